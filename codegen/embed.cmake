@@ -1,0 +1,25 @@
+# Writes OUTPUT: a C++ file that defines embedded_templates() with the text of each of FILES.
+# Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less.
+set(body "")
+foreach(file IN LISTS FILES)
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} text)
+  string(LENGTH "${text}" length)
+  set(literal "")
+  set(at 0)
+  while(at LESS length)
+    string(SUBSTRING "${text}" ${at} 8000 part)
+    string(APPEND literal "R\"__fj__(${part})__fj__\"\n")
+    math(EXPR at "${at} + 8000")
+  endwhile()
+  string(APPEND body "    {\"templates/${name}\",\n${literal}},\n")
+endforeach()
+file(WRITE ${OUTPUT} "#include \"codegen/embedded_templates.h\"
+namespace flashjit {
+namespace {
+constexpr EmbeddedFile kFiles[] = {
+${body}};
+}
+std::span<const EmbeddedFile> embedded_templates() { return kFiles; }
+}  // namespace flashjit
+")

@@ -1,0 +1,15 @@
+// The files of templates/, embedded at build time.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace flashjit {
+
+struct EmbeddedFile {
+  std::string_view name;  // "templates/sync_forward.cuh"
+  std::string_view text;
+};
+std::span<const EmbeddedFile> embedded_templates();
+
+}  // namespace flashjit

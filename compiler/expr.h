@@ -1,0 +1,161 @@
+// The language of masks and scores: typed, immutable expression DAGs.
+//
+// Types: bool, int (64-bit in the host evaluator; printers use 32 bits where the interval analysis proves that enough),
+// float (32-bit). `/` and `%` on ints are floor division and its remainder; the divisor must be provably positive.
+// An int meets a float by conversion to float. There is no implicit conversion to or from bool.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/dtype.h"
+#include "compiler/result.h"
+
+namespace flashjit {
+
+enum class Type { Bool, Int, Float };
+
+enum class Op {
+  // leaves
+  BoolConst, IntConst, FloatConst, Variable, Scalar,
+  Load,  // a tensor parameter, indexed by the int arguments
+  // arithmetic (Int or Float; both arguments have the node's type)
+  Add, Sub, Mul, Div, Mod, Neg, Min, Max, Abs,
+  // comparisons (arguments Int or Float, result Bool); > and >= are built by swapping
+  Lt, Le, Eq, Ne,
+  // logic
+  And, Or, Not,
+  Where,    // where(bool, a, b)
+  ToFloat,  // int -> float
+  Exp, Log, Sqrt, Tanh, Sigmoid,
+  Bit,      // bit(x, i): bit i (0..63) of the int x, as bool
+};
+
+enum class Variable {
+  Q, K,         // position in its sequence, from 0
+  B, H, Hk,     // batch index, query head, KV head
+  QLen, KLen,   // lengths of this sequence
+  S,            // the score, float, already multiplied by the scale; only in scores
+  // Only in derived expressions: the first and last (inclusive) position of a tile.
+  QLo, QHi, KLo, KHi,
+};
+std::string_view name(Variable variable);  // "q" "k" "b" "h" "hk" "q_len" "k_len" "s" "q_lo" ...
+
+// A run-time parameter of a mask or score: rank 0 is a scalar, otherwise an indexed tensor.
+struct Param {
+  std::string name;
+  Dtype dtype = Dtype::F32;
+  int rank = 0;  // 0..4
+  bool operator==(const Param&) const = default;
+};
+inline constexpr int kMaxParams = 8;      // per kernel; the parameter block has room for this many
+inline constexpr int kMaxParamRank = 4;
+
+class Expr;
+struct Node;
+
+class Expr {
+ public:
+  Expr() = default;  // empty: "no mask", "no score"
+  explicit Expr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+  static Expr boolean(bool value);
+  static Expr integer(std::int64_t value);
+  static Expr real(double value);
+  static Expr variable(Variable variable);
+  static Expr scalar(const Param& param);
+  static Expr load(const Param& param, std::vector<Expr> index);
+  // Builds and type-checks any other node; ints are converted to float where the other argument is a float.
+  static Result<Expr> make(Op op, std::vector<Expr> args);
+
+  explicit operator bool() const { return node_ != nullptr; }
+  const Node& operator*() const { return *node_; }
+  const Node* operator->() const { return node_.get(); }
+  const Node* get() const { return node_.get(); }
+
+ private:
+  std::shared_ptr<const Node> node_;
+};
+
+struct Node {
+  Op op = Op::BoolConst;
+  Type type = Type::Bool;
+  std::int64_t integer = 0;  // IntConst; BoolConst (0 or 1)
+  double real = 0;           // FloatConst
+  Variable variable = Variable::Q;
+  Param param;               // Scalar, Load
+  std::vector<Expr> args;
+};
+
+// C++ operators for building. A type error is remembered: the result is an empty Expr, and so is everything built on it.
+Expr operator+(const Expr&, const Expr&);
+Expr operator-(const Expr&, const Expr&);
+Expr operator*(const Expr&, const Expr&);
+Expr operator/(const Expr&, const Expr&);
+Expr operator%(const Expr&, const Expr&);
+Expr operator-(const Expr&);
+Expr operator<(const Expr&, const Expr&);
+Expr operator<=(const Expr&, const Expr&);
+Expr operator>(const Expr&, const Expr&);
+Expr operator>=(const Expr&, const Expr&);
+Expr operator==(const Expr&, const Expr&);
+Expr operator!=(const Expr&, const Expr&);
+Expr operator&(const Expr&, const Expr&);
+Expr operator|(const Expr&, const Expr&);
+Expr operator!(const Expr&);
+Expr where(const Expr& condition, const Expr& yes, const Expr& no);
+Expr min(const Expr&, const Expr&);
+Expr max(const Expr&, const Expr&);
+Expr call(Op op, const Expr& argument);  // Abs Exp Log Sqrt Tanh Sigmoid ToFloat
+
+bool same(const Expr& a, const Expr& b);  // structural equality
+std::size_t node_count(const Expr& expr); // of the DAG, shared nodes once
+bool uses(const Expr& expr, Variable variable);
+std::vector<Param> params_of(const Expr& expr);  // in order of first use, each once
+
+// Limits of the language. Text beyond them is refused with the limit in the message.
+inline constexpr std::size_t kMaxExprText = 4096;   // bytes
+inline constexpr int kMaxExprDepth = 64;            // nesting
+inline constexpr std::size_t kMaxExprNodes = 512;   // of the DAG after expansion of named rows
+
+// Parsing. `params` are the declared run-time parameters; `alignment_bottom_right` says how named rows and the derived
+// name `qpos` line queries up with keys: qpos = q + k_len - q_len, or q.
+// Named rows (compiler/named.h) may declare further parameters, which are appended to `params`.
+// An error has kind Invalid, a one-line message, and as detail the text with a caret under the place.
+struct ParseContext {
+  std::vector<Param>* params = nullptr;
+  bool bottom_right = true;
+  bool score = false;  // the variable s exists, and the result must be a float; otherwise the result must be bool
+};
+Result<Expr> parse_expr(std::string_view text, const ParseContext& context);
+
+// Prints with the fewest parentheses; parse_expr(print(e)) gives e again.
+std::string print(const Expr& expr);
+
+// Constant folding, identities (x & true, x + 0, where(true, a, b), !!x ...), common sub-expressions shared.
+// Keeps the value for every input, except that float operations are folded in 32 bits as the device would.
+Expr simplify(const Expr& expr);
+
+// Host evaluation, one element at a time: slow and plain.
+struct ParamValue {         // what a run-time parameter holds
+  const void* data = nullptr;     // rank 0: points to the value
+  std::int64_t shape[kMaxParamRank] = {};
+  std::int64_t stride[kMaxParamRank] = {};  // in elements
+};
+struct Environment {
+  std::int64_t variables[12] = {};  // by Variable; S is not here
+  float s = 0;
+  const std::vector<Param>* params = nullptr;
+  const ParamValue* values = nullptr;  // parallel to *params
+};
+struct Value {
+  Type type = Type::Bool;
+  std::int64_t integer = 0;  // Int and Bool
+  float real = 0;
+};
+Value evaluate(const Expr& expr, const Environment& environment);
+
+}  // namespace flashjit

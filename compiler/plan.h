@@ -1,0 +1,45 @@
+// Plan: no choice left. What the emitters consume and `explain` prints.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/interval.h"
+#include "compiler/result.h"
+#include "compiler/schedule.h"
+#include "compiler/spec.h"
+#include "compiler/target.h"
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+// One schedule that was considered.
+struct Candidate {
+  Schedule schedule;
+  double predicted_us = 0;    // on the cost model's reference shape
+  std::string why_illegal;    // empty: legal
+};
+
+struct Plan {
+  AttentionSpec spec;
+  Target target;
+  Schedule schedule;            // complete
+  KernelConfig config;          // GPU families
+  int smem_bytes = 0;
+  int threads = 0;
+  TileAnalysis tiles;           // of spec.mask
+  bool wide_ints = false;       // some int of mask or score may leave 32 bits
+  std::vector<std::string> notes;         // what is slower than it could be, and why
+  std::vector<Candidate> candidates;      // best first, then the illegal ones
+  std::string program;                    // final dump of the tile IR
+};
+
+// Called with the name of a pass and the dump of the program after it.
+using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
+
+// The whole compiler: spec -> program -> passes -> plan.
+Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {}, const DumpSink& dump = {});
+
+}  // namespace flashjit

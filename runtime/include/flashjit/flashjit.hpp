@@ -1,0 +1,88 @@
+// FlashJIT: attention kernels, generated for exactly your problem and your GPU. C++ API.
+//
+//   auto engine = flashjit::Engine::create({});
+//   auto kernel = (*engine)->prepare("fwd bf16 d=128 heads=32/8 mask=\"causal\"");
+//   flashjit::Arguments a;  a.q = ...; a.k = ...; a.v = ...; a.o = ...;
+//   auto done = (*kernel)->run(a, stream);
+//
+// No exceptions. The library never prints and never exits. Engine and Kernel may be used from many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flashjit/result.h"
+
+namespace flashjit {
+
+enum class Device { Gpu, Host };
+
+// A tensor somebody else owns. Up to four dimensions; strides in elements (empty: contiguous).
+// q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for packed.
+struct Tensor {
+  void* data = nullptr;
+  std::string dtype;                  // "fp16" "bf16" "fp32" "i32" "i64" "u32" "u8"
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+};
+
+struct Arguments {
+  Tensor q, k, v, o;
+  Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
+  Tensor max_logit;  // the same shape
+  Tensor sink;       // fp32 [heads]
+  Tensor offsets_q, offsets_k;       // packed: i32 [batch + 1], on the kernel's device
+  std::int64_t max_q_len = 0;        // packed: no query sequence is longer; max_k_len bounds index checks of parameters
+  std::int64_t max_k_len = 0;
+  std::map<std::string, Tensor, std::less<>> params;  // tensors of masks and scores, by name
+  std::map<std::string, double, std::less<>> scalars; // scalars of masks and scores, by name
+};
+
+struct Facts {
+  std::string spec, target, schedule, family, key;
+  std::string source;            // "compiled" "waited" "disk" "memory" "bundle"
+  double compile_ms = 0;         // of this prepare
+  int registers = 0, spill_bytes = 0, smem_bytes = 0, threads = 0;
+  std::int64_t cubin_bytes = 0;
+  std::vector<std::string> notes;     // what is slower than it could be, and why
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual const Facts& facts() const = 0;
+  // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream; null: the default stream), no
+  // compile, no allocation, no lock, no synchronisation. Host: returns when the result is there.
+  virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
+};
+
+struct EngineOptions {
+  Device device = Device::Gpu;
+  int ordinal = 0;                    // which GPU
+  std::string target;                 // empty: what the device is; otherwise a row of the target table
+  std::string cache_dir;              // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit
+  bool disk_cache = true;
+  int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
+};
+
+struct PrepareOptions {
+  std::string schedule;               // pins, as text; empty: the cost model chooses
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // GPU: opens the driver and NVRTC; NotFound with the remedy where one is absent.
+  static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
+  // May parse, compile, allocate and read the disk. The same spec and schedule gives the same kernel.
+  virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
+  virtual std::string target() const = 0;
+};
+
+const char* version();
+
+}  // namespace flashjit

@@ -1,0 +1,37 @@
+// What a launch passes to a kernel: one block by value. Shared by host and device; no includes.
+#pragma once
+
+namespace flashjit {
+
+using Int64 = long long;
+
+// Element strides of a tensor [batch, head, token, dim]; dim is contiguous. Packed layouts ignore `batch`.
+struct Strides {
+  Int64 batch, head, token;
+};
+
+// A run-time parameter of a mask or score: a tensor (data, strides in elements) or a scalar (in `bits`).
+struct ExtraParam {
+  const void* data;
+  Int64 stride[4];
+};
+
+struct KernelParams {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* lse;        // [batch, head, query] or, packed, [head, token]; contiguous
+  float* max_logit;  // like lse
+  const float* sink; // [head]
+  const int* offsets_q;  // packed: batch + 1 token offsets
+  const int* offsets_k;
+  Strides q_stride, k_stride, v_stride, o_stride;
+  Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
+  int batch;
+  int q_len, k_len;  // dense: lengths; packed: q_len is the longest query sequence
+  int tiles_q;       // query tiles of the longest sequence
+  ExtraParam extra[8];
+};
+
+}  // namespace flashjit
