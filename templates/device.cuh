@@ -1,0 +1,138 @@
+// Device vocabulary without any toolkit header: types, conversions, and one function per instruction we rely on.
+#pragma once
+
+#include "kernel_config.h"
+#include "kernel_params.h"
+
+namespace flashjit {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+#define kInfinity __uint_as_float(0x7f800000)  // no header defines INFINITY here
+
+// ---- shared memory ----
+
+__device__ inline u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ inline void store_shared(u32 address, u32 value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ inline void store_shared(u32 address, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+}
+
+__device__ inline uint4 load_shared(u32 address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address) : "memory");
+  return value;
+}
+
+// ---- asynchronous copies ----
+
+// Copies `bytes` (4, 8 or 16) from global to shared memory; writes zeros and reads nothing when `valid` is false.
+// 16-byte copies bypass L1 (.cg): a K/V tile is read once per block.
+template <int bytes>
+__device__ inline void copy_async(u32 shared, const void* global, bool valid) {
+  const int source_bytes = valid ? bytes : 0;
+  if constexpr (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 ::"r"(shared), "l"(global), "r"(source_bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(bytes), "r"(source_bytes) : "memory");
+  }
+}
+
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int pending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// The same value, but new to the optimiser: what is derived from it inside a loop is computed there again instead of being
+// kept in registers (dozens of hoisted addresses) across the loop.
+__device__ inline u32 recompute(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// ---- matrix fragments ----
+
+// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ inline void load_matrices(u32 (&f)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
+}
+
+__device__ inline void load_matrices_transposed(u32 (&f)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
+}
+
+// d (16x8, fp32) += a (16x16) * b (16x8). Lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
+template <Element element>
+__device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (element == Element::bf16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// ---- conversions ----
+
+// Two floats to one register of 16-bit elements, `low` in the low half.
+template <Element element>
+__device__ inline u32 pack(float low, float high) {
+  u32 packed;
+  if constexpr (element == Element::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
+__device__ inline float float_from_bf16(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
+
+__device__ inline float float_from_f16(u16 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+template <Element element>
+__device__ inline float to_float(u16 bits) {
+  return element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
+}
+
+// ---- arithmetic ----
+
+// 2^x with x = -inf giving exactly 0; subnormal results are flushed.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace flashjit
