@@ -10,7 +10,8 @@ struct Strides {
   Int64 batch, head, token;
 };
 
-// A run-time parameter of a mask or score: a tensor (data, strides in elements) or a scalar (in `bits`).
+// A run-time parameter of a mask or score: a tensor (data, strides in elements), or a scalar in stride[0]: an integer as it
+// is, a float as the bits of a 32-bit float (the declared type does not matter).
 struct ExtraParam {
   const void* data;
   Int64 stride[4];
