@@ -1,8 +1,8 @@
 // Device vocabulary without any toolkit header: types, conversions, and one function per instruction we rely on.
 #pragma once
 
-#include "kernel_config.h"
-#include "kernel_params.h"
+#include "templates/kernel_config.h"
+#include "templates/kernel_params.h"
 
 namespace flashjit {
 

@@ -22,9 +22,9 @@ struct KernelConfig {
   bool max_logit = false;
   bool sink = false;
   float scale = 0;                  // natural units: score = scale * q.k
-  bool has_score = false;           // variant.gen.cuh defines score()
-  bool has_mask = false;            // variant.gen.cuh defines visible(), visible_keys(), full_keys()
-  bool mask_has_holes = false;      // variant.gen.cuh defines may_see()
+  bool has_score = false;           // variant.gen.cuh's score() changes s
+  bool has_mask = false;            // variant.gen.cuh's visible() is not always true
+  bool mask_has_holes = false;      // variant.gen.cuh's may_see() is not always true
   int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
@@ -80,6 +80,21 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
   s.bytes = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
   return s;
+}
+
+// The textbook version: three kernels, one after the other, through memory. Scores and product work on square tiles with
+// four warps of 16 rows each, softmax on one row per block.
+constexpr int kNaiveTile = 64;
+constexpr int kNaiveThreads = 128;
+
+// Rows of P end with zeros up to a whole tile, so that the product needs no bounds on its columns.
+constexpr long long naive_probability_stride(int k_len) { return round_up(k_len, kNaiveTile); }
+
+constexpr int naive_scores_smem(const KernelConfig& c) {
+  return 2 * TileLayout{kNaiveTile, padded_dim_qk(c) / 8}.bytes();
+}
+constexpr int naive_product_smem(const KernelConfig& c) {
+  return TileLayout{kNaiveTile, kNaiveTile / 8}.bytes() + TileLayout{kNaiveTile, padded_dim_v(c) / 8}.bytes();
 }
 
 }  // namespace flashjit

@@ -30,7 +30,7 @@ struct KernelParams {
   Strides q_stride, k_stride, v_stride, o_stride;
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
-  int q_len, k_len;  // dense: lengths; packed: q_len is the longest query sequence
+  int q_len, k_len;  // dense: the lengths; packed: no sequence is longer
   int tiles_q;       // query tiles of the longest sequence
   ExtraParam extra[8];
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config.gen.cuh"
-#include "device.cuh"
+#include "templates/device.cuh"
 
 namespace flashjit {
 
@@ -17,6 +17,24 @@ struct WorkItem {
   int tile;  // query tile
 };
 
+__device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
+  Sequence seq;
+  seq.b = b;
+  seq.h = h;
+  seq.hk = h / (config.heads_q / config.heads_kv);
+  if (config.packed) {
+    seq.q_token = p.offsets_q[b];
+    seq.k_token = p.offsets_k[b];
+    seq.q_len = p.offsets_q[b + 1] - static_cast<int>(seq.q_token);
+    seq.k_len = p.offsets_k[b + 1] - static_cast<int>(seq.k_token);
+  } else {
+    seq.q_token = seq.k_token = 0;
+    seq.q_len = p.q_len;
+    seq.k_len = p.k_len;
+  }
+  return seq;
+}
+
 // Read anew at every call: the epilogue asks for its work item again, which is cheaper than holding it in registers during
 // the loop.
 __device__ inline int block_index() {
@@ -30,35 +48,19 @@ __device__ inline int block_index() {
 __device__ inline WorkItem work_item(const KernelParams& p) {
   const int block = block_index();
   const int heads = config.heads_q * p.batch;
-  WorkItem item;
-  int head;
-  if (config.longest_first) {
-    item.tile = p.tiles_q - 1 - block / heads;
-    head = block % heads;
-  } else {
-    item.tile = block % p.tiles_q;
-    head = block / p.tiles_q;
-  }
-  Sequence& seq = item.seq;
-  seq.b = head / config.heads_q;
-  seq.h = head % config.heads_q;
-  seq.hk = seq.h / (config.heads_q / config.heads_kv);
-  if (config.packed) {
-    seq.q_token = p.offsets_q[seq.b];
-    seq.k_token = p.offsets_k[seq.b];
-    seq.q_len = p.offsets_q[seq.b + 1] - static_cast<int>(seq.q_token);
-    seq.k_len = p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token);
-  } else {
-    seq.q_token = seq.k_token = 0;
-    seq.q_len = p.q_len;
-    seq.k_len = p.k_len;
-  }
-  return item;
+  const int tile = config.longest_first ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
+  const int head = config.longest_first ? block % heads : block / p.tiles_q;
+  return {sequence_of(p, head / config.heads_q, head % config.heads_q), tile};
 }
 
-// The first row of this sequence and head: base + element offset.
+// The element offset of a token's row for this sequence and head.
 __device__ inline Int64 row_offset(const Strides& s, const Sequence& seq, int head, Int64 token) {
   return (config.packed ? 0 : seq.b * s.batch) + head * s.head + token * s.token;
+}
+
+// Where the LSE and the maximum of query q lie.
+__device__ inline Int64 result_row(const KernelParams& p, const Sequence& seq, int q) {
+  return (config.packed ? seq.q_token : seq.b * p.row_stride_batch) + seq.h * p.row_stride_head + q;
 }
 
 }  // namespace flashjit

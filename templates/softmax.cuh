@@ -2,7 +2,7 @@
 // columns of every 8-column n-tile; the four lanes of a quad share the rows.
 #pragma once
 
-#include "device.cuh"
+#include "templates/device.cuh"
 
 namespace flashjit {
 
@@ -20,8 +20,8 @@ __device__ inline float quad_sum(float x) {
 // same for every reference; 2^8 keeps P far below the largest fp16 (2^16) and fp32 sums exact to the usual rounding.
 constexpr float kRescaleThreshold = 8.0f;
 
-// The running state of the rows of one warp: `reference` is subtracted in the exponent (in units of the scores, before
-// `log2_scale`), `maximum` is the true one, `sum` this thread's part of the row sum.
+// The running state of the rows of one warp: `reference` is subtracted in the exponent (in units of the scores, before they
+// are scaled to powers of two), `sum` is this thread's part of the row sum.
 template <int m_tiles>
 struct SoftmaxRows {
   float reference[m_tiles][2];

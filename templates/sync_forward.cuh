@@ -5,10 +5,10 @@
 // that need mask code come first, and the rest of the loop is free of it.
 #pragma once
 
-#include "device.cuh"
-#include "sequence.cuh"
-#include "softmax.cuh"
-#include "tile_copy.cuh"
+#include "templates/device.cuh"
+#include "templates/sequence.cuh"
+#include "templates/softmax.cuh"
+#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -34,11 +34,11 @@ __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 // The KV tiles that some row of the query tile can see, from the last to the first.
 struct TileCursor {
   int tile, first;
-  KeyRange full;
+  int full_begin, full_end;  // keys in between are visible to every row: no mask code
   int q_lo, q_hi;
 
   __device__ bool done() const { return tile < first; }
-  __device__ bool mixed() const { return tile * kTileKv < full.begin || (tile + 1) * kTileKv > full.end; }
+  __device__ bool mixed() const { return tile * kTileKv < full_begin || (tile + 1) * kTileKv > full_end; }
 
   // Steps over tiles that lie in a hole of the mask.
   __device__ void settle(const KernelParams& params, const Sequence& seq) {
@@ -53,11 +53,12 @@ struct TileCursor {
 };
 
 __device__ inline TileCursor key_tiles(const KernelParams& params, const Sequence& seq, int q_lo, int q_hi) {
-  const KeyRange visible = visible_keys(params, seq, q_lo, q_hi);
+  const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
   TileCursor cursor;
-  cursor.first = visible.begin / kTileKv;
-  cursor.tile = visible.begin < visible.end ? (visible.end - 1) / kTileKv : cursor.first - 1;
-  cursor.full = full_keys(params, seq, q_lo, q_hi);
+  cursor.first = begin / kTileKv;
+  cursor.tile = begin < end ? (end - 1) / kTileKv : cursor.first - 1;
+  cursor.full_begin = full_begin(params, seq, q_lo, q_hi);
+  cursor.full_end = full_end(params, seq, q_lo, q_hi);
   cursor.q_lo = q_lo;
   cursor.q_hi = q_hi;
   cursor.settle(params, seq);
@@ -247,7 +248,7 @@ __device__ inline void finish_rows(const KernelParams& params, const WorkItem& i
 
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
-      const Int64 row = (config.packed ? seq.q_token : seq.b * params.row_stride_batch) + seq.h * params.row_stride_head + q;
+      const Int64 row = result_row(params, seq, q);
       if constexpr (config.lse != LseBase::none) {
         const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
         params.lse[row] = config.lse == LseBase::log2 ? lse : lse * kLn2;
@@ -264,8 +265,7 @@ __device__ inline void store_output(const KernelParams& params, const WorkItem& 
   const Sequence& seq = item.seq;
   const int q_lo = item.tile * kTileQ;
   const int warp_row = warp_id() * rows_per_warp(config);
-  const Int64 base = (config.packed ? 0 : seq.b * params.o_stride.batch) + seq.h * params.o_stride.head +
-                     (seq.q_token + q_lo) * params.o_stride.token;
+  const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token + q_lo);
   if constexpr (config.output == Element::f32) {
     float* out = static_cast<float*>(params.o) + base;
 #pragma unroll

@@ -1,7 +1,7 @@
 // Tiles between global and shared memory, in 16-byte chunks of the swizzled layout.
 #pragma once
 
-#include "device.cuh"
+#include "templates/device.cuh"
 
 namespace flashjit {
 

@@ -1,0 +1,198 @@
+#include "codegen/emit_cuda.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "codegen/cuda_expr.h"
+#include "codegen/embedded_templates.h"
+
+namespace flashjit {
+namespace {
+
+// Text for a // comment. What a user wrote goes through here: nothing in it can end the line or continue it.
+std::string comment_text(std::string_view text) {
+  std::string clean;
+  for (char c : text) clean += c >= ' ' && c <= '~' && c != '\\' ? c : ' ';
+  return clean;
+}
+
+std::string header(const Plan& plan, std::string_view what) {
+  const std::string spec = comment_text(print(plan.spec)), schedule = print(plan.schedule);
+  return fmt::format(
+      "// {}\n"
+      "//   spec      {}\n"
+      "//   schedule  {}\n"
+      "//   target    {}\n"
+      "// Generated; made again by: flashjit compile '{}' --arch {} --schedule {} --emit cuda --out DIR\n",
+      what, spec, schedule, plan.target.name, spec, plan.target.name, schedule);
+}
+
+std::string_view element_name(Element element) {
+  switch (element) {
+    case Element::f16: return "Element::f16";
+    case Element::bf16: return "Element::bf16";
+    case Element::f32: return "Element::f32";
+  }
+  return "";
+}
+
+std::string_view lse_name(LseBase base) {
+  switch (base) {
+    case LseBase::none: return "LseBase::none";
+    case LseBase::natural: return "LseBase::natural";
+    case LseBase::log2: return "LseBase::log2";
+  }
+  return "";
+}
+
+// A float literal that reads back as the same float.
+std::string float_literal(float value) {
+  std::string text = fmt::format("{:.9g}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text + "f";
+}
+
+std::string emit_config(const Plan& plan) {
+  const KernelConfig& c = plan.config;
+  std::string body;
+  const auto field = [&](std::string_view name, auto value) { body += fmt::format("  c.{} = {};\n", name, value); };
+  field("element", element_name(c.element));
+  field("output", element_name(c.output));
+  field("head_dim_qk", c.head_dim_qk);
+  field("head_dim_v", c.head_dim_v);
+  field("heads_q", c.heads_q);
+  field("heads_kv", c.heads_kv);
+  field("packed", c.packed);
+  field("lse", lse_name(c.lse));
+  field("max_logit", c.max_logit);
+  field("sink", c.sink);
+  field("scale", float_literal(c.scale));
+  field("has_score", c.has_score);
+  field("has_mask", c.has_mask);
+  field("mask_has_holes", c.mask_has_holes);
+  field("copy_bytes", c.copy_bytes);
+  body += "\n";
+  field("tile_q", c.tile_q);
+  field("tile_kv", c.tile_kv);
+  field("warps", c.warps);
+  field("stages", c.stages);
+  field("q_in_registers", c.q_in_registers);
+  field("blocks_per_sm", c.blocks_per_sm);
+  field("longest_first", c.longest_first);
+  field("unroll_d", c.unroll_d);
+  return header(plan, "What this kernel is.") +
+         "#pragma once\n\n#include \"templates/kernel_config.h\"\n\nnamespace flashjit {\n\n"
+         "constexpr KernelConfig kernel_config() {\n  KernelConfig c;\n" +
+         body + "  return c;\n}\nconstexpr KernelConfig config = kernel_config();\n\n}  // namespace flashjit\n";
+}
+
+// One function of variant.gen.cuh. `arguments` follow params and seq; leaves that live in seq become locals when used.
+std::string function(std::string_view comment, std::string_view type, std::string_view name, std::string_view arguments,
+                     const Expr& expr, const CudaExprContext& context) {
+  std::string locals;
+  const auto local = [&](Variable variable) {
+    if (uses(expr, variable)) {
+      locals += fmt::format("  const {} {} = seq.{};\n", context.wide_ints ? "Int64" : "int", flashjit::name(variable),
+                            flashjit::name(variable));
+    }
+  };
+  for (Variable v : {Variable::B, Variable::H, Variable::Hk, Variable::QLen, Variable::KLen}) local(v);
+  return fmt::format("// {}\n__device__ inline {} {}(const KernelParams& params, const Sequence& seq, {}) {{\n{}{}}}\n\n", comment,
+                     type, name, arguments, locals, cuda_function_body(expr, context));
+}
+
+std::string emit_variant(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  const std::string_view integer = plan.wide_ints ? "Int64" : "int";
+  const auto ints = [&](std::string_view a, std::string_view b) { return fmt::format("{0} {1}, {0} {2}", integer, a, b); };
+  const std::string rows = ints("q_lo", "q_hi");
+  const Expr yes = Expr::boolean(true), s = Expr::variable(Variable::S);
+  const TileAnalysis& t = plan.tiles;
+
+  std::string text = header(plan, "The mask and the score of this kernel.");
+  text += "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
+          "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
+  text += function("May query q see key k?", "bool", "visible", ints("q", "k"), plan.spec.mask ? plan.spec.mask : yes, context);
+  text += function("The logit of query q and key k; s is scale * q.k.", "float", "score", "float s, " + ints("q", "k"),
+                   plan.spec.score ? plan.spec.score : s, context);
+  text += function("Queries q_lo..q_hi see nothing before this key ...", "int", "kv_begin", rows, t.kv_begin, context);
+  text += function("... and nothing from this one on.", "int", "kv_end", rows, t.kv_end, context);
+  text += function("Keys from this one ...", "int", "full_begin", rows, t.full_begin, context);
+  text += function("... to before this one are visible to all of them.", "int", "full_end", rows, t.full_end, context);
+  text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool", "may_see",
+                   rows + ", " + ints("k_lo", "k_hi"), t.may_see ? t.may_see : yes, context);
+  return text + "}  // namespace flashjit\n";
+}
+
+// The embedded templates that `text` includes, and those they include.
+Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& headers) {
+  constexpr std::string_view kInclude = "#include \"templates/";
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at + 1)) {
+    const std::size_t begin = at + std::string_view("#include \"").size();
+    const std::string_view name = text.substr(begin, text.find('"', begin) - begin);
+    const auto has_name = [&](const auto& file) { return file.name == name; };
+    if (std::ranges::any_of(headers, has_name)) continue;
+    const auto embedded = std::ranges::find_if(embedded_templates(), has_name);
+    if (embedded == embedded_templates().end()) return internal(fmt::format("{} is included but not embedded", name));
+    headers.push_back({std::string(name), std::string(embedded->text)});
+    FLASHJIT_TRY(collect_headers(embedded->text, headers));
+  }
+  return {};
+}
+
+Result<KernelSource> assemble(const Plan& plan, std::string entry, std::vector<std::string> entries) {
+  if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
+  KernelSource source;
+  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}, {"entry.cu", std::move(entry)}};
+  source.entries = std::move(entries);
+  for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
+  return source;
+}
+
+}  // namespace
+
+Result<KernelSource> emit_cuda(const Plan& plan) {
+  std::string entry = header(plan, "Forward attention, fused.") +
+                      "#include \"config.gen.cuh\"\n#include \"templates/sync_forward.cuh\"\n\n"
+                      "extern \"C\" __global__ void __launch_bounds__(flashjit::threads_of(flashjit::config), "
+                      "flashjit::config.blocks_per_sm)\n"
+                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params) {\n"
+                      "  flashjit::sync_forward(params);\n}\n";
+  return assemble(plan, std::move(entry), {"flashjit_forward"});
+}
+
+Result<KernelSource> emit_cuda_naive(const Plan& plan) {
+  constexpr std::string_view kKernels[][2] = {{"scores", "naive_scores(params, scores)"},
+                                              {"softmax", "naive_softmax(params, scores, probabilities)"},
+                                              {"product", "naive_product(params, probabilities)"}};
+  std::string entry = header(plan, "Forward attention, the textbook version: three kernels through memory.") +
+                      "#include \"config.gen.cuh\"\n#include \"templates/naive_forward.cuh\"\n";
+  std::vector<std::string> entries;
+  for (const auto& [name, call] : kKernels) {
+    entries.push_back(fmt::format("flashjit_naive_{}", name));
+    entry += fmt::format(
+        "\nextern \"C\" __global__ void __launch_bounds__(flashjit::kNaiveThreads)\n"
+        "flashjit_naive_{}(const __grid_constant__ flashjit::KernelParams params, float* scores, flashjit::u16* probabilities) "
+        "{{\n  flashjit::{};\n}}\n",
+        name, call);
+  }
+  return assemble(plan, std::move(entry), std::move(entries));
+}
+
+NaiveLaunch naive_launch(const KernelConfig& config, std::int64_t batch, int q_len, int k_len) {
+  const std::int64_t heads = batch * config.heads_q;
+  const std::int64_t tiles_q = (q_len + kNaiveTile - 1) / kNaiveTile, tiles_k = (k_len + kNaiveTile - 1) / kNaiveTile;
+  NaiveLaunch launch;
+  launch.grid[0] = heads * tiles_q * tiles_k;
+  launch.grid[1] = heads * q_len;
+  launch.grid[2] = heads * tiles_q;
+  launch.smem[0] = naive_scores_smem(config);
+  launch.smem[2] = naive_product_smem(config);
+  launch.scores_bytes = heads * q_len * k_len * 4;
+  launch.probabilities_bytes = heads * q_len * naive_probability_stride(k_len) * 2;
+  return launch;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,56 @@
+// Run-time parameters of masks and scores: entry i of KernelParams::extra. A scalar lies in `data` itself.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+__device__ inline int scalar_i32(const KernelParams& params, int i) {
+  return static_cast<int>(reinterpret_cast<Int64>(params.extra[i].data));
+}
+__device__ inline Int64 scalar_i64(const KernelParams& params, int i) {
+  return reinterpret_cast<Int64>(params.extra[i].data);
+}
+__device__ inline float scalar_f32(const KernelParams& params, int i) {
+  return __uint_as_float(static_cast<u32>(reinterpret_cast<u64>(params.extra[i].data)));
+}
+
+// The address of an element, one index per dimension.
+template <class T, class... Index>
+__device__ inline const T* element_of(const KernelParams& params, int i, Index... index) {
+  Int64 offset = 0;
+  int dimension = 0;
+  ((offset += static_cast<Int64>(index) * params.extra[i].stride[dimension++]), ...);
+  return static_cast<const T*>(params.extra[i].data) + offset;
+}
+
+template <class... Index>
+__device__ inline float load_f16(const KernelParams& params, int i, Index... index) {
+  return float_from_f16(__ldg(element_of<u16>(params, i, index...)));
+}
+template <class... Index>
+__device__ inline float load_bf16(const KernelParams& params, int i, Index... index) {
+  return float_from_bf16(__ldg(element_of<u16>(params, i, index...)));
+}
+template <class... Index>
+__device__ inline float load_f32(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<float>(params, i, index...));
+}
+template <class... Index>
+__device__ inline int load_i32(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<int>(params, i, index...));
+}
+template <class... Index>
+__device__ inline Int64 load_i64(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<Int64>(params, i, index...));
+}
+template <class... Index>
+__device__ inline Int64 load_u32(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<u32>(params, i, index...));
+}
+template <class... Index>
+__device__ inline int load_u8(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<unsigned char>(params, i, index...));
+}
+
+}  // namespace flashjit

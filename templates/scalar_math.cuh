@@ -1,0 +1,41 @@
+// What generated mask and score functions call. Accurate to a few ulp of fp32: a score function is evaluated once per
+// score, and its error goes straight into the exponent.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+// Floor division and its remainder; the divisor is positive. Ints are 32 or 64 bits wide; the wider of two decides.
+template <class A, class B>
+__device__ inline auto floor_div(A a, B b) { return a / b - (a % b < 0 ? 1 : 0); }
+template <class A, class B>
+__device__ inline auto floor_mod(A a, B b) { return a % b + (a % b < 0 ? b : 0); }
+
+template <class A, class B>
+__device__ inline auto min_i(A a, B b) { return a < b ? a : b; }
+template <class A, class B>
+__device__ inline auto max_i(A a, B b) { return a > b ? a : b; }
+template <class A>
+__device__ inline A abs_i(A a) { return a < 0 ? -a : a; }
+
+__device__ inline float min_f(float a, float b) { return fminf(a, b); }
+__device__ inline float max_f(float a, float b) { return fmaxf(a, b); }
+__device__ inline float abs_f(float x) { return fabsf(x); }
+
+__device__ inline bool bit_(Int64 bits, Int64 index) { return (bits >> index & 1) != 0; }
+
+__device__ inline float to_float(int x) { return static_cast<float>(x); }
+__device__ inline float to_float(Int64 x) { return static_cast<float>(x); }
+
+__device__ inline float exp_(float x) { return expf(x); }
+__device__ inline float log_(float x) { return logf(x); }
+__device__ inline float sqrt_(float x) { return sqrtf(x); }
+// 1 - 2 / (e^2x + 1): two special-function instructions; absolute error near 1e-7 everywhere, which is what a soft cap
+// needs (tanh.approx has 5e-4 relative). e^2x that overflows gives 1, that underflows gives -1.
+__device__ inline float tanh_(float x) {
+  return 1.0f - __fdividef(2.0f, exp2_approx(x * (2.0f * kLog2e)) + 1.0f);
+}
+__device__ inline float sigmoid_(float x) { return __fdividef(1.0f, 1.0f + exp2_approx(-x * kLog2e)); }
+
+}  // namespace flashjit
