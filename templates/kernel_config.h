@@ -59,12 +59,13 @@ struct TileLayout {
   }
 };
 
-// Shared memory of the sync family: [ Q | K stages | V stages ]. The output tile is staged in Q's place (each warp only
+// Shared memory of the sync family: [ Q | K stages | V stages | rows ]. The output tile is staged in Q's place (each warp only
 // touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes through
-// the K/V region before the loop, and then O is staged over K and V.
+// the K/V region before the loop, and then O is staged over K and V. `rows` holds what all threads would otherwise keep in
+// registers between two copies: where K and V of this head start.
 struct SyncLayout {
   TileLayout q, k, v, o;
-  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0;
+  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, rows_offset = 0;
   int bytes = 0;
 };
 
@@ -78,7 +79,8 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
   s.k_offset = c.q_in_registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
-  s.bytes = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.rows_offset = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.bytes = s.rows_offset + 16;
   return s;
 }
 

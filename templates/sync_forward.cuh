@@ -316,11 +316,16 @@ __device__ inline void sync_forward(const KernelParams& params) {
   const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, seq, seq.h, seq.q_token);
   const u16* k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
   const u16* v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
-  const auto copy_keys = [&](int tile, int slot) {
+  const u16** rows_of = reinterpret_cast<const u16**>(shared + kLayout.rows_offset);
+  if (threadIdx.x == 0) {
+    rows_of[0] = k;
+    rows_of[1] = v;
+  }
+  const auto copy_keys = [&](const u16* k, int tile, int slot) {
     copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(keys + slot * kLayout.k.bytes(), k,
                                                                         params.k_stride.token, tile * kTileKv, seq.k_len);
   };
-  const auto copy_values = [&](int tile, int slot) {
+  const auto copy_values = [&](const u16* v, int tile, int slot) {
     copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(values + slot * kLayout.v.bytes(), v,
                                                                        params.v_stride.token, tile * kTileKv, seq.k_len);
   };
@@ -342,14 +347,14 @@ __device__ inline void sync_forward(const KernelParams& params) {
   }
 
   if constexpr (kStages == 1) {
-    if (!ahead.done()) copy_keys(ahead.tile, 0);
+    if (!ahead.done()) copy_keys(k, ahead.tile, 0);
     commit_copies();
   } else {
 #pragma unroll
     for (int slot = 0; slot < kStages - 1; ++slot) {
       if (!ahead.done()) {
-        copy_keys(ahead.tile, slot);
-        copy_values(ahead.tile, slot);
+        copy_keys(k, ahead.tile, slot);
+        copy_values(v, ahead.tile, slot);
         ahead.next(params, seq);
       }
       commit_copies();
@@ -377,7 +382,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
       // One buffer each: V arrives while S is computed, the next K while P V is.
       wait_copies<0>();
       __syncthreads();
-      copy_values(now.tile, 0);
+      copy_values(rows_of[1], now.tile, 0);
       commit_copies();
     } else {
       // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
@@ -385,8 +390,8 @@ __device__ inline void sync_forward(const KernelParams& params) {
       __syncthreads();
       if (!ahead.done()) {
         const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
-        copy_keys(ahead.tile, free_slot);
-        copy_values(ahead.tile, free_slot);
+        copy_keys(rows_of[0], ahead.tile, free_slot);
+        copy_values(rows_of[1], ahead.tile, free_slot);
         ahead.next(params, seq);
       }
       commit_copies();
@@ -412,7 +417,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
       wait_copies<0>();
       __syncthreads();
       ahead.next(params, seq);
-      if (!ahead.done()) copy_keys(ahead.tile, 0);
+      if (!ahead.done()) copy_keys(rows_of[0], ahead.tile, 0);
       commit_copies();
     }
 
