@@ -17,6 +17,12 @@
 
 #include "flashjit/result.h"
 
+#if defined(__GNUC__)
+#define FLASHJIT_API __attribute__((visibility("default")))
+#else
+#define FLASHJIT_API
+#endif
+
 namespace flashjit {
 
 enum class Device { Gpu, Host };
@@ -30,14 +36,15 @@ struct Tensor {
   std::vector<std::int64_t> strides;
 };
 
+// What run() reads and writes. Nothing is copied or kept: on a GPU the memory must live until the launch is done.
 struct Arguments {
   Tensor q, k, v, o;
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
   Tensor max_logit;  // the same shape
   Tensor sink;       // fp32 [heads]
   Tensor offsets_q, offsets_k;       // packed: i32 [batch + 1], on the kernel's device
-  std::int64_t max_q_len = 0;        // packed: no query sequence is longer; max_k_len bounds index checks of parameters
-  std::int64_t max_k_len = 0;
+  std::int64_t max_q_len = 0;        // packed: no query sequence is longer
+  std::int64_t max_k_len = 0;        // packed: no key sequence is longer; 0: as long as all together
   std::map<std::string, Tensor, std::less<>> params;  // tensors of masks and scores, by name
   std::map<std::string, double, std::less<>> scalars; // scalars of masks and scores, by name
 };
@@ -45,18 +52,20 @@ struct Arguments {
 struct Facts {
   std::string spec, target, schedule, family, key;
   std::string source;            // "compiled" "waited" "disk" "memory" "bundle"
-  double compile_ms = 0;         // of this prepare
+  double compile_ms = 0;         // from spec to machine code, in the prepare that made this kernel
   int registers = 0, spill_bytes = 0, smem_bytes = 0, threads = 0;
   std::int64_t cubin_bytes = 0;
   std::vector<std::string> notes;     // what is slower than it could be, and why
 };
 
-class Kernel {
+// Keeps what it needs of its engine alive.
+class FLASHJIT_API Kernel {
  public:
-  virtual ~Kernel() = default;
+  virtual ~Kernel();
   virtual const Facts& facts() const = 0;
-  // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream; null: the default stream), no
-  // compile, no allocation, no lock, no synchronisation. Host: returns when the result is there.
+  // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's primary
+  // context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph capture.
+  // Host: `stream` is ignored, and the result is there on return.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
 };
 
@@ -71,11 +80,13 @@ struct EngineOptions {
 
 struct PrepareOptions {
   std::string schedule;               // pins, as text; empty: the cost model chooses
+  void* capturing_stream = nullptr;   // a stream that may be capturing a graph: what is not prepared yet is then refused
+                                      // with ErrorKind::Capture, and the capture stays sound
 };
 
-class Engine {
+class FLASHJIT_API Engine {
  public:
-  virtual ~Engine() = default;
+  virtual ~Engine();
   // GPU: opens the driver and NVRTC; NotFound with the remedy where one is absent.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate and read the disk. The same spec and schedule gives the same kernel.
@@ -83,6 +94,6 @@ class Engine {
   virtual std::string target() const = 0;
 };
 
-const char* version();
+FLASHJIT_API const char* version();
 
 }  // namespace flashjit

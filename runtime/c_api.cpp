@@ -1,0 +1,227 @@
+// The C API over the C++ one.
+#include "flashjit/flashjit.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "flashjit/flashjit.hpp"
+#include "runtime/kernels.h"
+
+struct flashjit_engine {
+  std::shared_ptr<flashjit::Engine> engine;
+  std::string target;
+};
+struct flashjit_kernel {
+  std::shared_ptr<flashjit::Kernel> kernel;
+  flashjit::RunnableKernel* runnable;
+  std::string facts;
+};
+struct flashjit_error {
+  flashjit::Error error;
+};
+
+namespace flashjit {
+namespace {
+
+flashjit_status status_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::Invalid: return FLASHJIT_INVALID;
+    case ErrorKind::Unsupported: return FLASHJIT_UNSUPPORTED;
+    case ErrorKind::NotFound: return FLASHJIT_NOT_FOUND;
+    case ErrorKind::Io: return FLASHJIT_IO;
+    case ErrorKind::Compile: return FLASHJIT_COMPILE;
+    case ErrorKind::Driver: return FLASHJIT_DRIVER;
+    case ErrorKind::Capture: return FLASHJIT_CAPTURE;
+    case ErrorKind::Internal: return FLASHJIT_INTERNAL;
+  }
+  return FLASHJIT_INTERNAL;
+}
+
+flashjit_status fail(flashjit_error** error, Error what) {
+  const flashjit_status status = status_of(what.kind);
+  if (error) *error = new (std::nothrow) flashjit_error{std::move(what)};
+  return status;
+}
+
+// Calls `function`; whatever it throws becomes a status.
+template <class Function>
+flashjit_status guarded(flashjit_error** error, const char* place, const Function& function) {
+  if (error) *error = nullptr;
+  try {
+    const Result<void> done = function();
+    return done ? FLASHJIT_OK : fail(error, done.error());
+  } catch (...) {
+    // Out of memory, most likely: then even the message may not fit.
+    try {
+      return fail(error, {ErrorKind::Internal, place, {}});
+    } catch (...) {
+      return FLASHJIT_INTERNAL;
+    }
+  }
+}
+
+std::string json_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string json(const Facts& facts) {
+  std::string notes;
+  for (const std::string& note : facts.notes) notes += (notes.empty() ? "" : ", ") + json_text(note);
+  return fmt::format(
+      R"({{"spec": {}, "target": {}, "schedule": {}, "family": {}, "key": {}, "source": {}, "compile_ms": {:.3f}, "registers": {}, )"
+      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}]}})",
+      json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family), json_text(facts.key),
+      json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes, facts.smem_bytes, facts.threads,
+      facts.cubin_bytes, notes);
+}
+
+std::string_view dtype_name(const flashjit_dtype& dtype) {
+  constexpr struct {
+    std::uint8_t code, bits;
+    std::string_view name;
+  } kNames[] = {{2, 16, "fp16"}, {4, 16, "bf16"}, {2, 32, "fp32"}, {0, 32, "i32"},
+                {0, 64, "i64"},  {1, 32, "u32"},  {1, 8, "u8"},    {6, 8, "u8"}};
+  for (const auto& row : kNames) {
+    if (row.code == dtype.code && row.bits == dtype.bits && dtype.lanes == 1) return row.name;
+  }
+  return "a type that FlashJIT does not know";
+}
+
+Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView& to) {
+  if (!from) return {};
+  if (from->ndim < 0 || from->ndim > 4) {
+    return invalid(fmt::format("{}.ndim: {} is outside 0..4", name, from->ndim));
+  }
+  if (from->ndim > 0 && !from->shape) return invalid(fmt::format("{}.shape: null", name));
+  to.data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
+  to.dtype = dtype_name(from->dtype);
+  to.rank = from->ndim;
+  to.shape = from->shape;
+  to.strides = from->strides;
+  to.ordinal = from->device.device_id;
+  switch (from->device.device_type) {
+    case 1: to.place = TensorView::Place::Host; break;
+    case 2: to.place = TensorView::Place::Gpu; break;
+    case 3:
+    case 13: break;  // both sides can read it
+    default: return invalid(fmt::format("{}.device: type {} is neither host (1) nor CUDA (2)", name, from->device.device_type));
+  }
+  return {};
+}
+
+Result<void> view(const flashjit_arguments& from, CallArguments& to) {
+  if (from.struct_size < sizeof(flashjit_arguments)) {
+    return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_arguments))", from.struct_size,
+                               sizeof(flashjit_arguments)));
+  }
+  FLASHJIT_TRY(view(from.q, "q", to.q));
+  FLASHJIT_TRY(view(from.k, "k", to.k));
+  FLASHJIT_TRY(view(from.v, "v", to.v));
+  FLASHJIT_TRY(view(from.o, "o", to.o));
+  FLASHJIT_TRY(view(from.lse, "lse", to.lse));
+  FLASHJIT_TRY(view(from.max_logit, "max_logit", to.max_logit));
+  FLASHJIT_TRY(view(from.sink, "sink", to.sink));
+  FLASHJIT_TRY(view(from.offsets_q, "offsets_q", to.offsets_q));
+  FLASHJIT_TRY(view(from.offsets_k, "offsets_k", to.offsets_k));
+  to.max_q_len = from.max_q_len;
+  to.max_k_len = from.max_k_len;
+  if (from.param_count < 0 || (from.param_count > 0 && !from.params)) {
+    return invalid(fmt::format("param_count: {} with params {}", from.param_count, from.params ? "given" : "null"));
+  }
+  for (int i = 0; i < from.param_count; ++i) {
+    const flashjit_param& param = from.params[i];
+    if (!param.name) return invalid(fmt::format("params[{}].name: null", i));
+    ParamView seen{.name = param.name, .is_scalar = param.tensor == nullptr, .scalar = param.scalar};
+    FLASHJIT_TRY(view(param.tensor, param.name, seen.tensor));
+    to.add(seen);
+  }
+  return {};
+}
+
+Result<EngineOptions> options_of(const flashjit_engine_options* from) {
+  EngineOptions options;
+  if (!from) return options;
+  if (from->struct_size < sizeof(flashjit_engine_options)) {
+    return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_engine_options))", from->struct_size,
+                               sizeof(flashjit_engine_options)));
+  }
+  options.device = from->host ? Device::Host : Device::Gpu;
+  options.ordinal = from->ordinal;
+  options.target = from->target ? from->target : "";
+  options.cache_dir = from->cache_dir ? from->cache_dir : "";
+  options.disk_cache = from->no_disk_cache == 0;
+  options.threads = from->threads;
+  return options;
+}
+
+}  // namespace
+}  // namespace flashjit
+
+extern "C" {
+
+flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, "flashjit_engine_create: out of memory", [&]() -> Result<void> {
+    if (!engine) return invalid("engine: null; pass a place for the new engine");
+    *engine = nullptr;
+    FLASHJIT_ASSIGN(converted, options_of(options));
+    FLASHJIT_ASSIGN(created, Engine::create(converted));
+    *engine = new flashjit_engine{created, created->target()};
+    return {};
+  });
+}
+
+void flashjit_engine_destroy(flashjit_engine* engine) { delete engine; }
+
+const char* flashjit_engine_target(const flashjit_engine* engine) { return engine ? engine->target.c_str() : ""; }
+
+flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, const char* schedule, void* capturing_stream,
+                                 flashjit_kernel** kernel, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, "flashjit_prepare: out of memory", [&]() -> Result<void> {
+    if (!engine || !spec || !kernel) return invalid("engine, spec, kernel: none of them may be null");
+    *kernel = nullptr;
+    FLASHJIT_ASSIGN(prepared, engine->engine->prepare(spec, {schedule ? schedule : "", capturing_stream}));
+    // Every kernel that an engine makes is a RunnableKernel.
+    *kernel = new flashjit_kernel{prepared, static_cast<RunnableKernel*>(prepared.get()), json(prepared->facts())};
+    return {};
+  });
+}
+
+void flashjit_kernel_destroy(flashjit_kernel* kernel) { delete kernel; }
+
+const char* flashjit_kernel_facts(const flashjit_kernel* kernel) { return kernel ? kernel->facts.c_str() : "{}"; }
+
+flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, "flashjit_run: out of memory", [&]() -> Result<void> {
+    if (!kernel || !arguments) return invalid("kernel, arguments: neither may be null");
+    CallArguments call;
+    FLASHJIT_TRY(view(*arguments, call));
+    return kernel->runnable->run(call, stream);
+  });
+}
+
+flashjit_status flashjit_error_kind(const flashjit_error* error) {
+  return error ? flashjit::status_of(error->error.kind) : FLASHJIT_OK;
+}
+const char* flashjit_error_message(const flashjit_error* error) { return error ? error->error.message.c_str() : ""; }
+const char* flashjit_error_detail(const flashjit_error* error) { return error ? error->error.detail.c_str() : ""; }
+void flashjit_error_destroy(flashjit_error* error) { delete error; }
+
+const char* flashjit_version(void) { return flashjit::version(); }
+
+}  // extern "C"

@@ -1,0 +1,41 @@
+// Everything from the text of a spec to a cubin. Needs NVRTC, but no GPU and no driver.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "codegen/emit_cuda.h"
+#include "compiler/plan.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/nvrtc.h"
+#include "runtime/store.h"
+
+namespace flashjit {
+
+struct CompileOptions {
+  KernelStore* store = nullptr;  // null: always compile, keep nothing
+  int sm_count = 0;              // of the device; 0: that of the target's row
+  bool naive = false;            // the textbook version instead
+  DumpSink dump;                 // sees the program after every pass
+};
+
+struct Compiled {
+  Plan plan;
+  KernelSource source;
+  StoreKey key;
+  Facts facts;
+  std::shared_ptr<const StoreEntry> binary;  // payload: the cubin; facts: "log", "warnings" and more
+};
+
+// The cost model's choice, or what the pins leave of it. A schedule that spills registers is passed over while another
+// candidate is left; if all of them spill, the one that spills least is taken, with a note.
+// Reads FLASHJIT_NVRTC, FLASHJIT_JIT and FLASHJIT_DUMP_DIR.
+Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
+                              const CompileOptions& options = {});
+
+// Spec and pins as a plan: the part that needs no compiler. Also for host targets.
+Result<Plan> plan_spec(std::string_view spec, std::string_view target, std::string_view schedule, int sm_count = 0,
+                       const DumpSink& dump = {});
+
+}  // namespace flashjit

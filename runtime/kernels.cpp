@@ -1,0 +1,73 @@
+#include "runtime/kernels.h"
+
+#include <exception>
+#include <new>
+
+namespace flashjit {
+
+Kernel::~Kernel() = default;
+
+Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
+  FLASHJIT_ASSIGN(call, view(arguments));
+  return run(call, stream);
+}
+
+Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
+  try {
+    return launch(call, stream);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorKind::Io, "run: out of memory", {}};
+  } catch (const std::exception& exception) {
+    return internal(std::string("run: ") + exception.what());
+  }
+}
+
+GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
+    : RunnableKernel(compiled.plan, compiled.facts, ordinal),
+      gpu_(gpu),
+      heads_q_(compiled.plan.spec.heads_q),
+      threads_(compiled.plan.threads),
+      smem_bytes_(compiled.plan.smem_bytes) {}
+
+Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled) {
+  if (compiled.source.entries.empty()) return internal("the emitted source names no entry");
+  std::shared_ptr<GpuKernel> kernel(new GpuKernel(gpu, ordinal, compiled));
+  FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
+  FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
+  kernel->library_ = std::move(library);
+  kernel->function_ = function;
+  return kernel;
+}
+
+Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
+  KernelParams params;
+  FLASHJIT_TRY(checker_.fill(call, params));
+  if (params.tiles_q == 0) return {};
+  const CurrentContext current(gpu_);
+  FLASHJIT_TRY(current.status());
+  CuLaunchConfig config = {};
+  config.grid_x = static_cast<unsigned>(params.tiles_q) * static_cast<unsigned>(heads_q_) * static_cast<unsigned>(params.batch);
+  config.grid_y = config.grid_z = 1;
+  config.block_x = static_cast<unsigned>(threads_);
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(smem_bytes_);
+  config.stream = static_cast<CuStream>(stream);
+  void* arguments[] = {&params};
+  return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
+}
+
+HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool)
+    : RunnableKernel(plan, std::move(facts), 0), kernel_(std::move(kernel)), pool_(std::move(pool)) {
+  parallel_.workers = pool_->workers();
+  parallel_.run = [pool = pool_.get()](std::int64_t items, const ThreadPool::Body& body) { pool->run(items, body); };
+}
+
+Result<void> HostRunner::launch(const CallArguments& call, void*) {
+  KernelParams params;
+  FLASHJIT_TRY(checker_.fill(call, params));
+  if (params.tiles_q == 0) return {};
+  FLASHJIT_TRY(checker_.check_offsets(call));
+  return kernel_->run(params, parallel_);
+}
+
+}  // namespace flashjit

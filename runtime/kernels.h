@@ -1,0 +1,56 @@
+// Prepared kernels: what run() of the public API does, for a GPU and for the host.
+#pragma once
+
+#include <memory>
+
+#include "codegen/host_backend.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/arguments.h"
+#include "runtime/compile.h"
+#include "runtime/driver.h"
+#include "runtime/thread_pool.h"
+
+namespace flashjit {
+
+// What both APIs call. The C++ and the C API differ in how arguments look, not in what happens to them.
+class RunnableKernel : public Kernel {
+ public:
+  RunnableKernel(const Plan& plan, Facts facts, int ordinal) : facts_(std::move(facts)), checker_(plan, ordinal) {}
+  const Facts& facts() const override { return facts_; }
+  Result<void> run(const Arguments& arguments, void* stream) override;
+  Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
+
+ protected:
+  virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
+  const Facts facts_;
+  const ArgumentChecker checker_;
+};
+
+class GpuKernel : public RunnableKernel {
+ public:
+  // Loads the cubin: nothing is left for the first launch to do.
+  static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled);
+
+ private:
+  GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled);
+  Result<void> launch(const CallArguments& call, void* stream) override;
+
+  GpuContext gpu_;
+  std::unique_ptr<LoadedLibrary> library_;
+  CuFunction function_ = nullptr;
+  int heads_q_, threads_, smem_bytes_;
+};
+
+class HostRunner : public RunnableKernel {
+ public:
+  HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool);
+
+ private:
+  Result<void> launch(const CallArguments& call, void* stream) override;
+
+  std::unique_ptr<HostKernel> kernel_;
+  std::shared_ptr<ThreadPool> pool_;
+  ParallelFor parallel_;
+};
+
+}  // namespace flashjit

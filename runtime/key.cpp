@@ -1,0 +1,33 @@
+#include "runtime/key.h"
+
+#include <fmt/format.h>
+
+namespace flashjit {
+namespace {
+
+// To be raised when the meaning of a key, of the facts or of the payload changes.
+constexpr std::string_view kSchema = "1";
+constexpr std::size_t kShown = 200;
+
+}  // namespace
+
+KeyBuilder::KeyBuilder() { field("schema", kSchema); }
+
+void KeyBuilder::hash(std::string_view bytes) {
+  std::uint8_t length[8];
+  for (int i = 0; i < 8; ++i) length[i] = static_cast<std::uint8_t>(std::uint64_t{bytes.size()} >> (8 * i));
+  digest_.update(length, sizeof length);
+  digest_.update(bytes);
+}
+
+void KeyBuilder::field(std::string_view label, std::string_view value) {
+  hash(label);
+  hash(value);
+  const bool shown = value.size() <= kShown && value.find('\n') == std::string_view::npos;
+  text_ += shown ? fmt::format("{}: {}\n", label, value)
+                 : fmt::format("{}: sha256 {} ({} bytes)\n", label, sha256_hex(value), value.size());
+}
+
+StoreKey KeyBuilder::finish() { return {hex(digest_.finish()), std::move(text_)}; }
+
+}  // namespace flashjit

@@ -1,0 +1,243 @@
+#include "runtime/nvrtc.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+
+#include "runtime/dynamic_library.h"
+
+namespace flashjit {
+
+// Our own declarations of the few functions of NVRTC's stable C interface that are used.
+struct NvrtcApi {
+  using Program = void*;
+  const char* (*error_string)(int) = nullptr;
+  int (*version)(int*, int*) = nullptr;
+  int (*create)(Program*, const char* source, const char* name, int headers, const char* const* texts,
+                const char* const* names) = nullptr;
+  int (*destroy)(Program*) = nullptr;
+  int (*compile)(Program, int options, const char* const*) = nullptr;
+  int (*log_size)(Program, std::size_t*) = nullptr;
+  int (*log)(Program, char*) = nullptr;
+  int (*cubin_size)(Program, std::size_t*) = nullptr;
+  int (*cubin)(Program, char*) = nullptr;
+  int (*ptx_size)(Program, std::size_t*) = nullptr;
+  int (*ptx)(Program, char*) = nullptr;
+};
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+
+void add_if_file(std::vector<std::string>& list, const fs::path& file) {
+  std::error_code ignored;
+  if (fs::exists(file, ignored)) list.push_back(file.string());
+}
+
+// A folder as a toolkit (lib64), a wheel (nvidia/cuda_nvrtc/lib) or a person (the files themselves) lays it out.
+void add_folder(std::vector<std::string>& list, const fs::path& folder) {
+  std::vector<fs::path> places = {folder, folder / "lib", folder / "lib64"};
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder / "nvidia", ignored)) places.push_back(entry.path() / "lib");
+  std::sort(places.begin() + 3, places.end());
+  for (const fs::path& place : places) {
+    for (const char* name : kSonames) add_if_file(list, place / name);
+  }
+}
+
+std::vector<std::string> places_to_try(const std::string& where) {
+  std::vector<std::string> list;
+  if (!where.empty()) {
+    std::error_code ignored;
+    if (fs::is_directory(where, ignored)) {
+      add_folder(list, where);
+    } else {
+      list.push_back(where);
+    }
+    return list;  // what the user named is meant: silently using another compiler would hide a mistake
+  }
+  if (const fs::path own = own_directory(); !own.empty()) {
+    for (const fs::path& base : {own, own.parent_path() / "lib", own.parent_path()}) {
+      add_folder(list, base / "nvrtc");
+      for (const char* name : kSonames) add_if_file(list, base / name);
+    }
+  }
+  for (const char* name : kSonames) list.emplace_back(name);
+  for (const char* folder : {"/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu"}) add_folder(list, folder);
+  return list;
+}
+
+template <class Function>
+bool bind(const DynamicLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.symbol(name));
+  return function != nullptr;
+}
+
+bool bind_all(const DynamicLibrary& library, NvrtcApi& api) {
+  return bind(library, "nvrtcGetErrorString", api.error_string) && bind(library, "nvrtcVersion", api.version) &&
+         bind(library, "nvrtcCreateProgram", api.create) && bind(library, "nvrtcDestroyProgram", api.destroy) &&
+         bind(library, "nvrtcCompileProgram", api.compile) && bind(library, "nvrtcGetProgramLogSize", api.log_size) &&
+         bind(library, "nvrtcGetProgramLog", api.log) && bind(library, "nvrtcGetCUBINSize", api.cubin_size) &&
+         bind(library, "nvrtcGetCUBIN", api.cubin) && bind(library, "nvrtcGetPTXSize", api.ptx_size) &&
+         bind(library, "nvrtcGetPTX", api.ptx);
+}
+
+// nvrtcVersion has no patch level, so the build ids name the build; a file without one is named by its size.
+std::string file_identity(const std::string& path) {
+  if (std::string id = elf_build_id(path); !id.empty()) return id;
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? "unknown" : fmt::format("size-{}", size);
+}
+
+// One NVRTC program, from source to output.
+class Program {
+ public:
+  explicit Program(const NvrtcApi& api) : api_(api) {}
+  ~Program() {
+    if (program_) api_.destroy(&program_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  Result<void> compile(const KernelSource& source, const std::vector<std::string>& options) {
+    if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
+    const SourceFile& main = source.generated.back();
+    std::vector<const char*> texts, names;
+    const auto add = [&](const SourceFile& file) {
+      texts.push_back(file.text.c_str());
+      names.push_back(file.name.c_str());
+    };
+    std::for_each(source.generated.begin(), source.generated.end() - 1, add);
+    std::for_each(source.headers.begin(), source.headers.end(), add);
+    int code = api_.create(&program_, main.text.c_str(), main.name.c_str(), static_cast<int>(texts.size()), texts.data(),
+                           names.data());
+    if (code != 0) return failure("cannot create a program", code);
+    std::vector<const char*> arguments;
+    for (const std::string& option : options) arguments.push_back(option.c_str());
+    code = api_.compile(program_, static_cast<int>(arguments.size()), arguments.data());
+    std::size_t size = 0;
+    if (api_.log_size(program_, &size) == 0 && size > 1) {
+      log.resize(size);
+      if (api_.log(program_, log.data()) != 0) log.clear();
+      log.resize(log.find_last_not_of(std::string_view("\0\n", 2)) + 1);
+    }
+    if (code != 0) return failure(fmt::format("refused {}", main.name), code);
+    return {};
+  }
+
+  template <class Bytes>
+  Result<Bytes> output(int (*size_of)(void*, std::size_t*), int (*get)(void*, char*), const char* what) const {
+    std::size_t size = 0;
+    if (const int code = size_of(program_, &size); code != 0) return failure(fmt::format("has no {}", what), code);
+    Bytes bytes(size, {});
+    if (const int code = get(program_, reinterpret_cast<char*>(bytes.data())); code != 0) {
+      return failure(fmt::format("cannot hand over the {}", what), code);
+    }
+    return bytes;
+  }
+
+  std::string log;
+
+ private:
+  Error failure(const std::string& what, int code) const {
+    return {ErrorKind::Compile, fmt::format("NVRTC {}: {} ({})", what, api_.error_string(code), code), log};
+  }
+
+  const NvrtcApi& api_;
+  void* program_ = nullptr;
+};
+
+// An empty or cut cubin must never reach the store or the driver.
+bool is_elf(const std::vector<std::uint8_t>& bytes) {
+  return bytes.size() > 64 && bytes[0] == 0x7f && bytes[1] == 'E' && bytes[2] == 'L' && bytes[3] == 'F';
+}
+
+}  // namespace
+
+Nvrtc::~Nvrtc() = default;
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where) {
+  // Leaked on purpose: a thread may still compile while static objects are destroyed.
+  static auto* const mutex = new std::mutex;
+  static auto* const loaded = new std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
+  const std::lock_guard lock(*mutex);
+  for (const auto& [place, library] : *loaded) {
+    if (place == where) return library;
+  }
+  FLASHJIT_ASSIGN(library, load(where));
+  loaded->emplace_back(where, library);
+  return library;
+}
+
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where) {
+  std::vector<std::string> tried;
+  for (const std::string& place : places_to_try(where)) {
+    auto library = DynamicLibrary::open(place);
+    if (!library) {
+      tried.push_back(library.error().message);
+      continue;
+    }
+    std::shared_ptr<Nvrtc> nvrtc(new Nvrtc);
+    nvrtc->api_ = std::make_unique<NvrtcApi>();
+    if (!bind_all(*library, *nvrtc->api_) || nvrtc->api_->version(&nvrtc->major_, &nvrtc->minor_) != 0) {
+      tried.push_back(fmt::format("{}: not NVRTC 11.1 or newer", library->path()));
+      continue;
+    }
+    nvrtc->path_ = library->path();
+    const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
+                                             fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
+    nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
+                                   file_identity(nvrtc->path_), file_identity(builtins));
+    return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
+  }
+  if (tried.empty()) tried.push_back(fmt::format("{}: no {} there", where, fmt::join(kSonames, " or ")));
+  return Error{ErrorKind::NotFound,
+               where.empty() ? "NVRTC (libnvrtc.so) was not found; install the CUDA toolkit's NVRTC or the wheel nvidia-cuda-nvrtc, "
+                               "or set FLASHJIT_NVRTC to the library or its folder"
+                             : fmt::format("FLASHJIT_NVRTC: no usable libnvrtc at '{}'; name the library or the folder that "
+                                           "holds it, or unset the variable to search the usual places",
+                                           where),
+               fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
+}
+
+std::vector<std::string> Nvrtc::options(const Target& target) const {
+  std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name), "-std=c++17", "-default-device",
+                                   "--ptxas-options=-v"};
+  // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas log.
+  if (major_ > 12 || (major_ == 12 && minor_ >= 9)) list.emplace_back("--no-cache");
+  return list;
+}
+
+Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target) const {
+  Program program(*api_);
+  FLASHJIT_TRY(program.compile(source, options(target)));
+  FLASHJIT_ASSIGN(bytes, program.output<std::vector<std::uint8_t>>(api_->cubin_size, api_->cubin, "cubin"));
+  if (!is_elf(bytes)) {
+    return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", bytes.size()), program.log};
+  }
+  Cubin cubin;
+  cubin.bytes = std::move(bytes);
+  cubin.facts = parse_compile_log(program.log);
+  cubin.log = std::move(program.log);
+  return cubin;
+}
+
+Result<std::string> Nvrtc::ptx(const KernelSource& source, const Target& target) const {
+  std::vector<std::string> list = options(target);
+  const std::string name(target.name);
+  list[0] = "--gpu-architecture=compute_" + name.substr(name.find('_') + 1);
+  std::erase(list, "--ptxas-options=-v");
+  Program program(*api_);
+  FLASHJIT_TRY(program.compile(source, list));
+  FLASHJIT_ASSIGN(text, program.output<std::string>(api_->ptx_size, api_->ptx, "PTX"));
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  return text;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,53 @@
+// NVRTC: CUDA source to machine code, in this process and without a GPU. Opened by name at run time; no CUDA header.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/emit_cuda.h"
+#include "compiler/result.h"
+#include "compiler/target.h"
+#include "runtime/nvrtc_log.h"
+
+namespace flashjit {
+
+struct NvrtcApi;
+
+struct Cubin {
+  std::vector<std::uint8_t> bytes;
+  std::string log;
+  CompileLog facts;
+};
+
+class Nvrtc {
+ public:
+  // The process-wide library: the first success is kept. `where` is a library or a folder (FLASHJIT_NVRTC); empty: next to
+  // our own library, then the loader's path, then the usual places. Error NotFound lists what was tried.
+  static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where);
+  ~Nvrtc();
+
+  // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
+  Result<Cubin> compile(const KernelSource& source, const Target& target) const;
+  Result<std::string> ptx(const KernelSource& source, const Target& target) const;
+
+  // What every compile for `target` passes; part of the store's key.
+  std::vector<std::string> options(const Target& target) const;
+
+  int major() const { return major_; }
+  int minor() const { return minor_; }
+  const std::string& path() const { return path_; }
+  // Names exactly this compiler: version and build ids of the two files it is made of. No path.
+  const std::string& identity() const { return identity_; }
+
+ private:
+  Nvrtc() = default;
+  static Result<std::shared_ptr<const Nvrtc>> load(const std::string& where);
+
+  std::unique_ptr<NvrtcApi> api_;
+  int major_ = 0, minor_ = 0;
+  std::string path_, identity_;
+};
+
+}  // namespace flashjit

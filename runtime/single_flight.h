@@ -1,0 +1,81 @@
+// Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
+// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+template <class T>
+class SingleFlight {
+ public:
+  enum class How { Memory, Waited, Made };
+  struct Outcome {
+    Result<std::shared_ptr<T>> value;
+    How how = How::Made;
+  };
+
+  // The value if it is there already; never waits.
+  std::shared_ptr<T> find(const std::string& key) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = slots_.find(key);
+    if (found == slots_.end() || !found->second->result || !*found->second->result) return nullptr;
+    return **found->second->result;
+  }
+
+  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make) {
+    std::shared_ptr<Slot> slot;
+    {
+      std::unique_lock lock(mutex_);
+      const auto [place, is_new] = slots_.try_emplace(key);
+      if (!is_new) {
+        slot = place->second;
+        if (slot->result) return {*slot->result, How::Memory};
+        slot->done.wait(lock, [&] { return slot->result.has_value(); });
+        return {*slot->result, How::Waited};
+      }
+      slot = place->second = std::make_shared<Slot>();
+    }
+    Finisher finisher{*this, key, *slot};
+    finisher.result = make();
+    return {finisher.result, How::Made};
+  }
+
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(slots_, [](const auto& slot) { return slot.second->result.has_value(); });
+  }
+
+ private:
+  struct Slot {
+    std::optional<Result<std::shared_ptr<T>>> result;
+    std::condition_variable done;
+  };
+
+  // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
+  struct Finisher {
+    ~Finisher() {
+      const std::lock_guard lock(flight.mutex_);
+      slot.result = result;
+      if (!result) flight.slots_.erase(key);
+      slot.done.notify_all();
+    }
+    SingleFlight& flight;
+    const std::string& key;
+    Slot& slot;
+    Result<std::shared_ptr<T>> result = internal("making the value was interrupted by an exception");
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
+};
+
+}  // namespace flashjit

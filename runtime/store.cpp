@@ -1,0 +1,133 @@
+#include "runtime/store.h"
+
+#include <algorithm>
+
+namespace flashjit {
+
+KernelStore::KernelStore(const StoreOptions& options) : options_(options) {
+  if (!options_.disk) return;
+  auto directory = StoreDirectory::open(options_.directory);
+  if (directory) {
+    directory_ = std::move(*directory);
+  } else {
+    note("kernels are kept in memory only: " + directory.error().message);
+  }
+}
+
+void KernelStore::note(const std::string& text) {
+  const std::lock_guard lock(notes_mutex_);
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
+}
+
+std::vector<std::string> KernelStore::notes() const {
+  const std::lock_guard lock(notes_mutex_);
+  return notes_;
+}
+
+StoreCounters KernelStore::counters() const {
+  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_};
+}
+
+Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
+  const char* source = "compiled";
+  auto outcome = memory_.get(key.digest, [&]() -> Result<std::shared_ptr<const StoreEntry>> {
+    FLASHJIT_ASSIGN(entry, find_or_make(key, make, source));
+    return std::make_shared<const StoreEntry>(std::move(entry));
+  });
+  if (!outcome.value) return outcome.value.error();
+  using How = SingleFlight<const StoreEntry>::How;
+  if (outcome.how == How::Memory) {
+    ++memory_hits_;
+    source = "memory";
+  } else if (outcome.how == How::Waited) {
+    ++waits_;
+    source = "waited";
+  }
+  return Fetched{*outcome.value, source};
+}
+
+Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
+                                             const char*& source) {
+  if (!directory_) return make_and_publish(key, make);
+  if (auto entry = look_on_disk(key)) {
+    ++disk_hits_;
+    source = "disk";
+    return std::move(*entry);
+  }
+  const auto lock = directory_->lock(key.digest, options_.lock_wait);
+  if (!lock) {
+    ++private_makes_;
+  } else if (auto entry = look_on_disk(key)) {
+    // Somebody published it between our first look and our lock.
+    ++waits_;
+    source = "waited";
+    return std::move(*entry);
+  }
+  return make_and_publish(key, make);
+}
+
+std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key) {
+  StoreDirectory::Loaded loaded = directory_->load(key.digest);
+  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) return std::move(loaded.entry);
+  if (loaded.lookup != StoreDirectory::Lookup::Miss) ++bad_entries_;
+  return std::nullopt;
+}
+
+Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
+  FLASHJIT_ASSIGN(entry, make());
+  ++made_;
+  entry.key_text = key.text;
+  if (directory_) {
+    if (const auto published = directory_->publish(key.digest, entry); !published) {
+      ++not_persisted_;
+      note("a kernel is kept in memory only: " + published.error().message);
+    }
+  } else if (options_.disk) {
+    ++not_persisted_;
+  }
+  return std::move(entry);
+}
+
+Result<StoreStat> stat_store(const std::string& directory) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  StoreStat stat{.directory = directory};
+  for (const auto& item : opened.list()) {
+    ++stat.entries;
+    stat.bytes += item.bytes;
+  }
+  return stat;
+}
+
+Result<std::vector<StoreListing>> list_store(const std::string& directory) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  std::vector<StoreListing> listings;
+  for (const auto& item : opened.list()) {
+    StoreListing listing{.digest = item.digest, .bytes = item.bytes, .written = item.written};
+    auto loaded = opened.load(item.digest);
+    listing.sound = loaded.lookup == StoreDirectory::Lookup::Hit;
+    listing.key_text = std::move(loaded.entry.key_text);
+    listing.facts = std::move(loaded.entry.facts);
+    listings.push_back(std::move(listing));
+  }
+  return listings;
+}
+
+Result<int> remove_bad_entries(const std::string& directory) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  int removed = 0;
+  for (const auto& item : opened.list()) {
+    if (opened.load(item.digest).lookup == StoreDirectory::Lookup::Bad) removed += opened.remove(item.digest);
+  }
+  opened.remove_temporaries(false);
+  return removed;
+}
+
+Result<int> clear_store(const std::string& directory) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  int removed = 0;
+  for (const auto& item : opened.list()) removed += opened.remove(item.digest);
+  opened.remove_temporaries(true);
+  return removed;
+}
+
+}  // namespace flashjit

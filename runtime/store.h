@@ -1,0 +1,84 @@
+// The kernel store: memory, then one disk directory. It never makes anything fail: what is doubtful on disk is a miss, and
+// what cannot be written stays in memory, with a counter and a note.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/key.h"
+#include "runtime/single_flight.h"
+#include "runtime/store_directory.h"
+#include "runtime/store_entry.h"
+
+namespace flashjit {
+
+struct StoreOptions {
+  std::string directory;                           // empty: none can be named (no HOME); memory only, with a note
+  bool disk = true;                                // false: memory only, as asked
+  std::chrono::milliseconds lock_wait{120'000};    // then compile privately: a stopped process must not stop all others
+};
+
+struct StoreCounters {
+  std::int64_t memory_hits = 0, disk_hits = 0, waits = 0, made = 0;
+  std::int64_t bad_entries = 0;     // on disk, treated as a miss
+  std::int64_t not_persisted = 0;   // made, but kept in memory only
+  std::int64_t private_makes = 0;   // another process held the lock too long
+};
+
+class KernelStore {
+ public:
+  explicit KernelStore(const StoreOptions& options);
+
+  struct Fetched {
+    std::shared_ptr<const StoreEntry> entry;
+    const char* source = "";  // "compiled" "waited" "disk" "memory"
+  };
+  // Finds the entry, or makes it: once per key in this process, and once per key among the processes that share the
+  // directory. `make` fills facts and payload. The only errors are those of `make`.
+  Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make);
+
+  StoreCounters counters() const;
+  std::vector<std::string> notes() const;  // each once: why the disk is not used
+  bool on_disk() const { return directory_.has_value(); }
+
+ private:
+  Result<StoreEntry> find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make, const char*& source);
+  std::optional<StoreEntry> look_on_disk(const StoreKey& key);
+  Result<StoreEntry> make_and_publish(const StoreKey& key, const std::function<Result<StoreEntry>()>& make);
+  void note(const std::string& text);
+
+  const StoreOptions options_;
+  std::optional<StoreDirectory> directory_;
+  SingleFlight<const StoreEntry> memory_;
+  std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, waits_ = 0, made_ = 0, bad_entries_ = 0, not_persisted_ = 0,
+                            private_makes_ = 0;
+  mutable std::mutex notes_mutex_;
+  std::vector<std::string> notes_;
+};
+
+// For the command line; each opens the directory itself, without creating it.
+struct StoreStat {
+  std::string directory;
+  std::int64_t entries = 0;
+  std::uint64_t bytes = 0;
+};
+struct StoreListing {
+  std::string digest;
+  std::uint64_t bytes = 0;
+  std::int64_t written = 0;
+  bool sound = false;
+  std::string key_text;
+  StoreFacts facts;
+};
+Result<StoreStat> stat_store(const std::string& directory);
+Result<std::vector<StoreListing>> list_store(const std::string& directory);  // reads and checks every entry
+Result<int> remove_bad_entries(const std::string& directory);                // how many
+Result<int> clear_store(const std::string& directory);                       // how many
+
+}  // namespace flashjit

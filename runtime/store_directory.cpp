@@ -1,0 +1,273 @@
+#include "runtime/store_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <random>
+#include <thread>
+
+namespace flashjit {
+namespace {
+
+constexpr const char* kVersionFolder = "v1";
+constexpr const char* kLockFile = "lock";
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::int64_t kTemporaryLifeSeconds = 3600;
+
+Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
+
+std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
+
+// Something another user could have written is not ours to trust.
+Result<void> check_owner(int fd, const std::string& path) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
+  if (info.st_uid != geteuid()) {
+    return io(fmt::format("{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
+                          "used; set FLASHJIT_CACHE_DIR to one",
+                          path, info.st_uid, geteuid()));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return io(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,
+                          info.st_mode & 07777));
+  }
+  return {};
+}
+
+Result<void> make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct stat info;
+    // Looking first: mkdir on a read-only file system fails even for what exists.
+    if (stat(part.c_str(), &info) != 0 && mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return io(fmt::format("{}: cannot be created: {}", part, why(errno)));
+    }
+    if (end == std::string::npos) return {};
+  }
+}
+
+// A write beyond the file size limit raises SIGXFSZ, which would end the user's process. The signal goes to the writing
+// thread, so it can be held back and taken away there.
+class HoldFileSizeSignal {
+ public:
+  HoldFileSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~HoldFileSizeSignal() {
+    const timespec now = {0, 0};
+    if (!sigismember(&before_, SIGXFSZ)) {
+      while (sigtimedwait(&signal_, nullptr, &now) == -1 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
+  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+};
+
+bool write_all(int fd, const std::vector<std::uint8_t>& bytes) {
+  const HoldFileSizeSignal hold;
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t written = write(fd, bytes.data() + done, bytes.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      if (written == 0) errno = ENOSPC;
+      return false;
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+bool read_all(int fd, std::vector<std::uint8_t>& bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got = read(fd, bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool is_hex(std::string_view text, std::size_t length) {
+  return text.size() == length && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::vector<std::string> names_in(int directory) {
+  std::vector<std::string> names;
+  const int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // fdopendir takes the handle over
+  if (copy < 0) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(copy), closedir);
+  if (!stream) {
+    close(copy);
+    return names;
+  }
+  while (const dirent* entry = readdir(stream.get())) {
+    if (std::string_view(entry->d_name) != "." && std::string_view(entry->d_name) != "..") names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int remove_temporaries_in(int shelf, bool all) {
+  int removed = 0;
+  for (const std::string& name : names_in(shelf)) {
+    struct stat info;
+    if (!name.starts_with(kTemporary) || fstatat(shelf, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!all && time(nullptr) - info.st_mtime < kTemporaryLifeSeconds) continue;
+    removed += unlinkat(shelf, name.c_str(), 0) == 0;
+  }
+  return removed;
+}
+
+// On failure errno says why: that of mkdir, if it was the cause.
+FileHandle open_folder(int parent, const char* name, bool create) {
+  const int made = create && mkdirat(parent, name, 0700) != 0 ? errno : 0;
+  FileHandle folder(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder && made != 0 && made != EEXIST) errno = made;
+  return folder;
+}
+
+std::string temporary_name() {
+  // Process ids repeat across containers that share a directory, hence the random part; O_EXCL settles the rest.
+  static std::atomic<std::uint64_t> counter{std::random_device{}() * 0x9e3779b97f4a7c15ull};
+  return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
+}
+
+}  // namespace
+
+FileHandle::~FileHandle() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+Result<StoreDirectory> StoreDirectory::open(const std::string& path, bool create) {
+  if (path.empty()) return io("no directory for kernels: HOME is not set; set FLASHJIT_CACHE_DIR");
+  if (create) FLASHJIT_TRY(make_directories(path));
+  FileHandle top(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!top) return io(fmt::format("{}: cannot be opened: {}", path, why(errno)));
+  FLASHJIT_TRY(check_owner(top.get(), path));
+  StoreDirectory directory;
+  directory.path_ = path;
+  directory.root_ = open_folder(top.get(), kVersionFolder, create);
+  if (!directory.root_) {
+    return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
+  }
+  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder)));
+  return directory;
+}
+
+FileHandle StoreDirectory::open_shelf(const std::string& digest, bool create) const {
+  if (!is_hex(digest, 64)) return FileHandle();
+  return open_folder(root_.get(), digest.substr(0, 2).c_str(), create);
+}
+
+StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
+  const FileHandle shelf = open_shelf(digest, false);
+  if (!shelf) return {};
+  // O_NONBLOCK: a FIFO under this name must not make us wait for a writer.
+  const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
+  struct stat info;
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
+      (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
+    return {Lookup::Bad, {}};
+  }
+  // read, not mmap: a mapped file that is replaced on a network file system ends the process with SIGBUS.
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(info.st_size));
+  if (!read_all(file.get(), bytes)) return {Lookup::Bad, {}};
+  auto entry = decode(bytes);
+  if (!entry) return {Lookup::Bad, {}};
+  return {Lookup::Hit, std::move(*entry)};
+}
+
+Result<void> StoreDirectory::publish(const std::string& digest, const StoreEntry& entry) const {
+  const FileHandle shelf = open_shelf(digest, true);
+  if (!shelf) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
+  remove_temporaries_in(shelf.get(), false);
+  const std::vector<std::uint8_t> bytes = encode(entry);
+  const std::string temporary = temporary_name();
+  const FileHandle file(openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
+  const char* step = nullptr;
+  if (!write_all(file.get(), bytes)) {
+    step = "writing";
+  } else if (fsync(file.get()) != 0) {
+    step = "synchronising";
+  } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0) {
+    step = "renaming";
+  }
+  if (!step) return {};
+  const int error = errno;
+  unlinkat(shelf.get(), temporary.c_str(), 0);
+  return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
+}
+
+std::optional<FileHandle> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait) const {
+  FileHandle file(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return std::nullopt;
+  // One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
+  // description end with the last handle to it, whatever happens to the process.
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16));
+  range.l_len = 1;
+  const auto until = std::chrono::steady_clock::now() + wait;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    if (fcntl(file.get(), F_OFD_SETLK, &range) == 0) return file;
+    const bool busy = errno == EAGAIN || errno == EACCES || errno == EINTR;
+    if (!busy || std::chrono::steady_clock::now() >= until) return std::nullopt;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+std::vector<StoreDirectory::Item> StoreDirectory::list() const {
+  std::vector<Item> items;
+  for (const std::string& prefix : names_in(root_.get())) {
+    if (!is_hex(prefix, 2)) continue;
+    const FileHandle shelf = open_folder(root_.get(), prefix.c_str(), false);
+    if (!shelf) continue;
+    for (const std::string& name : names_in(shelf.get())) {
+      struct stat info;
+      if (!is_hex(name, 62) || fstatat(shelf.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      items.push_back({prefix + name, static_cast<std::uint64_t>(info.st_size), info.st_mtime});
+    }
+  }
+  return items;
+}
+
+bool StoreDirectory::remove(const std::string& digest) const {
+  const FileHandle shelf = open_shelf(digest, false);
+  return shelf && unlinkat(shelf.get(), digest.c_str() + 2, 0) == 0;
+}
+
+int StoreDirectory::remove_temporaries(bool all) const {
+  int removed = 0;
+  for (const std::string& prefix : names_in(root_.get())) {
+    if (!is_hex(prefix, 2)) continue;
+    const FileHandle shelf = open_folder(root_.get(), prefix.c_str(), false);
+    if (shelf) removed += remove_temporaries_in(shelf.get(), all);
+  }
+  return removed;
+}
+
+}  // namespace flashjit

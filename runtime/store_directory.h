@@ -1,0 +1,69 @@
+// A private directory of store entries: <root>/v1/<2 hex digits>/<62 hex digits>. Everything goes through one directory
+// handle that was checked when it was opened: what somebody else can write is refused, because an entry is code.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/result.h"
+#include "runtime/store_entry.h"
+
+namespace flashjit {
+
+class FileHandle {
+ public:
+  explicit FileHandle(int fd = -1) : fd_(fd) {}
+  ~FileHandle();
+  FileHandle(FileHandle&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  FileHandle& operator=(FileHandle&& other) noexcept;
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+class StoreDirectory {
+ public:
+  // Creates the directory (0700) with its parents. The error's message is fit for a note to the user.
+  static Result<StoreDirectory> open(const std::string& path, bool create = true);
+
+  enum class Lookup { Hit, Miss, Bad };
+  struct Loaded {
+    Lookup lookup = Lookup::Miss;
+    StoreEntry entry;
+  };
+  // Bad: there is something under this name that is not a sound entry of this owner.
+  Loaded load(const std::string& digest) const;
+
+  // All or nothing: written beside its place, synchronised, renamed. Error Io says what failed.
+  Result<void> publish(const std::string& digest, const StoreEntry& entry) const;
+
+  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, or
+  // when the file system has no locks: then the caller goes on without.
+  std::optional<FileHandle> lock(const std::string& digest, std::chrono::milliseconds wait) const;
+
+  struct Item {
+    std::string digest;
+    std::uint64_t bytes = 0;
+    std::int64_t written = 0;  // seconds since 1970
+  };
+  std::vector<Item> list() const;
+  bool remove(const std::string& digest) const;
+  // Removes what killed writers left behind; with `all`, also what a living one may be writing.
+  int remove_temporaries(bool all) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  StoreDirectory() = default;
+  FileHandle open_shelf(const std::string& digest, bool create) const;
+
+  std::string path_;
+  FileHandle root_;  // <root>/v1
+};
+
+}  // namespace flashjit
