@@ -23,7 +23,8 @@ enum class Numerics { Fast, Deterministic, BatchInvariant };
 
 // A run-time size: pinned (min == max), bounded above, or free.
 struct SizeBound {
-  static constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+  // The sum of two positions then fits 32 bits, so `q + k_len - q_len` of a causal mask needs no 64-bit code by default.
+  static constexpr std::int64_t kLargest = (std::int64_t{1} << 30) - 1;
   std::int64_t min = 0, max = kLargest;
   bool pinned() const { return min == max; }
   bool operator==(const SizeBound&) const = default;

@@ -1,0 +1,193 @@
+#include "compiler/candidates.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxRegisters = 255;          // per thread, an encoding limit of every GPU so far
+constexpr int kRegisterGranule = 8;         // registers are given to warps in eights per thread
+constexpr int kReservedSmemPerBlock = 1024; // taken by the system from each block's share of the SM
+constexpr int kMaxStages = 8;
+constexpr int kMaxWarps = 16;
+constexpr int kMaxTileKv = 256;
+constexpr int kMaxHostTile = 4096;
+
+// Registers besides tiles: addresses, loop state, row sums and references (4 per 16 rows), temporaries of the softmax.
+constexpr int kBaseRegisters = 30;
+constexpr int kScoreRegisters = 10, kMaskRegisters = 6;
+
+int default_unroll(int steps) {
+  // Everything up to 128 dims; above that, an even part of the steps, because code size is compile time.
+  constexpr int kLargest = 8;
+  if (steps <= kLargest) return steps;
+  for (int part = kLargest; part >= 3; --part) {
+    if (steps % part == 0) return part;
+  }
+  return 4;
+}
+
+std::string check_host(const Schedule& s) {
+  if (s.warps || s.stages || s.q_in || s.blocks_per_sm || s.unroll_d || s.order) {
+    return "family: host schedules have tile_q and tile_kv only; remove the other fields";
+  }
+  if (*s.tile_q > kMaxHostTile) return fmt::format("tile_q: {} is above {}", *s.tile_q, kMaxHostTile);
+  if (*s.tile_kv > kMaxHostTile) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxHostTile);
+  if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the widest vector", *s.tile_kv);
+  return {};
+}
+
+std::string check_sync_fields(const AttentionSpec& spec, const Schedule& s) {
+  if (*s.warps > kMaxWarps) return fmt::format("warps: {} is above {}", *s.warps, kMaxWarps);
+  if (*s.tile_q % (*s.warps * 16) != 0) {
+    return fmt::format("tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16, *s.warps);
+  }
+  if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv > kMaxTileKv) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
+  const int steps = round_up(spec.d_qk, 16) / 16;
+  if (*s.unroll_d > steps) return fmt::format("unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
+  return {};
+}
+
+std::string check_sync_resources(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  const KernelConfig sizes = sizes_of(spec, s);
+  const int smem = sync_layout(sizes).bytes, blocks = *s.blocks_per_sm;
+  if (smem > target.smem_per_block) {
+    return fmt::format("tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages",
+                       smem, target.name, target.smem_per_block);
+  }
+  if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
+    return fmt::format("blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
+                       blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
+  }
+  if (blocks * threads_of(sizes) > target.threads_per_sm) {
+    return fmt::format("blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes), target.name,
+                       target.threads_per_sm);
+  }
+  const int needed = estimated_registers(spec, sizes), budget = register_budget(target, sizes);
+  if (needed > budget) {
+    return fmt::format("blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}", needed, blocks,
+                       threads_of(sizes), budget);
+  }
+  return {};
+}
+
+template <class T>
+std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> values) {
+  return pin ? std::vector<T>{*pin} : std::vector<T>(values);
+}
+
+// Rows per query tile for the host: no taller than the queries there can be, so that short queries waste nothing.
+std::vector<int> host_query_tiles(const AttentionSpec& spec, const Schedule& pins) {
+  if (pins.tile_q) return {*pins.tile_q};
+  for (const int rows : {1, 4, 16, 32}) {
+    if (spec.q_len.max <= rows) return {rows};
+  }
+  return {64, 128, 256};
+}
+
+void enumerate_host(const AttentionSpec& spec, const Schedule& pins, std::vector<Schedule>& out) {
+  for (const int tile_q : host_query_tiles(spec, pins)) {
+    for (const int tile_kv : choices(pins.tile_kv, {256, 512})) {
+      Schedule s = pins;
+      s.family = pins.family.value_or(Family::Host);
+      s.tile_q = tile_q;
+      s.tile_kv = tile_kv;
+      out.push_back(s);
+    }
+  }
+}
+
+// Pinning tile_q and warps pins the rows of a warp; pinning one of them leaves the rows free.
+std::vector<int> rows_choices(const Schedule& pins, int warps) {
+  if (pins.tile_q) return {std::max(1, *pins.tile_q / warps)};
+  return {16, 32};
+}
+
+void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector<Schedule>& out) {
+  Schedule s = pins;
+  s.family = pins.family.value_or(Family::Sync);
+  s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
+  s.order = pins.order.value_or(TileOrder::Natural);
+  for (const int warps : choices(pins.warps, {4, 8})) {
+    for (const int rows : rows_choices(pins, warps)) {
+      for (const int tile_kv : choices(pins.tile_kv, {16, 32, 48, 64, 96, 128})) {
+        for (const int stages : choices(pins.stages, {1, 2, 3})) {
+          for (const QueryPlace q_in : choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers})) {
+            for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+              s.warps = warps;
+              s.tile_q = pins.tile_q.value_or(warps * rows);
+              s.tile_kv = tile_kv;
+              s.stages = stages;
+              s.q_in = q_in;
+              s.blocks_per_sm = blocks;
+              out.push_back(s);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
+  KernelConfig c;
+  c.head_dim_qk = spec.d_qk;
+  c.head_dim_v = spec.d_v;
+  c.heads_q = spec.heads_q;
+  c.heads_kv = spec.heads_kv;
+  c.tile_q = *schedule.tile_q;
+  c.tile_kv = *schedule.tile_kv;
+  c.warps = schedule.warps.value_or(0);
+  c.stages = schedule.stages.value_or(1);
+  c.q_in_registers = schedule.q_in == QueryPlace::Registers;
+  c.blocks_per_sm = schedule.blocks_per_sm.value_or(1);
+  c.unroll_d = schedule.unroll_d.value_or(0);
+  return c;
+}
+
+int estimated_registers(const AttentionSpec& spec, const KernelConfig& c) {
+  // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too.
+  const int m_tiles = rows_per_warp(c) / 16;
+  const int scores = m_tiles * c.tile_kv / 2;
+  const int output = m_tiles * padded_dim_v(c) / 2;
+  const int query = c.q_in_registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
+  const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
+  const int rows = m_tiles * 4 + (spec.max_logit ? m_tiles * 2 : 0);
+  return kBaseRegisters + scores + output + query + fragments + rows + (spec.score ? kScoreRegisters : 0) +
+         (spec.mask ? kMaskRegisters : 0);
+}
+
+int register_budget(const Target& target, const KernelConfig& c) {
+  const int share = target.registers_per_sm / (threads_of(c) * c.blocks_per_sm);
+  return std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule);
+}
+
+std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  const Family wanted = target.gpu ? Family::Sync : Family::Host;
+  if (s.family != wanted) {
+    return fmt::format("family: {} does not run on {}; use family={}", name(*s.family), target.name, name(wanted));
+  }
+  if (wanted == Family::Host) return check_host(s);
+  if (std::string why = check_sync_fields(spec, s); !why.empty()) return why;
+  return check_sync_resources(spec, target, s);
+}
+
+std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins) {
+  std::vector<Schedule> out;
+  if (target.gpu) {
+    enumerate_sync(spec, pins, out);
+  } else {
+    enumerate_host(spec, pins, out);
+  }
+  return out;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,28 @@
+// Which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner both start here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/schedule.h"
+#include "compiler/spec.h"
+#include "compiler/target.h"
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+// The part of a KernelConfig that sizes depend on: head dims and schedule. `schedule` must be complete.
+KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
+
+// Registers a thread of the sync loop needs at its peak, estimated; calibrated against ptxas.
+int estimated_registers(const AttentionSpec& spec, const KernelConfig& sizes);
+// Registers a thread may have so that blocks_per_sm blocks fit an SM.
+int register_budget(const Target& target, const KernelConfig& sizes);
+
+// Empty when the complete schedule can run; otherwise names the field, its value and the limit.
+std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
+
+// All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.
+std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins);
+
+}  // namespace flashjit

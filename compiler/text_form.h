@@ -1,0 +1,33 @@
+// What the text forms of specs, schedules and targets share: numbers, places in a text, and suggestions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace flashjit {
+
+// Decimal, optional minus sign, the whole text; nothing when it is no number or does not fit.
+std::optional<std::int64_t> parse_integer(std::string_view text);
+// The whole text; nothing when it is no number or not finite. Independent of the locale.
+std::optional<double> parse_real(std::string_view text);
+// Shortest text that parse_real reads back as the same value.
+std::string print_real(double value);
+
+// The line of `text` around `position` with a caret under it. Long lines are cut to a window.
+std::string caret(std::string_view text, std::size_t position);
+
+// User text as it may appear in a message: unprintable bytes escaped, long text cut.
+std::string quoted(std::string_view text);
+
+// The name closest to `text`, if one is close enough to be a slip of the pen; otherwise empty.
+std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names);
+
+// ", did you mean `x`?" or nothing.
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> names);
+
+std::string join(std::span<const std::string_view> names, std::string_view separator = ", ");
+
+}  // namespace flashjit
