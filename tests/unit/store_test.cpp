@@ -1,0 +1,253 @@
+#include "runtime/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace flashjit {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "flashjit-store-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder = name;
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  static StoreKey key(std::string_view name) {
+    KeyBuilder builder;
+    builder.field("name", name);
+    return builder.finish();
+  }
+  static StoreEntry kernel(std::uint8_t fill = 7) {
+    return {.key_text = "", .facts = {{"registers", "128"}, {"log", "two\nlines \\ and a backslash"}},
+            .payload = std::vector<std::uint8_t>(5000, fill)};
+  }
+  StoreOptions options() const { return {.directory = folder + "/store"}; }
+  // The file of a key, or "" while there is none.
+  std::string file_of(const StoreKey& key) const {
+    return folder + "/store/v1/" + key.digest.substr(0, 2) + "/" + key.digest.substr(2);
+  }
+
+  std::string folder;
+};
+
+TEST_F(StoreTest, MadeOnceThenMemoryThenDisk) {
+  int made = 0;
+  const auto make = [&]() -> Result<StoreEntry> {
+    ++made;
+    return kernel();
+  };
+  {
+    KernelStore store(options());
+    const auto first = store.fetch(key("a"), make);
+    ASSERT_TRUE(first);
+    EXPECT_STREQ(first->source, "compiled");
+    const auto second = store.fetch(key("a"), make);
+    ASSERT_TRUE(second);
+    EXPECT_STREQ(second->source, "memory");
+    EXPECT_TRUE(store.notes().empty());
+  }
+  KernelStore other(options());
+  const auto third = other.fetch(key("a"), make);
+  ASSERT_TRUE(third);
+  EXPECT_STREQ(third->source, "disk");
+  EXPECT_EQ(third->entry->payload, kernel().payload);
+  EXPECT_EQ(third->entry->facts, kernel().facts);
+  EXPECT_EQ(third->entry->key_text, key("a").text);
+  EXPECT_EQ(made, 1);
+}
+
+TEST_F(StoreTest, PrivateModes) {
+  umask(0);
+  KernelStore store(options());
+  ASSERT_TRUE(store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); }));
+  umask(022);
+  struct stat info;
+  ASSERT_EQ(stat((folder + "/store").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+  ASSERT_EQ(stat(file_of(key("a")).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+}
+
+TEST_F(StoreTest, AFailureIsForgotten) {
+  KernelStore store(options());
+  const auto failed = store.fetch(key("a"), []() -> Result<StoreEntry> { return invalid("no"); });
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message, "no");
+  const auto second = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(second);
+  EXPECT_STREQ(second->source, "compiled");
+}
+
+TEST_F(StoreTest, AnExceptionOfTheMakerWakesWhoWaits) {
+  KernelStore store(options());
+  std::atomic<bool> inside = false;
+  std::thread thrower([&] {
+    EXPECT_THROW((void)store.fetch(key("a"), [&]() -> Result<StoreEntry> {
+      inside = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      throw std::runtime_error("thrown");
+    }), std::runtime_error);
+  });
+  while (!inside) std::this_thread::yield();
+  const auto waited = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  thrower.join();
+  EXPECT_TRUE(waited || waited.error().kind == ErrorKind::Internal);
+}
+
+TEST_F(StoreTest, OncePerKeyAmongThreadsAndKeysInParallel) {
+  KernelStore store(options());
+  constexpr int kKeys = 4, kThreads = 8;
+  std::atomic<int> made[kKeys] = {};
+  std::atomic<int> inside = 0;
+  std::atomic<bool> together = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kKeys * kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const auto fetched = store.fetch(key(std::to_string(i % kKeys)), [&]() -> Result<StoreEntry> {
+        ++made[i % kKeys];
+        if (++inside > 1) together = true;
+        // Waits for another key's maker: if keys were made one after the other, this would run into its bound.
+        for (int n = 0; n < 500 && !together; ++n) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        --inside;
+        return kernel(static_cast<std::uint8_t>(i % kKeys));
+      });
+      ASSERT_TRUE(fetched);
+      EXPECT_EQ(fetched->entry->payload[0], i % kKeys);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& count : made) EXPECT_EQ(count, 1);
+  EXPECT_TRUE(together);
+  const StoreCounters counters = store.counters();
+  EXPECT_EQ(counters.made, kKeys);
+  EXPECT_EQ(counters.made + counters.waits + counters.memory_hits, kKeys * kThreads);
+}
+
+TEST_F(StoreTest, TwoStoresOnOneDirectoryCompileOnce) {
+  KernelStore first(options()), second(options());
+  std::atomic<int> made = 0;
+  const auto make = [&]() -> Result<StoreEntry> {
+    ++made;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return kernel();
+  };
+  std::thread other([&] { ASSERT_TRUE(second.fetch(key("a"), make)); });
+  ASSERT_TRUE(first.fetch(key("a"), make));
+  other.join();
+  EXPECT_EQ(made, 1);
+}
+
+TEST_F(StoreTest, ALockThatIsNeverGivenBackOnlyCostsTime) {
+  auto directory = StoreDirectory::open(folder + "/store");
+  ASSERT_TRUE(directory);
+  const auto held = directory->lock(key("a").digest, std::chrono::milliseconds(0));
+  ASSERT_TRUE(held);
+  EXPECT_FALSE(directory->lock(key("a").digest, std::chrono::milliseconds(0)));
+  EXPECT_TRUE(directory->lock(key("b").digest, std::chrono::milliseconds(0)));
+  KernelStore store({.directory = folder + "/store", .lock_wait = std::chrono::milliseconds(30)});
+  const auto fetched = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(fetched);
+  EXPECT_STREQ(fetched->source, "compiled");
+  EXPECT_EQ(store.counters().private_makes, 1);
+}
+
+TEST_F(StoreTest, ListStatVerifyClear) {
+  EXPECT_FALSE(stat_store(folder + "/store"));  // looking does not create
+  EXPECT_FALSE(fs::exists(folder + "/store"));
+  KernelStore store(options());
+  for (const char* name : {"a", "b", "c"}) {
+    ASSERT_TRUE(store.fetch(key(name), [] { return Result<StoreEntry>(kernel()); }));
+  }
+  std::ofstream(file_of(key("b")), std::ios::app) << "x";
+  const auto stat = stat_store(folder + "/store");
+  ASSERT_TRUE(stat);
+  EXPECT_EQ(stat->entries, 3);
+  EXPECT_GT(stat->bytes, 15000u);
+  const auto listed = list_store(folder + "/store");
+  ASSERT_TRUE(listed);
+  ASSERT_EQ(listed->size(), 3u);
+  for (const StoreListing& item : *listed) {
+    EXPECT_EQ(item.sound, item.digest != key("b").digest);
+    EXPECT_EQ(item.facts.count("registers"), item.sound ? 1u : 0u);
+  }
+  const auto removed = remove_bad_entries(folder + "/store");
+  ASSERT_TRUE(removed);
+  EXPECT_EQ(*removed, 1);
+  const auto cleared = clear_store(folder + "/store");
+  ASSERT_TRUE(cleared);
+  EXPECT_EQ(*cleared, 2);
+  EXPECT_EQ(stat_store(folder + "/store")->entries, 0);
+}
+
+TEST(StoreKeyTest, EveryFieldAndItsBordersCount) {
+  const auto digest = [](std::initializer_list<std::pair<const char*, const char*>> fields) {
+    KeyBuilder builder;
+    for (const auto& [label, value] : fields) builder.field(label, value);
+    return builder.finish().digest;
+  };
+  const std::string base = digest({{"spec", "a"}, {"target", "b"}});
+  EXPECT_EQ(base, digest({{"spec", "a"}, {"target", "b"}}));
+  EXPECT_NE(base, digest({{"spec", "b"}, {"target", "b"}}));
+  EXPECT_NE(base, digest({{"spec", "a"}, {"target", "c"}}));
+  EXPECT_NE(base, digest({{"spec", "a"}, {"targe", "b"}}));
+  EXPECT_NE(base, digest({{"target", "b"}, {"spec", "a"}}));
+  EXPECT_NE(base, digest({{"spec", "a"}}));
+  EXPECT_NE(digest({{"x", "ab"}, {"y", "c"}}), digest({{"x", "a"}, {"y", "bc"}}));
+  EXPECT_NE(digest({{"x", ""}}), digest({{"", "x"}}));
+}
+
+TEST(StoreEntryTest, RoundTrip) {
+  const StoreEntry entry{.key_text = "spec: a\n", .facts = {{"empty", ""}, {"text", "a\\n\nb=c"}}, .payload = {1, 2, 3}};
+  const auto decoded = decode(encode(entry));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->key_text, entry.key_text);
+  EXPECT_EQ(decoded->facts, entry.facts);
+  EXPECT_EQ(decoded->payload, entry.payload);
+}
+
+TEST(StoreEntryTest, EveryFlippedBitAndEveryLengthIsFound) {
+  const std::vector<std::uint8_t> good =
+      encode({.key_text = "spec: a\n", .facts = {{"registers", "128"}}, .payload = std::vector<std::uint8_t>(300, 5)});
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      auto bad = good;
+      bad[at] ^= static_cast<std::uint8_t>(1 << bit);
+      ASSERT_FALSE(decode(bad)) << "byte " << at << " bit " << bit;
+    }
+    ASSERT_FALSE(decode(std::span(good).first(at))) << at;
+  }
+  auto longer = good;
+  longer.push_back(0);
+  EXPECT_FALSE(decode(longer));
+}
+
+TEST(StoreEntryTest, LengthsWithARightChecksumAreStillChecked) {
+  // Anybody can compute the checksum: the lengths (offset 12: key, 16: facts, 20: payload) may be made up.
+  const std::vector<std::uint8_t> good = encode({.key_text = "k", .facts = {{"a", "b"}}, .payload = {1, 2, 3, 4}});
+  for (const std::size_t at : {12, 13, 15, 16, 19, 20, 24, 27}) {
+    for (const int value : {0, 1, 2, 127, 255}) {
+      auto bad = good;
+      if (bad[at] == value) continue;
+      bad[at] = static_cast<std::uint8_t>(value);
+      Sha256 hash;
+      hash.update(bad.data(), bad.size() - 32);
+      const auto digest = hash.finish();
+      std::copy(digest.begin(), digest.end(), bad.end() - 32);
+      EXPECT_FALSE(decode(bad)) << "byte " << at << " = " << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashjit
