@@ -10,8 +10,8 @@ struct Strides {
   Int64 batch, head, token;
 };
 
-// A run-time parameter of a mask or score: a tensor (data, strides in elements), or a scalar in stride[0]: an integer as it
-// is, a float as the bits of a 32-bit float (the declared type does not matter).
+// A run-time parameter of a mask or score: a tensor (data, strides in elements) or a scalar. GPU kernels find the scalar in
+// `data` itself (an integer, or the bits of a 32-bit float), host kernels where `data` points to, in its declared type.
 struct ExtraParam {
   const void* data;
   Int64 stride[4];
