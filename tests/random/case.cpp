@@ -1,0 +1,92 @@
+#include "tests/random/case.h"
+
+#include <algorithm>
+
+namespace flashjit::testing_random {
+namespace {
+
+std::size_t element_bytes(const CaseTensor& tensor) { return size_of(*parse_dtype(tensor.dtype)); }
+
+// Element offsets in row-major order of the index.
+template <class F>
+void each_offset(const CaseTensor& tensor, F visit) {
+  if (tensor.elements() == 0) return;
+  std::vector<std::int64_t> index(tensor.shape.size(), 0);
+  while (true) {
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < index.size(); ++i) offset += index[i] * tensor.strides[i];
+    visit(offset);
+    std::size_t i = index.size();
+    while (i > 0 && ++index[i - 1] == tensor.shape[i - 1]) index[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
+Tensor at_place(const CaseTensor& tensor, void* image) {
+  if (!tensor.given) return {};
+  return {static_cast<std::uint8_t*>(image) + tensor.begin, tensor.dtype, tensor.shape, tensor.strides};
+}
+
+}  // namespace
+
+std::int64_t CaseTensor::elements() const {
+  std::int64_t count = 1;
+  for (std::int64_t size : shape) count *= size;
+  return count;
+}
+
+void allocate(CaseTensor& tensor, int align, bool output) {
+  std::int64_t extent = 0;
+  if (tensor.elements() > 0) {
+    extent = 1;
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) extent += (tensor.shape[i] - 1) * tensor.strides[i];
+  }
+  tensor.given = true;
+  tensor.output = output;
+  const std::size_t guard = output ? kGuardBytes : 0;
+  tensor.begin = guard + (align < 16 ? align : 0);
+  tensor.image.assign(tensor.begin + extent * element_bytes(tensor) + guard, 0xff);
+}
+
+std::int64_t first_damaged_byte(const CaseTensor& tensor) {
+  if (!tensor.given || !tensor.output) return -1;
+  const std::size_t width = element_bytes(tensor);
+  std::vector<bool> owned(tensor.image.size(), false);
+  each_offset(tensor, [&](std::int64_t offset) {
+    std::fill_n(owned.begin() + static_cast<std::ptrdiff_t>(tensor.begin + offset * width), width, true);
+  });
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    if (!owned[i] && tensor.image[i] != 0xff) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+void Case::each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit) {
+  const std::pair<const char*, CaseTensor*> fixed[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}, {"lse", &lse},
+                                                       {"max_logit", &max_logit}, {"sink", &sink},
+                                                       {"offsets_q", &offsets_q}, {"offsets_k", &offsets_k}};
+  for (const auto& [name, tensor] : fixed) {
+    if (tensor->given) visit(name, *tensor);
+  }
+  for (auto& [name, tensor] : params) visit(name, tensor);
+}
+
+Arguments Case::arguments(const std::function<void*(const CaseTensor&)>& place) const {
+  const auto put = [&](const CaseTensor& tensor) {
+    return tensor.given ? at_place(tensor, place(tensor)) : Tensor{};
+  };
+  Arguments result;
+  result.q = put(q), result.k = put(k), result.v = put(v), result.o = put(o);
+  result.lse = put(lse), result.max_logit = put(max_logit), result.sink = put(sink);
+  result.offsets_q = put(offsets_q), result.offsets_k = put(offsets_k);
+  result.max_q_len = max_q_len, result.max_k_len = max_k_len;
+  for (const auto& [name, tensor] : params) result.params[name] = put(tensor);
+  for (const auto& [name, value] : scalars) result.scalars[name] = value;
+  return result;
+}
+
+Arguments Case::host_arguments() const {
+  return arguments([](const CaseTensor& tensor) { return const_cast<std::uint8_t*>(tensor.image.data()); });
+}
+
+}  // namespace flashjit::testing_random

@@ -1,0 +1,59 @@
+// One differential case: a spec, its tensors and what it means, apart from any device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compiler/dtype.h"
+#include "flashjit/flashjit.hpp"
+#include "tests/reference/semantics.h"
+
+namespace flashjit::testing_random {
+
+// A tensor inside its own memory. The image is what lies there: some bytes in front that decide the alignment, then the
+// elements with whatever strides, and nothing after the last element, so that reading beyond it leaves the allocation.
+// Outputs are poisoned with 0xff (NaN in every float type) and carry guard bytes on both sides.
+struct CaseTensor {
+  std::string dtype;
+  std::vector<std::int64_t> shape, strides;
+  std::vector<std::uint8_t> image;
+  std::size_t begin = 0;      // byte offset of the first element
+  bool output = false;
+  bool given = false;
+
+  std::int64_t elements() const;
+  std::uint8_t* data() { return image.data() + begin; }
+};
+
+constexpr std::size_t kGuardBytes = 256;
+
+// Room for a tensor of this shape; strides must be set. `align`: the address is a multiple of it, but of nothing larger.
+void allocate(CaseTensor& tensor, int align, bool output);
+
+// Bytes of an output that belong to no element, and no longer hold the poison; -1: none.
+std::int64_t first_damaged_byte(const CaseTensor& tensor);
+
+struct Case {
+  std::uint64_t seed = 0;
+  std::string spec;            // text
+  std::string schedule;        // pins, or empty
+  std::string shape;           // readable: b=2 q=33 k=65
+  std::string data;            // readable: what kind of numbers
+  CaseTensor q, k, v, o, lse, max_logit, sink, offsets_q, offsets_k;
+  std::map<std::string, CaseTensor> params;
+  std::map<std::string, double> scalars;
+  std::int64_t max_q_len = 0, max_k_len = 0;
+  reference::Semantics semantics;
+  bool independent = true;     // false: take the meaning from the spec's own expressions
+
+  // Calls `visit` for every tensor that is given.
+  void each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit);
+  // The arguments as seen at another place: `place` returns where the image of this tensor lies there.
+  Arguments arguments(const std::function<void*(const CaseTensor&)>& place) const;
+  Arguments host_arguments() const;
+};
+
+}  // namespace flashjit::testing_random

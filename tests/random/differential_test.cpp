@@ -1,0 +1,196 @@
+// Cases from seeds, or the fixed table of tests/device, through the public engine against the float64 reference.
+//
+//   differential --device host|gpu --count N --seed S     cases of seeds S, S+1, ... S+N-1
+//   differential --device gpu --table                     the fixed table
+//
+// Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "fmt/format.h"
+#include "tests/device/cases.h"
+#include "tests/random/runner.h"
+#include "tests/random/spec_generator.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+constexpr int kSkipped = 77;  // what ctest is told to take for "skipped"
+
+constexpr char kUsage[] =
+    "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--jobs N] [--json]\n"
+    "                    [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n";
+
+struct Options {
+  Runner::Options runner;
+  std::int64_t count = 50, jobs = 1;
+  std::uint64_t seed = 1;
+  bool table = false, large = false, json = false, show = false;
+  std::string only;
+};
+
+bool parse_number(std::string_view text, auto& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_options(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--table") options.table = true;
+    else if (flag == "--large") options.large = true;
+    else if (flag == "--json") options.json = true;
+    else if (flag == "--show") options.show = true;
+    else if (++i == argc) return false;
+    else {
+      const std::string_view value = argv[i];
+      double work = 0;
+      if (flag == "--device" && value == "host") options.runner.device = Device::Host;
+      else if (flag == "--device" && value == "gpu") options.runner.device = Device::Gpu;
+      else if (flag == "--target") options.runner.target = value;
+      else if (flag == "--schedule") options.runner.schedule = value;
+      else if (flag == "--only") options.only = value;
+      else if (flag == "--count" && parse_number(value, options.count)) continue;
+      else if (flag == "--seed" && parse_number(value, options.seed)) continue;
+      else if (flag == "--jobs" && parse_number(value, options.jobs) && options.jobs > 0) continue;
+      else if (flag == "--threads" && parse_number(value, options.runner.threads)) continue;
+      else if (flag == "--work" && parse_number(value, work)) options.runner.work = work;
+      else return false;
+    }
+  }
+  return true;
+}
+
+std::string json_text(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (c == '\n') result += "\\n";
+    else if (static_cast<unsigned char>(c) >= 0x20) result += c;
+  }
+  return result + '"';
+}
+
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "null"; }
+
+class Report {
+ public:
+  explicit Report(const Options& options) : options_(options) {}
+
+  void add(const Case& c, const std::string& label, const Outcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (!outcome.ok) ++failed_;
+    const reference::Comparison& r = outcome.comparison;
+    if (r.max_abs_limit > 0) worst_ = std::max(worst_, r.max_abs_err / r.max_abs_limit);
+    if (r.rel_limit > 0) worst_rel_ = std::max(worst_rel_, r.rel_err / r.rel_limit);
+    if (options_.json) {
+      fmt::print("{{\"case\": {}, \"spec\": {}, \"shape\": {}, \"data\": {}, \"schedule\": {}, \"ok\": {}, \"error\": {}, "
+                 "\"max_abs_err\": {}, \"limit\": {}, \"rel_err\": {}, \"rel_limit\": {}, \"rows\": {}, \"rows_checked\": {}}}\n",
+                 json_text(label), json_text(c.spec), json_text(c.shape), json_text(c.data), json_text(outcome.schedule),
+                 outcome.ok, outcome.ok ? "null" : json_text(outcome.problem), number(r.max_abs_err),
+                 number(r.max_abs_limit), number(r.rel_err), number(r.rel_limit), r.rows, r.rows_checked);
+    } else if (!outcome.ok || options_.show) {
+      fmt::print("{} {}\n  {}\n  {}; data: {}; schedule: {}\n", outcome.ok ? "ok" : "FAILED", label, c.spec, c.shape, c.data,
+                 outcome.schedule);
+      if (!outcome.ok) fmt::print("  {}\n  again: {}\n", outcome.problem, command(label));
+      for (const auto& [name, value] : c.scalars) fmt::print("  {} = {}\n", name, value);
+    }
+    std::fflush(stdout);
+  }
+
+  int finish(const std::string& target, double seconds) const {
+    const std::string sentence = fmt::format(
+        "{} cases on {}: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit; {:.1f} s", done_,
+        target, failed_, worst_, worst_rel_, seconds);
+    if (options_.json) {
+      fmt::print("{{\"target\": {}, \"cases\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, \"worst_rel_of_limit\": {:.4f}, "
+                 "\"seconds\": {:.1f}}}\n",
+                 json_text(target), done_, failed_, worst_, worst_rel_, seconds);
+    } else {
+      fmt::print("{}\n", sentence);
+    }
+    return failed_ == 0 ? 0 : 1;
+  }
+
+ private:
+  std::string command(const std::string& label) const {
+    std::string text = fmt::format("differential --device {}", options_.runner.device == Device::Host ? "host" : "gpu");
+    text += options_.table ? fmt::format(" --table --only '{}'", label) : fmt::format(" --seed {} --count 1", label);
+    if (options_.large) text += " --large";
+    if (!options_.runner.target.empty()) text += " --target " + options_.runner.target;
+    if (!options_.runner.schedule.empty()) text += fmt::format(" --schedule '{}'", options_.runner.schedule);
+    return text;
+  }
+
+  const Options& options_;
+  std::mutex mutex_;
+  std::int64_t done_ = 0, failed_ = 0;
+  double worst_ = 0, worst_rel_ = 0;
+};
+
+// Calls work(0..count-1) from `jobs` threads.
+void spread(std::int64_t count, std::int64_t jobs, const std::function<void(std::int64_t)>& work) {
+  std::atomic<std::int64_t> next = 0;
+  const auto loop = [&] {
+    for (std::int64_t i; (i = next++) < count;) work(i);
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t i = 1; i < jobs; ++i) threads.emplace_back(loop);
+  loop();
+  for (std::thread& thread : threads) thread.join();
+}
+
+int run(const Options& options) {
+  auto runner = Runner::create(options.runner);
+  if (!runner) {
+    fmt::print(stderr, "{}\n", runner.error().message);
+    if (runner.error().kind != ErrorKind::NotFound) return 1;
+    fmt::print(stderr, "skipped: there is no {} to run on\n", options.runner.device == Device::Gpu ? "GPU" : "host backend");
+    return kSkipped;
+  }
+  Report report(options);
+  const auto start = std::chrono::steady_clock::now();
+  if (options.table) {
+    std::vector<const FixedCase*> chosen;
+    for (const FixedCase& row : fixed_cases()) {
+      const bool gpu_only = row.gpu_only && options.runner.device == Device::Host;
+      if (!gpu_only && row.name.find(options.only) != std::string_view::npos) chosen.push_back(&row);
+    }
+    spread(static_cast<std::int64_t>(chosen.size()), options.jobs, [&](std::int64_t i) {
+      Case c = make_case(*chosen[i]);
+      const Outcome outcome = (*runner)->run(c);
+      report.add(c, std::string(chosen[i]->name), outcome);
+    });
+  } else {
+    const GeneratorOptions generator{options.runner.device, options.large};
+    spread(options.count, options.jobs, [&](std::int64_t i) {
+      Case c = draw_case(options.seed + static_cast<std::uint64_t>(i), generator);
+      const Outcome outcome = (*runner)->run(c);
+      report.add(c, std::to_string(c.seed), outcome);
+    });
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  return report.finish((*runner)->target(), elapsed.count());
+}
+
+}  // namespace
+}  // namespace flashjit::testing_random
+
+int main(int argc, char** argv) {
+  flashjit::testing_random::Options options;
+  if (!flashjit::testing_random::parse_options(argc, argv, options)) {
+    fmt::print(stderr, "{}", flashjit::testing_random::kUsage);
+    return 2;
+  }
+  return flashjit::testing_random::run(options);
+}

@@ -1,0 +1,228 @@
+#include "tests/random/runner.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "compiler/spec.h"
+#include "fmt/format.h"
+#include "runtime/device_memory.h"
+#include "tests/random/random.h"
+#include "tests/reference/half.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+// Memory that ends (up to 15 bytes) at a page that must not be touched.
+class FencedMemory {
+ public:
+  explicit FencedMemory(const std::vector<std::uint8_t>& image) {
+    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t usable = (image.size() + 16 + page - 1) / page * page;
+    mapped_ = usable + page;
+    base_ = static_cast<std::uint8_t*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_ + usable, page, PROT_NONE);
+    data_ = base_ + (usable - image.size()) / 16 * 16;
+    std::memcpy(data_, image.data(), image.size());
+  }
+  ~FencedMemory() { munmap(base_, mapped_); }
+  FencedMemory(const FencedMemory&) = delete;
+  FencedMemory& operator=(const FencedMemory&) = delete;
+  std::uint8_t* data() const { return data_; }
+
+ private:
+  std::uint8_t *base_ = nullptr, *data_ = nullptr;
+  std::size_t mapped_ = 0;
+};
+
+std::string text_of(const Error& error) {
+  return fmt::format("{}: {}{}{}", name(error.kind), error.message, error.detail.empty() ? "" : "\n", error.detail);
+}
+
+// The environment of compiler/'s evaluator for one position.
+Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& arguments, const reference::Position& at,
+                  float s) {
+  std::vector<ParamValue> values(spec.params.size());
+  std::vector<std::array<std::uint8_t, 8>> scalars(spec.params.size());
+  for (std::size_t i = 0; i < spec.params.size(); ++i) {
+    const Param& param = spec.params[i];
+    if (param.rank == 0) {
+      const double value = arguments.scalars.find(param.name)->second;
+      const auto put = [&](auto typed) { std::memcpy(scalars[i].data(), &typed, sizeof typed); };
+      if (param.dtype == Dtype::I64) put(static_cast<std::int64_t>(value));
+      else if (param.dtype == Dtype::I32) put(static_cast<std::int32_t>(value));
+      else if (param.dtype == Dtype::F32) put(static_cast<float>(value));
+      else if (param.dtype == Dtype::F16) put(reference::float_to_half(static_cast<float>(value)));
+      else if (param.dtype == Dtype::BF16) put(reference::float_to_bf16(static_cast<float>(value)));
+      values[i].data = scalars[i].data();
+      continue;
+    }
+    const Tensor& tensor = arguments.params.find(param.name)->second;
+    values[i].data = tensor.data;
+    for (int j = 0; j < param.rank; ++j) {
+      values[i].shape[j] = tensor.shape[j];
+      values[i].stride[j] = tensor.strides[j];
+    }
+  }
+  Environment environment;
+  const auto set = [&](Variable variable, std::int64_t value) {
+    environment.variables[static_cast<int>(variable)] = value;
+  };
+  set(Variable::Q, at.q), set(Variable::K, at.k), set(Variable::B, at.b), set(Variable::H, at.h), set(Variable::Hk, at.hk);
+  set(Variable::QLen, at.q_len), set(Variable::KLen, at.k_len);
+  environment.s = s;
+  environment.params = &spec.params;
+  environment.values = values.data();
+  return evaluate(expr, environment);
+}
+
+// Three meanings of one expression must agree: the generator's own functions, the reference's evaluator and the compiler's.
+std::string check_semantics(const AttentionSpec& spec, const Case& c, const reference::Problem& problem) {
+  const Arguments& arguments = problem.arguments();
+  const reference::Semantics parsed = reference::semantics_of(spec, arguments);
+  const std::vector<reference::RowId> rows = problem.rows();
+  Random random(c.seed ^ 0x5eed);
+  for (int i = 0; i < 60 && !rows.empty(); ++i) {
+    const reference::RowId row = rows[random.integer(0, static_cast<std::int64_t>(rows.size()) - 1)];
+    const std::int64_t k_len = problem.k_len(row.b);
+    if (k_len == 0) continue;
+    const reference::Position at{row.q, random.integer(0, k_len - 1), row.b, row.h, problem.kv_head(row.h),
+                                 problem.q_len(row.b), k_len};
+    const auto place = [&] { return fmt::format("q={} k={} b={} h={}", at.q, at.k, at.b, at.h); };
+    if (spec.mask) {
+      const bool expected = c.independent ? c.semantics.visible(at) : parsed.visible(at);
+      if (parsed.visible(at) != expected) return fmt::format("the mask as parsed is {} at {}", !expected, place());
+      if ((evaluate_at(spec, spec.mask, arguments, at, 0).integer != 0) != expected) {
+        return fmt::format("evaluate() of the mask gives {} at {}", !expected, place());
+      }
+    }
+    if (spec.score) {
+      const float s = static_cast<float>(random.normal() * 2);
+      const double expected = (c.independent ? c.semantics.score : parsed.score)(at, reference::Dual(s)).d;
+      const double others[] = {parsed.score(at, reference::Dual(s)).d, evaluate_at(spec, spec.score, arguments, at, s).real};
+      for (const double other : others) {
+        const bool same = other == expected || std::fabs(other - expected) <= 1e-4 * (1 + std::fabs(expected));
+        if (!same) return fmt::format("the score is {} instead of {} at {} for s={}", other, expected, place(), s);
+      }
+    }
+  }
+  return {};
+}
+
+std::string check_text_form(const AttentionSpec& spec) {
+  const std::string once = print(spec);
+  auto again = parse_spec(once);
+  if (!again) return fmt::format("print(spec) does not parse: {}\n{}", once, text_of(again.error()));
+  const std::string twice = print(*again);
+  return once == twice ? "" : fmt::format("print(parse(print(spec))) differs:\n{}\n{}", once, twice);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
+  auto runner = std::make_unique<Runner>();
+  runner->options_ = options;
+  FLASHJIT_ASSIGN(engine, Engine::create({.device = options.device, .target = options.target, .threads = options.threads}));
+  runner->engine_ = engine;
+  if (options.device == Device::Gpu) {
+    FLASHJIT_ASSIGN(driver, Driver::open());
+    FLASHJIT_ASSIGN(context, GpuContext::open(driver, 0));
+    runner->gpu_ = context;
+  }
+  return runner;
+}
+
+Result<void> Runner::launch_on_host(Case& c, Kernel& kernel) const {
+  std::map<const CaseTensor*, std::unique_ptr<FencedMemory>> memory;
+  c.each([&](const std::string&, CaseTensor& tensor) { memory[&tensor] = std::make_unique<FencedMemory>(tensor.image); });
+  FLASHJIT_TRY(kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor)->data(); })));
+  c.each([&](const std::string&, CaseTensor& tensor) {
+    if (tensor.output) std::memcpy(tensor.image.data(), memory.at(&tensor)->data(), tensor.image.size());
+  });
+  return {};
+}
+
+Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
+  const CurrentContext current(gpu_);
+  FLASHJIT_TRY(current.status());
+  std::map<const CaseTensor*, DeviceBuffer> memory;
+  Result<void> status;
+  c.each([&](const std::string&, CaseTensor& tensor) {
+    if (!status) return;
+    auto buffer = DeviceBuffer::allocate(gpu_, tensor.image.size());
+    if (!buffer) {
+      status = buffer.error();
+      return;
+    }
+    if (!tensor.image.empty()) status = buffer->upload(tensor.image.data());
+    memory.emplace(&tensor, std::move(*buffer));
+  });
+  FLASHJIT_TRY(status);
+  FLASHJIT_ASSIGN(stream, Stream::create(gpu_));
+  FLASHJIT_TRY(kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); }), stream.get()));
+  FLASHJIT_TRY(stream.synchronize());
+  c.each([&](const std::string&, CaseTensor& tensor) {
+    if (status && tensor.output && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
+  });
+  return status;
+}
+
+Result<void> Runner::launch(Case& c, Kernel& kernel) const {
+  return options_.device == Device::Host ? launch_on_host(c, kernel) : launch_on_gpu(c, kernel);
+}
+
+Outcome Runner::run(Case& c) const {
+  Outcome outcome;
+  const auto fail = [&](std::string problem) {
+    outcome.problem = std::move(problem);
+    return outcome;
+  };
+  auto spec = parse_spec(c.spec);
+  if (!spec) return fail("parse: " + text_of(spec.error()));
+  if (std::string problem = check_text_form(*spec); !problem.empty()) return fail(problem);
+  const Arguments arguments = c.host_arguments();
+  auto problem = c.independent ? reference::Problem::create(*spec, arguments, c.semantics)
+                               : reference::Problem::create(*spec, arguments);
+  if (!problem) return fail(text_of(problem.error()));
+  if (std::string wrong = check_semantics(*spec, c, *problem); !wrong.empty()) return fail(wrong);
+
+  auto kernel = engine_->prepare(c.spec, {.schedule = c.schedule.empty() ? options_.schedule : c.schedule});
+  if (!kernel) return fail("prepare: " + text_of(kernel.error()));
+  outcome.schedule = (*kernel)->facts().schedule;
+  std::map<const CaseTensor*, std::vector<std::uint8_t>> poisoned;
+  c.each([&](const std::string&, CaseTensor& tensor) {
+    if (tensor.output) poisoned[&tensor] = tensor.image;
+  });
+  if (auto status = launch(c, **kernel); !status) return fail("run: " + text_of(status.error()));
+
+  outcome.comparison = reference::compare(*problem, {.work = options_.work, .seed = c.seed});
+  if (!outcome.comparison.ok) return fail(outcome.comparison.problem);
+  std::string damage;
+  c.each([&](const std::string& name, CaseTensor& tensor) {
+    if (tensor.image.size() > std::size_t{1} << 28) return;  // looking at every byte of gigabytes would take minutes
+    if (const std::int64_t at = first_damaged_byte(tensor); at >= 0) {
+      damage = fmt::format("{}: byte {} was written and belongs to no element (the first element is at {})", name, at, tensor.begin);
+    }
+  });
+  if (!damage.empty()) return fail(damage);
+
+  if (c.seed % 4 == 0) {  // the same bits again
+    std::map<const CaseTensor*, std::vector<std::uint8_t>> first;
+    for (auto& [tensor, image] : poisoned) {
+      auto* writable = const_cast<CaseTensor*>(tensor);
+      first[tensor] = std::exchange(writable->image, image);
+    }
+    if (auto status = launch(c, **kernel); !status) return fail("second run: " + text_of(status.error()));
+    for (const auto& [tensor, image] : first) {
+      if (tensor->image != image) return fail("a second run gave other bits");
+    }
+  }
+  outcome.ok = true;
+  return outcome;
+}
+
+}  // namespace flashjit::testing_random

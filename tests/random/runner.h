@@ -1,0 +1,47 @@
+// Runs a case through the public engine, on the host or on a GPU, and says everything that is wrong with what came back.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "flashjit/flashjit.hpp"
+#include "runtime/driver.h"
+#include "tests/random/case.h"
+#include "tests/reference/compare.h"
+
+namespace flashjit::testing_random {
+
+struct Outcome {
+  bool ok = false;
+  std::string problem;                // empty when ok
+  std::string schedule;               // what ran
+  reference::Comparison comparison;
+};
+
+class Runner {
+ public:
+  struct Options {
+    Device device = Device::Host;
+    std::string target, schedule;     // empty: what the device is, and what the cost model chooses
+    double work = 1.5e7;              // multiply-adds of the reference per case
+    int threads = 0;                  // of host kernels
+  };
+  static Result<std::unique_ptr<Runner>> create(const Options& options);
+
+  // May be called from several threads at once.
+  Outcome run(Case& c) const;
+
+  std::string target() const { return engine_->target(); }
+
+ private:
+  Result<void> launch(Case& c, Kernel& kernel) const;  // places the images, runs, and brings the outputs back
+  Result<void> launch_on_host(Case& c, Kernel& kernel) const;
+  Result<void> launch_on_gpu(Case& c, Kernel& kernel) const;
+
+  Options options_;
+  std::shared_ptr<Engine> engine_;
+  GpuContext gpu_;
+};
+
+}  // namespace flashjit::testing_random

@@ -1,0 +1,328 @@
+#include "tests/random/spec_generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include "compiler/spec.h"
+#include "fmt/format.h"
+#include "tests/random/expression_generator.h"
+#include "tests/random/random.h"
+#include "tests/reference/half.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+class Generator {
+ public:
+  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), options_(options) { case_.seed = seed; }
+
+  Case draw() {
+    draw_problem();
+    draw_lengths();
+    draw_expressions();
+    draw_tensors();
+    fill_inputs();
+    write_spec();
+    return std::move(case_);
+  }
+
+  Case make(const FixedCase& row) {
+    const AttentionSpec spec = *parse_spec(row.spec);
+    dtype_ = spec.dtype, out_ = spec.out_dtype, d_qk_ = spec.d_qk, d_v_ = spec.d_v;
+    heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
+    lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink;
+    data_ = row.data, far_batches_ = row.far_batches;
+    q_lens_ = row.q_lens, k_lens_ = row.k_lens;
+    measure_lengths();
+    for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
+    draw_tensors();
+    fill_inputs();
+    case_.spec = row.spec;
+    case_.independent = false;
+    return std::move(case_);
+  }
+
+ private:
+  DrawnParam data_for(const Param& param) {
+    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    const std::int64_t positions = max_q_ + max_k_ + 1;
+    std::vector<std::int64_t> shape;
+    if (param.rank == 1) shape = {heads_q_};
+    if (param.rank == 2) shape = {batch, positions};
+    if (param.rank == 3 && !is_float(param.dtype)) shape = {batch, max_q_, positions / 64 + 1};
+    if (param.rank == 3 && is_float(param.dtype)) shape = {heads_q_, max_q_, max_k_};
+    if (param.rank == 4) shape = {batch, heads_q_, max_q_, max_k_};
+    std::int64_t count = 1;
+    for (std::int64_t size : shape) count *= size;
+    auto values = std::make_shared<std::vector<double>>(count);
+    std::int64_t document = 0;
+    for (double& value : *values) {
+      if (is_float(param.dtype)) value = reference::round_to(param.dtype, static_cast<float>(random_.normal()));
+      else if (param.rank == 3) value = static_cast<double>(random_.bits() >> 14);
+      else if (param.rank == 2) value = static_cast<double>(document += random_.chance(0.03));
+      else value = static_cast<double>(random_.integer(1, 64));
+    }
+    return {param.name, param.dtype, std::move(shape), std::move(values), true};
+  }
+
+  void draw_problem() {
+    const bool host = options_.device == Device::Host;
+    dtype_ = host ? random_.pick({Dtype::F32, Dtype::F16, Dtype::BF16}) : random_.pick({Dtype::F16, Dtype::BF16});
+    out_ = dtype_;
+    if (random_.chance(0.15)) out_ = dtype_ == Dtype::F32 ? Dtype::F32 : random_.pick({Dtype::F32, dtype_});
+    const int odd[] = {40, 72, 80, 96, 160, 8, 24, 104, 200, 136};
+    const int usual[] = {64, 128, 256, 32, 16, 112, 192};
+    if (random_.chance(0.1)) {
+      d_qk_ = 192, d_v_ = 128;
+    } else {
+      d_qk_ = random_.chance(0.55) ? odd[random_.integer(0, 9)] : usual[random_.integer(0, 6)];
+      d_v_ = d_qk_;
+      if (random_.chance(0.15)) d_v_ = static_cast<int>(8 * random_.integer(1, 32));
+    }
+    heads_kv_ = random_.pick({1, 1, 2, 3});
+    heads_q_ = heads_kv_ * random_.pick({1, 1, 2, 3, 4, 7});
+    layout_ = random_.pick({Layout::Bshd, Layout::Bhsd, Layout::Packed});
+    bottom_right_ = random_.chance(0.7);
+    lse_ = random_.pick({Lse::None, Lse::Natural, Lse::Log2});
+    max_logit_ = random_.chance(0.3);
+    sink_ = random_.chance(0.25);
+    const int element = size_of(dtype_);
+    align_ = 16;
+    if (random_.chance(0.3)) align_ = random_.pick({2, 4, 8});
+    align_ = std::max({align_, element, size_of(out_)});
+    if (random_.chance(0.3)) scale_ = random_.pick({0.5, 0.05, 0.125, 1.0});
+    const double kind = random_.uniform();
+    data_ = kind < 0.78   ? Data::Normal
+            : kind < 0.86 ? Data::Sharp
+            : kind < 0.90 ? Data::Equal
+            : kind < 0.94 ? Data::Huge
+            : kind < 0.96 ? Data::Zero
+                          : Data::NotFinite;
+  }
+
+  std::int64_t draw_length() {
+    if (random_.chance(0.04)) return 0;
+    if (options_.large && random_.chance(0.5)) return random_.integer(500, 4000);
+    if (random_.chance(0.5)) {
+      return random_.pick<std::int64_t>({1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 257});
+    }
+    return random_.integer(1, random_.chance(0.2) ? 600 : 150);
+  }
+
+  void draw_lengths() {
+    const std::int64_t batch = random_.chance(0.02) ? 0 : random_.integer(1, 3);
+    const bool same = random_.chance(0.4), decode = random_.chance(0.12);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      if (b > 0 && layout_ != Layout::Packed) {
+        q_lens_.push_back(q_lens_[0]), k_lens_.push_back(k_lens_[0]);
+        continue;
+      }
+      q_lens_.push_back(decode ? 1 : draw_length());
+      k_lens_.push_back(same && !decode ? q_lens_.back() : draw_length());
+    }
+    measure_lengths();
+  }
+
+  void measure_lengths() {
+    const std::size_t batch = q_lens_.size();
+    for (std::int64_t n : q_lens_) max_q_ = std::max(max_q_, n), total_q_ += n;
+    for (std::int64_t n : k_lens_) max_k_ = std::max(max_k_, n), total_k_ += n;
+    case_.shape = layout_ == Layout::Packed ? fmt::format("b={} q={{{}}} k={{{}}}", batch, list(q_lens_), list(k_lens_))
+                                            : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
+  }
+
+  static std::string list(const std::vector<std::int64_t>& values) {
+    std::string text;
+    for (std::int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+    return text;
+  }
+
+  void draw_expressions() {
+    const ExpressionContext context{static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_,
+                                    bottom_right_};
+    const DrawnExpression mask = draw_mask(random_, context, drawn_params_);
+    const DrawnExpression score = draw_score(random_, context, drawn_params_);
+    mask_ = mask.text, score_ = score.text;
+    case_.semantics.visible = mask.semantics.visible;
+    case_.semantics.score = score.semantics.score;
+  }
+
+  // Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout: contiguous, or
+  // with gaps, or stored in another order than the one it is seen in.
+  void lay_out(CaseTensor& tensor, Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim, bool output) {
+    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    tensor.dtype = flashjit::name(dtype);
+    if (layout_ == Layout::Bshd) tensor.shape = {batch, tokens, heads, dim};
+    if (layout_ == Layout::Bhsd) tensor.shape = {batch, heads, tokens, dim};
+    if (layout_ == Layout::Packed) tensor.shape = {tokens, heads, dim};
+    const std::size_t rank = tensor.shape.size();
+    const std::int64_t unit = std::max(1, align_ / size_of(dtype));  // strides are multiples of this many elements
+    const bool gaps = align_ < 16 || random_.chance(0.3);
+    std::vector<std::size_t> order;  // from the innermost outwards
+    for (std::size_t i = rank - 1; i-- > 0;) order.push_back(i);
+    if (!far_batches_ && random_.chance(0.3)) std::swap(order[0], order[1]);
+    tensor.strides.assign(rank, 1);
+    std::int64_t next = dim;
+    for (std::size_t i : order) {
+      // An odd number of units: the stride is a multiple of the alignment and of nothing larger.
+      if (gaps) next = (next + unit - 1) / unit * unit + unit * (next / unit % 2 == 0 ? 1 : random_.pick({0, 2}));
+      if (far_batches_ && &tensor == &case_.k && i == 0) next += std::int64_t{1} << 31;
+      tensor.strides[i] = next;
+      next *= std::max<std::int64_t>(1, tensor.shape[i]);
+    }
+    allocate(tensor, align_, output);
+  }
+
+  void draw_tensors() {
+    const std::int64_t q_tokens = layout_ == Layout::Packed ? total_q_ : max_q_;
+    const std::int64_t k_tokens = layout_ == Layout::Packed ? total_k_ : max_k_;
+    lay_out(case_.q, dtype_, q_tokens, heads_q_, d_qk_, false);
+    lay_out(case_.k, dtype_, k_tokens, heads_kv_, d_qk_, false);
+    lay_out(case_.v, dtype_, k_tokens, heads_kv_, d_v_, false);
+    lay_out(case_.o, out_, q_tokens, heads_q_, d_v_, true);
+    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
+      if (rows == &case_.lse ? lse_ == Lse::None : !max_logit_) continue;
+      rows->dtype = "fp32";
+      if (layout_ == Layout::Packed) {
+        rows->shape = {heads_q_, q_tokens}, rows->strides = {q_tokens, 1};
+      } else {
+        rows->shape = {batch, heads_q_, q_tokens}, rows->strides = {heads_q_ * q_tokens, q_tokens, 1};
+      }
+      allocate(*rows, 4, true);
+    }
+    if (sink_) {
+      plain(case_.sink, Dtype::F32, {heads_q_}, [&](std::int64_t) { return random_.normal(); });
+    }
+    if (layout_ == Layout::Packed) {
+      const auto offsets = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens) {
+        std::int64_t next = 0;
+        plain(tensor, Dtype::I32, {batch + 1}, [&](std::int64_t i) {
+          if (i > 0) next += lens[i - 1];
+          return static_cast<double>(next);
+        });
+      };
+      offsets(case_.offsets_q, q_lens_);
+      offsets(case_.offsets_k, k_lens_);
+      case_.max_q_len = max_q_, case_.max_k_len = max_k_;
+    }
+    for (const DrawnParam& param : drawn_params_) {
+      if (param.shape.empty()) {
+        case_.scalars[param.name] = (*param.values)[0];
+      } else {
+        plain(case_.params[param.name], param.dtype, param.shape, [&](std::int64_t i) { return (*param.values)[i]; });
+      }
+    }
+  }
+
+  template <class F>
+  static void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, F value) {
+    tensor.dtype = flashjit::name(dtype);
+    tensor.strides.assign(shape.size(), 1);
+    for (std::size_t i = shape.size() - 1; i-- > 0;) tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
+    tensor.shape = std::move(shape);
+    allocate(tensor, size_of(dtype), false);
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      const double x = value(i);
+      std::uint8_t* at = tensor.data() + i * size_of(dtype);
+      const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
+      switch (dtype) {
+        case Dtype::I32: put(static_cast<std::int32_t>(x)); break;
+        case Dtype::U32: put(static_cast<std::uint32_t>(x)); break;
+        case Dtype::I64: put(static_cast<std::int64_t>(x)); break;
+        case Dtype::U8: put(static_cast<std::uint8_t>(x)); break;
+        default: reference::store_float(dtype, at, 0, static_cast<float>(x));
+      }
+    }
+  }
+
+  double number(const CaseTensor& tensor) {
+    const double largest = dtype_ == Dtype::F16 ? 3e4 : 1e15;
+    switch (data_) {
+      case Data::Sharp: return random_.normal() * (&tensor == &case_.v ? 1 : 6);
+      case Data::Equal: return 0.75;
+      case Data::Huge: return random_.normal() * (&tensor == &case_.v ? largest / 8 : random_.chance(0.02) ? largest : 1);
+      case Data::Zero: return 0;
+      default: return random_.normal();
+    }
+  }
+
+  void fill_inputs() {
+    for (CaseTensor* tensor : {&case_.q, &case_.k, &case_.v}) {
+      // Every element of the image: gaps hold numbers too, and a kernel that strays into them is seen in the result.
+      const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(dtype_);
+      if (far_batches_ && tensor == &case_.k) {  // only the batches themselves: between them lie gigabytes
+        const std::int64_t each = tensor->shape[1] * tensor->strides[1];
+        for (std::int64_t b = 0; b < tensor->shape[0]; ++b) {
+          for (std::int64_t i = b * tensor->strides[0]; i < std::min(count, b * tensor->strides[0] + each); ++i) {
+            reference::store_float(dtype_, tensor->data(), i, static_cast<float>(number(*tensor)));
+          }
+        }
+        continue;
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        reference::store_float(dtype_, tensor->data(), i, static_cast<float>(number(*tensor)));
+      }
+      if (data_ != Data::NotFinite || count == 0) continue;
+      for (std::int64_t n = random_.integer(0, 2); n > 0; --n) {
+        const float value = random_.pick({NAN, INFINITY, -INFINITY});
+        reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
+      }
+    }
+    const char* names[] = {"normal", "sharp", "equal", "huge", "zero", "a few inf and nan"};
+    case_.data = names[static_cast<int>(data_)];
+  }
+
+  void write_spec() {
+    std::string& text = case_.spec;
+    text = fmt::format("fwd {} d={}", flashjit::name(dtype_), d_qk_);
+    if (d_v_ != d_qk_) text += fmt::format("/{}", d_v_);
+    text += fmt::format(" heads={}", heads_q_);
+    if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
+    if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
+    if (layout_ != Layout::Bshd) text += layout_ == Layout::Bhsd ? " layout=bhsd" : " layout=packed";
+    if (!mask_.empty()) text += fmt::format(" mask=\"{}\"", mask_);
+    if (!score_.empty()) text += fmt::format(" score=\"{}\"", score_);
+    std::string declared;
+    for (const DrawnParam& param : drawn_params_) {
+      if (!param.declared) continue;
+      declared += fmt::format("{}{}: {}", declared.empty() ? "" : ", ", param.name, flashjit::name(param.dtype));
+      if (!param.shape.empty()) declared += fmt::format("[{}]", param.shape.size());
+    }
+    if (!declared.empty()) text += fmt::format(" params=\"{}\"", declared);
+    if (scale_ != 0) text += fmt::format(" scale={}", scale_);
+    if (!bottom_right_) text += " align=top_left";
+    if (lse_ != Lse::None) text += lse_ == Lse::Natural ? " lse=ln" : " lse=log2";
+    if (max_logit_) text += " max_logit";
+    if (sink_) text += " sink";
+    if (align_ != 16) text += fmt::format(" bytes={}", align_);
+    if (random_.chance(0.1)) text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
+    if (random_.chance(0.1) && layout_ != Layout::Packed) text += fmt::format(" q_len={}", max_q_);
+  }
+
+  Random random_;
+  const GeneratorOptions options_;
+  Case case_;
+  Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;
+  int d_qk_ = 64, d_v_ = 64, heads_q_ = 1, heads_kv_ = 1, align_ = 16;
+  Layout layout_ = Layout::Bshd;
+  bool bottom_right_ = true, max_logit_ = false, sink_ = false, far_batches_ = false;
+  Lse lse_ = Lse::None;
+  double scale_ = 0;
+  Data data_ = Data::Normal;
+  std::vector<std::int64_t> q_lens_, k_lens_;
+  std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
+  std::string mask_, score_;
+  std::vector<DrawnParam> drawn_params_;
+};
+
+}  // namespace
+
+Case draw_case(std::uint64_t seed, const GeneratorOptions& options) { return Generator(seed, options).draw(); }
+
+Case make_case(const FixedCase& row) { return Generator(std::hash<std::string_view>()(row.name), {}).make(row); }
+
+}  // namespace flashjit::testing_random
