@@ -52,9 +52,9 @@ constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; 
 struct TileLayout {
   int rows = 0;
   int chunks = 0;  // 16-byte chunks per row
-  constexpr int group() const { return chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1; }
+  constexpr unsigned group() const { return chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1; }
   constexpr int bytes() const { return rows * chunks * 16; }
-  constexpr int offset(int row, int chunk) const {
+  constexpr unsigned offset(unsigned row, unsigned chunk) const {
     return (row * chunks + (chunk ^ (row / (8 / group()) & (group() - 1)))) * 16;
   }
 };

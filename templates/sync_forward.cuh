@@ -416,6 +416,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     if constexpr (kStages == 1) {
       wait_copies<0>();
       __syncthreads();
+      ahead = now;
       ahead.next(params, seq);
       if (!ahead.done()) copy_keys(rows_of[0], ahead.tile, 0);
       commit_copies();

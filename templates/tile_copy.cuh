@@ -29,12 +29,14 @@ __device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, in
   constexpr int kChunks = round_up(head_dim, 16) / 8;
   constexpr TileLayout kTile = {tile_rows, kChunks};
   constexpr int kTotal = tile_rows * kChunks;
-  const int thread = threadIdx.x;
+  // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that are
+  // held across the loop. Unsigned, so that division and modulo become shifts and masks.
+  const u32 thread = recompute(threadIdx.x);
   if constexpr (threads % kChunks == 0 && kTotal % threads == 0) {
     // A thread stays in its column, so one pointer walks down the rows and one comparison per row is left.
     constexpr int kRowStep = threads / kChunks;
-    const int row = thread / kChunks, chunk = thread % kChunks;
-    const int left = (head_dim % 16 == 0 || chunk < head_dim / 8) ? rows - first - row : 0;
+    const u32 row = thread / kChunks, chunk = thread % kChunks;
+    const int left = (head_dim % 16 == 0 || chunk < head_dim / 8) ? rows - first - static_cast<int>(row) : 0;
     const u16* source = global + (first + row) * stride + chunk * 8;
 #pragma unroll
     for (int i = 0; i < tile_rows; i += kRowStep) {
@@ -44,10 +46,10 @@ __device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, in
   } else {
 #pragma unroll
     for (int i = 0; i < kTotal; i += threads) {
-      const int index = i + thread;
+      const u32 index = i + thread;
       if (kTotal % threads != 0 && index >= kTotal) break;
-      const int row = index / kChunks, chunk = index % kChunks;
-      const bool valid = first + row < rows && (head_dim % 16 == 0 || chunk < head_dim / 8);
+      const u32 row = index / kChunks, chunk = index % kChunks;
+      const bool valid = first + static_cast<int>(row) < rows && (head_dim % 16 == 0 || chunk < head_dim / 8);
       copy_chunk<copy_bytes>(shared + kTile.offset(row, chunk), global + (first + row) * stride + chunk * 8, valid);
     }
   }
