@@ -1,0 +1,42 @@
+# The host backend: LLVM and everything that needs it, in one library that the runtime opens when it is there.
+if(FLASHJIT_HOST_BACKEND STREQUAL "OFF")
+  return()
+endif()
+find_package(LLVM 19 QUIET CONFIG PATHS /usr/lib/llvm-19)
+if(NOT LLVM_FOUND)
+  if(FLASHJIT_HOST_BACKEND STREQUAL "ON")
+    message(FATAL_ERROR "FLASHJIT_HOST_BACKEND is ON, but LLVM 19 was not found; install llvm-19-dev or set LLVM_DIR")
+  endif()
+  message(STATUS "Host backend: off (LLVM 19 was not found)")
+  return()
+endif()
+message(STATUS "Host backend: LLVM ${LLVM_PACKAGE_VERSION}")
+
+add_library(flashjit_host_code STATIC
+  host_attention.cpp host_cpu.cpp host_expr.cpp host_gemm.cpp host_ir.cpp host_jit.cpp host_kernel.cpp host_math.cpp
+  host_naive.cpp host_pack.cpp host_softmax.cpp host_workspace.cpp)
+flashjit_folder(flashjit_host_code codegen)
+target_link_libraries(flashjit_host_code PUBLIC flashjit_compiler)
+target_include_directories(flashjit_host_code SYSTEM PUBLIC ${LLVM_INCLUDE_DIRS})
+target_compile_options(flashjit_host_code PRIVATE -ffunction-sections -fdata-sections)
+
+# The static libraries, whether LLVM was found as one shared library or not: a second LLVM in the process must not matter.
+# Their system libraries are named here because LLVM's own list has some that nothing reachable from here uses.
+llvm_map_components_to_libnames(flashjit_llvm orcjit passes x86codegen x86desc x86info)
+llvm_expand_dependencies(flashjit_llvm_all ${flashjit_llvm})
+set(flashjit_llvm_archives "")
+foreach(library IN LISTS flashjit_llvm_all)
+  list(APPEND flashjit_llvm_archives ${LLVM_LIBRARY_DIR}/lib${library}.a)
+endforeach()
+find_library(FLASHJIT_ZSTD NAMES libzstd.a zstd REQUIRED)
+find_library(FLASHJIT_ZLIB NAMES libz.a z REQUIRED)
+target_link_libraries(flashjit_host_code PUBLIC
+  -Wl,--start-group ${flashjit_llvm_archives} -Wl,--end-group ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
+
+add_library(flashjit_host SHARED host_backend.cpp)
+target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
+target_link_options(flashjit_host PRIVATE
+  -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host_exports.map -s)
+if(FLASHJIT_STATIC_DEPS)
+  target_link_options(flashjit_host PRIVATE -static-libstdc++ -static-libgcc)
+endif()

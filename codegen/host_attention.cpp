@@ -1,0 +1,275 @@
+#include "codegen/host_attention.h"
+
+#include <limits>
+#include <numbers>
+
+#include "codegen/host_expr.h"
+#include "codegen/host_gemm.h"
+#include "codegen/host_math.h"
+#include "codegen/host_pack.h"
+#include "codegen/host_softmax.h"
+
+namespace flashjit::host {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The members of TileCall, loaded where they are used.
+class Tile {
+ public:
+  Tile(Ir& ir, Value* call) : ir_(ir), call_(call) {}
+  Value* pointer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.ptr, name); }
+  Value* integer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.i64, name); }
+  Value* scratch(std::int64_t at) const {
+    return ir_.byte_offset(pointer(offsetof(TileCall, scratch), "scratch"), at);
+  }
+  Value* rows() const { return integer(offsetof(TileCall, rows), "rows"); }
+  Value* q_lo() const { return integer(offsetof(TileCall, q_lo), "q_lo"); }
+  RowPlace place(Value* row) const {
+    return {pointer(offsetof(TileCall, params), "params"), ir_.b.CreateAdd(q_lo(), row),
+            integer(offsetof(TileCall, b), "b"),           integer(offsetof(TileCall, h), "h"),
+            integer(offsetof(TileCall, hk), "hk"),         integer(offsetof(TileCall, q_len), "q_len"),
+            integer(offsetof(TileCall, k_len), "k_len")};
+  }
+
+ private:
+  Ir& ir_;
+  Value* call_;
+};
+
+// A row of a scratch matrix with `stride` words per row.
+Value* row_of(Ir& ir, Value* matrix, Value* row, int stride) {
+  return ir.word(matrix, ir.b.CreateMul(row, ir.integer(stride)));
+}
+
+class TileEmitter {
+ public:
+  TileEmitter(Ir& ir, const Plan& plan) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan) {}
+
+  void emit() {
+    const int qk_unroll = c_.words_qk % 4 == 0 ? 4 : c_.words_qk % 2 == 0 ? 2 : 1;
+    scores_ = emit_micro_kernel(ir_, {"scores", c_.q_stride(), c_.s_stride(), false, qk_unroll});
+    const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
+    outputs_ = emit_micro_kernel(ir_, {"outputs", p_stride, c_.o_stride(), true, 4});
+    softmax_mixed_ = emit_softmax("softmax_mixed", true);
+    softmax_full_ = emit_softmax("softmax_full", false);
+    llvm::Function* function = ir_.function(kTileName, {ir_.ptr}, true);
+    call_ = function->getArg(0);
+    Tile tile(ir_, call_);
+    if (c_.product == Product::Amx) emit_amx_begin(ir_);
+    emit_start(tile);
+    emit_kv_loop(tile);
+    emit_end(tile);
+    if (c_.product == Product::Amx) emit_amx_end(ir_);
+    ir_.finish();
+  }
+
+ private:
+  // One pass of the online softmax over the scores of a KV tile: P in place of (or beside) S, and O and l rescaled.
+  llvm::Function* emit_softmax(const char* name, bool masked);
+  Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
+  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored);
+  void emit_start(const Tile& tile);
+  void emit_kv_loop(const Tile& tile);
+  void emit_kv_tile(const Tile& tile, Value* k_lo, Value* columns);
+  void emit_end(const Tile& tile);
+
+  // S holds products until something other than a multiplication makes them logits.
+  bool logits_stored(bool masked) const { return masked || static_cast<bool>(plan_.spec.score); }
+
+  Ir& ir_;
+  llvm::IRBuilder<>& b_;
+  const HostConfig& c_;
+  const Plan& plan_;
+  Value* call_ = nullptr;
+  llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *softmax_mixed_ = nullptr, *softmax_full_ = nullptr;
+  Value *full_begin_ = nullptr, *full_end_ = nullptr;
+};
+
+llvm::Function* TileEmitter::emit_softmax(const char* name, bool masked) {
+  // Arguments: call, first key, columns (a multiple of the panel), end of the keys that exist.
+  llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64, ir_.i64}, false);
+  Tile tile(ir_, function->getArg(0));
+  Value *first_key = function->getArg(1), *columns = function->getArg(2);
+  Value* end_key = masked ? function->getArg(3) : nullptr;
+  Value *s_matrix = tile.scratch(c_.s_at()), *p_matrix = tile.scratch(c_.p_at()), *o_matrix = tile.scratch(c_.o_at());
+  Value *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
+  ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
+    Value* s = row_of(ir_, s_matrix, row, c_.s_stride());
+    Value* m_address = ir_.word(m_rows, row);
+    Value* l_address = row_of(ir_, l_rows, row, c_.lanes);
+    Value* found = emit_row_maximum(tile.place(row), s, first_key, columns, end_key);
+    Value* before = ir_.load(ir_.f32, m_address);
+    Value* m = ir_.max(found, before);
+    // Nothing to rescale while nothing has been added.
+    Value* rises = b_.CreateAnd(b_.CreateFCmpOGT(m, before), b_.CreateFCmpOGT(before, Ir::real(ir_.f32, -kInfinity)));
+    ir_.if_then(rises, "rescale", [&] {
+      Value* factor = ir_.splat(exp2(ir_, b_.CreateFSub(before, m)));
+      ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, l_address), factor), l_address);
+      Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
+      for (int first = 0; first < c_.width_v; first += c_.lanes) {
+        Value* address = ir_.word(o, first);
+        ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, address), factor), address);
+      }
+    });
+    ir_.store(m, m_address);
+    Value* p = c_.pack == 1 ? s : row_of(ir_, p_matrix, row, c_.p_stride());
+    emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), logits_stored(masked));
+  });
+  ir_.finish();
+  return function;
+}
+
+Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key) {
+  Value* least = Ir::real(ir_.f32v, -kInfinity);
+  const Ir::Values maxima =
+      ir_.loop(ir_.integer(0), columns, c_.panel, "column", {least, least}, [&](Value* column, const Ir::Values& carried) {
+        Ir::Values next = carried;
+        for (int v = 0; v < 2; ++v) {
+          Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
+          Value* address = ir_.word(s, at);
+          Value* logits = emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), b_.CreateAdd(first_key, at), end_key);
+          if (logits_stored(end_key != nullptr)) ir_.store(logits, address);
+          next[v] = ir_.max(logits, next[v]);
+        }
+        return next;
+      });
+  return max_lanes(ir_, ir_.max(maxima[0], maxima[1]));
+}
+
+void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored) {
+  Value* minus_m = ir_.splat(b_.CreateFNeg(m));
+  Value* unit = Ir::real(ir_.f32v, stored ? 1.0 : plan_.spec.effective_scale() * std::numbers::log2e);
+  const Ir::Values sums = ir_.loop(
+      ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
+      [&](Value* column, const Ir::Values& carried) {
+        Ir::Values next = carried;
+        for (int v = 0; v < 2; ++v) {
+          Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
+          Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
+          Value* power = stored ? b_.CreateFAdd(x, minus_m) : ir_.fma(x, unit, minus_m);
+          Value* value = exp2(ir_, power);
+          next[v] = b_.CreateFAdd(next[v], value);
+          if (c_.pack == 1) {
+            ir_.store(value, ir_.word(p, at));
+          } else {
+            ir_.store(narrow(ir_, value, Dtype::BF16), b_.CreateGEP(ir_.i16, p, at), 2);
+          }
+        }
+        return next;
+      });
+  ir_.store(b_.CreateFAdd(sums[0], sums[1]), l);
+}
+
+// Q as words in the scratch; O, m and l as if nothing had been seen.
+void TileEmitter::emit_start(const Tile& tile) {
+  Value* source = tile.pointer(offsetof(TileCall, q), "q");
+  Value* token = tile.integer(offsetof(TileCall, q_token), "q_token");
+  Value *q_matrix = tile.scratch(c_.q_at()), *o_matrix = tile.scratch(c_.o_at());
+  Value *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
+  llvm::Type* element = c_.dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
+  ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
+    Value* from = b_.CreateGEP(element, source, b_.CreateMul(row, token));
+    Value* q = row_of(ir_, q_matrix, row, c_.q_stride());
+    // The last vector may run into the padding between rows, which nothing reads.
+    for (int first = 0; first < c_.words_qk; first += c_.lanes) {
+      ir_.store(load_words(ir_, from, first, c_.d_qk), ir_.word(q, first));
+    }
+    Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
+    for (int first = 0; first < c_.width_v; first += c_.lanes) ir_.store(Ir::real(ir_.f32v, 0), ir_.word(o, first));
+    ir_.store(Ir::real(ir_.f32, -kInfinity), ir_.word(m_rows, row));
+    ir_.store(Ir::real(ir_.f32v, 0), row_of(ir_, l_rows, row, c_.lanes));
+  });
+}
+
+void TileEmitter::emit_kv_loop(const Tile& tile) {
+  const TileAnalysis& tiles = plan_.tiles;
+  const RowPlace place = tile.place(ir_.integer(0));
+  auto set_places = [&](ExprEmitter& expressions) {
+    expressions.set_int(Variable::B, place.b);
+    expressions.set_int(Variable::H, place.h);
+    expressions.set_int(Variable::Hk, place.hk);
+    expressions.set_int(Variable::QLen, place.q_len);
+    expressions.set_int(Variable::KLen, place.k_len);
+    expressions.set_int(Variable::QLo, place.q);
+    expressions.set_int(Variable::QHi, b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1)));
+  };
+  ExprEmitter range(ir_, place.params, plan_.spec.params, true, nullptr);
+  set_places(range);
+  auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.scalar(expr) : otherwise; };
+  Value* begin = bound(tiles.kv_begin, ir_.integer(0));
+  Value* end = bound(tiles.kv_end, place.k_len);
+  full_begin_ = bound(tiles.full_begin, ir_.integer(0));
+  full_end_ = bound(tiles.full_end, place.k_len);
+  begin = b_.CreateSelect(b_.CreateICmpSGT(begin, ir_.integer(0)), begin, ir_.integer(0));
+  end = b_.CreateSelect(b_.CreateICmpSLT(end, place.k_len), end, place.k_len);
+  // Packed keys can only be entered at a panel.
+  begin = b_.CreateAnd(begin, ir_.integer(-c_.panel));
+  ir_.loop(begin, end, c_.tile_kv, "k_lo", [&](Value* k_lo) {
+    Value* left = b_.CreateSub(end, k_lo);
+    Value* columns = b_.CreateSelect(b_.CreateICmpSLT(left, ir_.integer(c_.tile_kv)), left, ir_.integer(c_.tile_kv));
+    if (tiles.may_see.get() == nullptr) return emit_kv_tile(tile, k_lo, columns);
+    ExprEmitter here(ir_, place.params, plan_.spec.params, true, nullptr);
+    set_places(here);
+    here.set_int(Variable::KLo, k_lo);
+    here.set_int(Variable::KHi, b_.CreateSub(b_.CreateAdd(k_lo, columns), ir_.integer(1)));
+    ir_.if_then(here.scalar(tiles.may_see), "seen", [&] { emit_kv_tile(tile, k_lo, columns); });
+  });
+}
+
+void TileEmitter::emit_kv_tile(const Tile& tile, Value* k_lo, Value* columns) {
+  Value* padded = b_.CreateAnd(b_.CreateAdd(columns, ir_.integer(c_.panel - 1)), ir_.integer(-c_.panel));
+  Value* end_key = b_.CreateAdd(k_lo, columns);
+  Value *q = tile.scratch(c_.q_at()), *s = tile.scratch(c_.s_at()), *p = tile.scratch(c_.p_at());
+  Value* o = tile.scratch(c_.o_at());
+  Value* k = ir_.word(tile.pointer(offsetof(TileCall, k), "k"), b_.CreateMul(k_lo, ir_.integer(c_.words_qk)));
+  ir_.loop(ir_.integer(0), padded, c_.panel, "column", [&](Value* column) {
+    Value* panel = ir_.word(k, b_.CreateMul(column, ir_.integer(c_.words_qk)));
+    ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "row", [&](Value* row) {
+      b_.CreateCall(scores_, {row_of(ir_, q, row, c_.q_stride()), panel,
+                              ir_.word(row_of(ir_, s, row, c_.s_stride()), column), ir_.integer(c_.words_qk)});
+    });
+  });
+  Value* full = b_.CreateAnd(b_.CreateICmpSLE(full_begin_, k_lo), b_.CreateICmpSGE(full_end_, end_key));
+  full = b_.CreateAnd(full, b_.CreateICmpEQ(padded, columns));
+  ir_.if_then(full, "full", [&] { b_.CreateCall(softmax_full_, {call_, k_lo, padded, end_key}); });
+  ir_.if_then(b_.CreateNot(full), "mixed", [&] { b_.CreateCall(softmax_mixed_, {call_, k_lo, padded, end_key}); });
+  Value* words = b_.CreateSDiv(padded, ir_.integer(c_.pack));
+  Value* v = ir_.word(tile.pointer(offsetof(TileCall, v), "v"),
+                      b_.CreateMul(b_.CreateSDiv(k_lo, ir_.integer(c_.pack)), ir_.integer(c_.panel)));
+  Value* panel_words = tile.integer(offsetof(TileCall, v_panel_words), "v_panel_words");
+  const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
+  ir_.loop(ir_.integer(0), ir_.integer(c_.width_v / c_.panel), 1, "panel", [&](Value* index) {
+    Value* panel = ir_.word(v, b_.CreateMul(index, panel_words));
+    Value* column = b_.CreateMul(index, ir_.integer(c_.panel));
+    ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "row", [&](Value* row) {
+      b_.CreateCall(outputs_, {row_of(ir_, p, row, p_stride), panel,
+                               ir_.word(row_of(ir_, o, row, c_.o_stride()), column), words});
+    });
+  });
+}
+
+void TileEmitter::emit_end(const Tile& tile) {
+  const AttentionSpec& spec = plan_.spec;
+  Value *o_matrix = tile.scratch(c_.o_at()), *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
+  llvm::Type* element = c_.out_dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
+  ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
+    RowOutputs outputs{};
+    auto element_of = [&](std::size_t offset, const char* name) { return ir_.word(tile.pointer(offset, name), row); };
+    if (spec.lse != Lse::None) outputs.lse = element_of(offsetof(TileCall, lse), "lse");
+    if (spec.max_logit) outputs.max_logit = element_of(offsetof(TileCall, max_logit), "max_logit");
+    if (spec.sink) outputs.sink = ir_.member(call_, offsetof(TileCall, sink), ir_.f32, "sink");
+    Value* l = sum_lanes(ir_, ir_.load(ir_.f32v, row_of(ir_, l_rows, row, c_.lanes)));
+    Value* factor = emit_row_end(ir_, plan_, outputs, ir_.load(ir_.f32, ir_.word(m_rows, row)), l);
+    Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
+    Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
+    Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));
+    emit_store_row(ir_, target, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
+  });
+}
+
+}  // namespace
+
+void emit_tile(Ir& ir, const Plan& plan) { TileEmitter(ir, plan).emit(); }
+
+}  // namespace flashjit::host
