@@ -57,7 +57,10 @@ Result<Int64> scalar_bits(const Param& param, double value) {
     case Dtype::U8: return in(0, 255) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
     // A double holds integers up to 2^53 exactly.
     case Dtype::I64: return in(-0x1p53, 0x1p53) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    default: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
+    case Dtype::F32: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
+    default:
+      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32", param.name,
+                                     name(param.dtype)));
   }
 }
 
@@ -286,6 +289,8 @@ Result<void> ArgumentChecker::fill_params(const CallArguments& call, const Sizes
     if (param.rank == 0) {
       FLASHJIT_ASSIGN(bits, scalar_bits(param, found[i]->scalar));
       params.extra[i].stride[0] = bits;
+      // The low bytes of stride[0] are the value in its own type: host processors here are little-endian.
+      params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
       continue;
     }
     const TensorRule rule{.name = param.name, .dtype = param.dtype, .rank = param.rank, .contiguous_last = false,

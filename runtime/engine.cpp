@@ -11,6 +11,7 @@
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernels.h"
+#include "runtime/naive.h"
 
 namespace flashjit {
 namespace {
@@ -53,9 +54,10 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
     return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return find_or_make(spec, options); });
   }
+  // `naive`: the textbook version (runtime/naive.h).
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) = 0;
 
  protected:
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options) = 0;
   virtual Result<void> check_capture(void*) const { return {}; }
   const std::string target_;
 
@@ -67,7 +69,7 @@ class EngineBase : public Engine {
     return kernels_
         .get(key,
              [&]() -> Result<std::shared_ptr<Kernel>> {
-               auto kernel = make(spec, options);
+               auto kernel = make(spec, options.schedule, false);
                log_line(log_file_, log_text(kernel, spec));
                return kernel;
              })
@@ -83,14 +85,19 @@ class GpuEngine : public EngineBase {
   GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store)
       : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store) {}
 
- protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options) override {
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, options.schedule, {.store = &store_, .sm_count = info_.sm_count}));
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) override {
+    const CompileOptions options{.store = &store_, .sm_count = info_.sm_count, .naive = naive};
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
+    if (naive) {
+      FLASHJIT_ASSIGN(kernel, NaiveGpuKernel::load(gpu_, info_.ordinal, compiled));
+      return std::shared_ptr<Kernel>(std::move(kernel));
+    }
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
+ protected:
   Result<void> check_capture(void* stream) const override {
     const CurrentContext current(gpu_);
     FLASHJIT_TRY(current.status());
@@ -115,11 +122,10 @@ class HostEngine : public EngineBase {
   HostEngine(std::string target, const EnvironmentSettings& settings, HostBackend& backend, int threads)
       : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
 
- protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) override {
     const auto start = std::chrono::steady_clock::now();
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule));
-    FLASHJIT_ASSIGN(kernel, backend_.compile(plan, false));
+    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
+    FLASHJIT_ASSIGN(kernel, backend_.compile(plan, naive));
     Facts facts;
     facts.spec = print(plan.spec);
     facts.target = target_;
@@ -205,6 +211,11 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
     }
     return options.device == Device::Gpu ? create_gpu(options, settings) : create_host(options, settings);
   });
+}
+
+Result<std::shared_ptr<Kernel>> prepare_naive(Engine& engine, std::string_view spec) {
+  return without_exceptions<std::shared_ptr<Kernel>>("prepare_naive",
+                                                     [&] { return static_cast<EngineBase&>(engine).make(spec, "", true); });
 }
 
 const char* version() { return FLASHJIT_VERSION; }
