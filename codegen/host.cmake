@@ -2,7 +2,7 @@
 if(FLASHJIT_HOST_BACKEND STREQUAL "OFF")
   return()
 endif()
-find_package(LLVM 19 QUIET CONFIG PATHS /usr/lib/llvm-19)
+find_package(LLVM 19.1 QUIET CONFIG PATHS /usr/lib/llvm-19)
 if(NOT LLVM_FOUND)
   if(FLASHJIT_HOST_BACKEND STREQUAL "ON")
     message(FATAL_ERROR "FLASHJIT_HOST_BACKEND is ON, but LLVM 19 was not found; install llvm-19-dev or set LLVM_DIR")
