@@ -192,8 +192,9 @@ class Drawer {
   }
 
   BoolTerm comparison(int depth) {
-    const IntTerm a = integer(depth), b = integer(depth - 1);
+    const IntTerm a = integer(depth);
     const auto make = [&](const char* op, auto compare) {
+      const IntTerm b = integer(depth - 1);
       return BoolTerm{fmt::format("{} {} {}", a.text, op, b.text),
                       [a = a.value, b = b.value, compare](const Position& at) { return compare(a(at), b(at)); }};
     };
