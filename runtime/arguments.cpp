@@ -293,7 +293,7 @@ Result<void> ArgumentChecker::fill_params(const CallArguments& call, const Sizes
       params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
       continue;
     }
-    const TensorRule rule{.name = param.name, .dtype = param.dtype, .rank = param.rank, .contiguous_last = false,
+    const TensorRule rule{.name = param.name, .group = "params.", .dtype = param.dtype, .rank = param.rank, .contiguous_last = false,
                           .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host, .ordinal = ordinal_};
     FLASHJIT_ASSIGN(d, check_tensor(found[i]->tensor, rule));
     params.extra[i].data = found[i]->tensor.data;

@@ -19,6 +19,7 @@ struct Dimensions {
 
 struct TensorRule {
   std::string_view name;
+  std::string_view group = {};  // "params."
   Dtype dtype = Dtype::F32;
   int rank = 0;
   bool output = false;          // no two elements may share an address
