@@ -1,0 +1,163 @@
+// flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "compiler/cost_model.h"
+#include "compiler/spec.h"
+#include "runtime/compile.h"
+#include "tools/commands.h"
+#include "tools/mask_map.h"
+#include "tools/output.h"
+#include "tools/shape.h"
+
+namespace flashjit {
+namespace {
+
+constexpr int kShownCandidates = 6;
+constexpr int kShownRefusals = 4;
+
+struct ExplainArgs {
+  std::string spec, shape, schedule;
+  std::vector<std::string> archs;
+  bool json = false;
+};
+
+// Dense problems as they are; packed ones are explained by their longest sequence.
+Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
+  if (args.shape.empty()) return reference_shape(spec);
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, spec));
+  return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
+}
+
+std::string how(const Plan& plan) {
+  std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
+  if (plan.target.gpu) {
+    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
+  }
+  for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
+  return text;
+}
+
+std::string candidates_text(const Plan& plan) {
+  std::string text = "candidates (predicted time on the shape they are ranked by; the first is taken)\n";
+  int shown = 0, legal = 0, refused = 0;
+  for (const Candidate& candidate : plan.candidates) {
+    if (!candidate.why_illegal.empty()) continue;
+    if (legal++ < kShownCandidates) text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
+  }
+  if (legal > kShownCandidates) text += fmt::format("  and {} more\n", legal - kShownCandidates);
+  std::vector<std::string> reasons;
+  for (const Candidate& candidate : plan.candidates) {
+    if (candidate.why_illegal.empty()) continue;
+    ++refused;
+    // One example of each reason says more than many of the same.
+    if (shown == kShownRefusals || std::find(reasons.begin(), reasons.end(), candidate.why_illegal) != reasons.end()) continue;
+    reasons.push_back(candidate.why_illegal);
+    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), candidate.why_illegal);
+    ++shown;
+  }
+  if (refused > shown) text += fmt::format("  and {} more refused\n", refused - shown);
+  return text;
+}
+
+std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+  const Prediction& p = r.predicted;
+  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
+                                 r.exact ? "" : " (the mask reads tensors: counted as if they held zeros)");
+  text += fmt::format("  arithmetic         {:.4g} GFLOP; {:.1f}% of the scores are visible\n", r.flops * 1e-9, r.visible * 100);
+  text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));
+  text += fmt::format("                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
+                      bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
+  text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
+  text += fmt::format("  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {} is balanced at {:.1f}\n", r.intensity,
+                      r.textbook_intensity, plan.target.name, r.balance_point);
+  text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
+                      r.intensity >= r.balance_point ? "above" : "below", r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
+  text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token), bytes_text(r.kv_cache_bytes_per_sequence));
+  text += fmt::format("  predicted          {:.1f} us; the limit is: {}\n", p.total, r.limit);
+  text += fmt::format("                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
+                      p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
+  return text;
+}
+
+std::string map_text(const Result<MaskMap>& map) {
+  if (!map) return fmt::format("tiles\n  {}\n", map.error().message);
+  std::string text = fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n", map->rows_per_cell,
+                                 map->keys_per_cell);
+  for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
+  if (map->empty >= 0) text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
+  return text;
+}
+
+Json candidates_json(const Plan& plan) {
+  Json list = Json::array();
+  for (const Candidate& candidate : plan.candidates) {
+    list.push_back({{"schedule", print(candidate.schedule)}, {"predicted_us", candidate.predicted_us},
+                    {"why_illegal", candidate.why_illegal.empty() ? Json() : Json(candidate.why_illegal)}});
+  }
+  return list;
+}
+
+Json roofline_json(const Roofline& r) {
+  const Prediction& p = r.predicted;
+  return {{"flops", r.flops}, {"fused_bytes", r.fused_bytes}, {"textbook_bytes", r.textbook_bytes},
+          {"score_bytes_never_written", r.score_bytes_never_written}, {"intensity", r.intensity},
+          {"textbook_intensity", r.textbook_intensity}, {"balance_point", r.balance_point}, {"limit", r.limit},
+          {"kv_cache_bytes_per_token", r.kv_cache_bytes_per_token}, {"kv_cache_bytes_per_sequence", r.kv_cache_bytes_per_sequence},
+          {"visible", r.visible}, {"exact", r.exact}, {"predicted_us", p.total}, {"mma_us", p.mma}, {"exp_us", p.exp},
+          {"issue_us", p.issue}, {"smem_us", p.smem}, {"l2_us", p.l2}, {"memory_us", p.memory}, {"waves", p.waves}};
+}
+
+Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Output& output) {
+  FLASHJIT_ASSIGN(plan, plan_spec(args.spec, arch, args.schedule));
+  FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
+  Json line = result_line(print(plan.spec), arch, print(plan.schedule));
+  line["family"] = name(plan.schedule.family.value_or(Family::Sync));
+  line["smem_bytes"] = plan.smem_bytes;
+  line["threads"] = plan.threads;
+  line["notes"] = plan.notes;
+  line["candidates"] = candidates_json(plan);
+  line["program"] = plan.program;
+  line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
+  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan));
+  if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
+    const Roofline r = roofline(plan, shape);
+    line["roofline"] = roofline_json(r);
+    const auto map = mask_map(plan, shape.q_len, shape.k_len);
+    if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
+    text += roofline_text(plan, shape, r) + "\n" + map_text(map) + "\n";
+  }
+  text += candidates_text(plan) + "\nprogram\n" + plan.program + "\n";
+  output.result(line, text);
+  return {};
+}
+
+int explain(const ExplainArgs& args) {
+  Output output(args.json);
+  for (const std::string& arch : args.archs) {
+    const auto done = explain_one(args, arch, output);
+    if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
+  }
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<ExplainArgs>();
+  CLI::App* sub = app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
+  sub->add_option("spec", args->spec, "The problem")->required();
+  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
+  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those the schedules are ranked by)");
+  sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
+  sub->add_flag("--json", args->json, "One JSON object per target");
+  sub->footer("\nExamples:\n"
+              "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
+              "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
+  sub->callback([args, &exit_code] { exit_code = explain(*args); });
+}
+
+}  // namespace flashjit

@@ -1,0 +1,51 @@
+#include "tools/inputs.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+void add_input_options(CLI::App& app, InputArgs& args, bool files) {
+  app.add_option("--shape", args.shape,
+                 "Sizes: b=2,q=4096,k=4096 (b defaults to 1, k to q); with layout=packed the lengths of the sequences: "
+                 "q=100+37+0,k=100+64+9")->required();
+  app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")->capture_default_str();
+  app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
+  app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
+  app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
+  app.add_option("--param", args.params,
+                 "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: random; 1)")
+      ->type_name("NAME=VALUE");
+  if (!files) return;
+  app.add_option("--q", args.q, "Queries, instead of random ones")->type_name("FILE.npy");
+  app.add_option("--k", args.k, "Keys")->type_name("FILE.npy");
+  app.add_option("--v", args.v, "Values")->type_name("FILE.npy");
+  app.add_option("--sink", args.sink, "Sink logits, one per query head")->type_name("FILE.npy");
+}
+
+Result<InputFiles> input_files(const InputArgs& args) {
+  InputFiles inputs;
+  const std::pair<const char*, const std::string*> files[] = {{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"sink", &args.sink}};
+  for (const auto& [name, file] : files) {
+    if (!file->empty()) inputs.files[name] = *file;
+  }
+  for (const std::string& param : args.params) {
+    const std::size_t equals = param.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == param.size()) {
+      return invalid(fmt::format("--param: '{}' is not NAME=FILE.npy or NAME=NUMBER", param));
+    }
+    const std::string name = param.substr(0, equals), value = param.substr(equals + 1);
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    if (*end == '\0') {
+      inputs.scalars[name] = number;
+    } else {
+      inputs.files[name] = value;
+    }
+  }
+  return inputs;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,25 @@
+// Options that `run` and `bench` share: shape, device, inputs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "compiler/result.h"
+#include "tools/problem.h"
+
+namespace flashjit {
+
+struct InputArgs {
+  std::string shape, target = "auto", schedule;
+  int device = 0;
+  std::uint64_t seed = 1;
+  std::string q, k, v, sink;
+  std::vector<std::string> params;  // NAME=FILE.npy or NAME=NUMBER
+};
+
+void add_input_options(CLI::App& app, InputArgs& args, bool files);
+Result<InputFiles> input_files(const InputArgs& args);
+
+}  // namespace flashjit

@@ -1,0 +1,22 @@
+// A picture of what a mask leaves to do: one character per tile (or block of tiles) of the q_len x k_len scores.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compiler/plan.h"
+#include "compiler/result.h"
+
+namespace flashjit {
+
+struct MaskMap {
+  std::vector<std::string> rows;  // '.' skipped, '+' mask code runs, '#' everything visible
+  std::int64_t rows_per_cell = 0, keys_per_cell = 0;
+  std::int64_t empty = 0, mixed = 0, full = 0;  // tiles of the plan; -1: too many to count
+};
+
+// For head 0 of sequence 0. Error Unsupported when the mask reads tensors or scalars, whose values are not known here.
+Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len);
+
+}  // namespace flashjit
