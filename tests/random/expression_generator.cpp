@@ -63,6 +63,16 @@ class Drawer {
             [a = a.value, b = b.value](const Position& at) { return a(at) || b(at); }};
   }
 
+  // Stages separated by `;`: each sees the value of the one before as s.
+  FloatTerm stages() {
+    const FloatTerm first = score(static_cast<int>(random_.integer(1, 3)));
+    if (random_.chance(0.7)) return first;
+    const FloatTerm second = score(static_cast<int>(random_.integer(1, 2)));
+    return {first.text + "; " + second.text,
+            [a = first.value, b = second.value](const Position& at, Dual s) { return b(at, a(at, s)); }};
+  }
+
+ private:
   FloatTerm score(int depth) {
     if (depth <= 0) return {"s", [](const Position&, Dual s) { return s; }};
     const FloatTerm inner = score(depth - 1);
@@ -95,7 +105,6 @@ class Drawer {
     }
   }
 
- private:
   // Fills a parameter once; the same name again means the same tensor.
   template <class F>
   const DrawnParam& param(const std::string& name, Dtype dtype, std::vector<std::int64_t> shape, bool declared, F fill) {
@@ -369,7 +378,7 @@ DrawnExpression draw_score(Random& random, const ExpressionContext& context, std
   DrawnExpression result;
   if (random.chance(0.45)) return result;
   Drawer drawer(random, context, params);
-  const FloatTerm score = drawer.score(static_cast<int>(random.integer(1, 3)));
+  const FloatTerm score = drawer.stages();
   result.text = score.text;
   result.semantics.score = score.value;
   return result;
