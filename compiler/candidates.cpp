@@ -14,6 +14,7 @@ constexpr int kRegisterGranule = 8;         // registers are given to warps in e
 constexpr int kReservedSmemPerBlock = 1024; // taken by the system from each block's share of the SM
 constexpr int kMaxStages = 8;
 constexpr int kMaxWarps = 16;
+constexpr int kMaxBlocksPerSm = 32;
 constexpr int kMaxTileKv = 256;
 constexpr int kMaxHostTile = 4096;
 
@@ -49,6 +50,7 @@ std::string check_sync_fields(const AttentionSpec& spec, const Schedule& s) {
   if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
   if (*s.tile_kv > kMaxTileKv) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
   if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
+  if (*s.blocks_per_sm > kMaxBlocksPerSm) return fmt::format("blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
   const int steps = round_up(spec.d_qk, 16) / 16;
   if (*s.unroll_d > steps) return fmt::format("unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
   return {};

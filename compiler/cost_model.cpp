@@ -1,0 +1,215 @@
+#include "compiler/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "compiler/candidates.h"
+
+namespace flashjit {
+
+namespace {
+
+// What the rates of the target table do not say. One row per target that was measured; the others take the first.
+// A new figure comes with a comment: GPU, date, command.
+struct Calibration {
+  std::string_view target;
+  double overlap;            // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
+  double tile_clocks;        // waits and barriers per KV tile of a block
+  double one_stage_clocks;   // added per tile when K and V alternate in one stage
+  double launch_us;          // launch to first instruction, last store to done
+  double block_clocks;       // per block: offsets, first tile, output
+  double l2_bytes_per_clock; // per SM
+};
+constexpr Calibration kCalibrations[] = {
+    {"", 0.9, 250, 150, 2.5, 2500, 48},
+};
+
+const Calibration& calibration_of(const Target& target) {
+  for (const Calibration& row : kCalibrations) {
+    if (row.target == target.name) return row;
+  }
+  return kCalibrations[0];
+}
+
+// Instruction slots per score besides the matrix instructions: max, scale, exp, sum, half a conversion.
+constexpr double kSoftmaxSlots = 5, kMaskSlots = 4, kScoreSlotsPerNode = 2;
+constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+
+double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
+
+// Clocks per KV tile of one block, each unit alone at its full rate.
+struct TileClocks {
+  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
+  double bound() const { return std::max({mma, exp, issue, smem}); }
+};
+
+double slots_per_score(const AttentionSpec& spec, const Work& work) {
+  const double mixed = work.kv_tiles > 0 ? work.mixed_tiles / work.kv_tiles : 0;
+  double slots = kSoftmaxSlots;
+  if (spec.score) slots += kScoreSlotsPerNode * static_cast<double>(node_count(spec.score));
+  if (spec.mask) slots += mixed * kMaskSlots * static_cast<double>(node_count(spec.mask));
+  return slots;
+}
+
+TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, const Calibration& calibration, const Schedule& s,
+                            double slots) {
+  const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
+  const double dims = round_up(spec.d_qk, 16) + round_up(spec.d_v, 16), kv_bytes = keys * dims * 2;
+  TileClocks t;
+  t.mma = 2 * scores * dims / target.mma_flops_per_clock;
+  t.exp = scores / target.exp_per_clock;
+  t.issue = scores * slots / kIssuePerClock;
+  // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in registers.
+  const double q_bytes = *s.q_in == QueryPlace::Shared ? rows * round_up(spec.d_qk, 16) * 2 : 0;
+  t.smem = (kv_bytes * (*s.warps + 1) + q_bytes) / target.smem_bytes_per_clock;
+  t.l2 = kv_bytes / calibration.l2_bytes_per_clock;
+  return t;
+}
+
+double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
+  const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len), k = static_cast<double>(shape.k_len);
+  const double element = element_bytes_of(spec);
+  const double read = b * (q * spec.heads_q * spec.d_qk + k * spec.heads_kv * (spec.d_qk + spec.d_v)) * element;
+  return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
+}
+
+// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
+double makespan(double blocks, double slots, double mean, double longest, bool longest_first) {
+  const double waves = blocks / slots;
+  if (waves <= 1) return longest;
+  if (longest > mean * 1.05) {
+    // Unequal blocks fill gaps; what remains is a part of the last block, small when the long ones went first.
+    return waves * mean + (longest_first ? 0.15 : 0.5) * longest;
+  }
+  // Equal blocks run in whole waves, blurred because SMs drift apart.
+  return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
+}
+
+Prediction predict_sync(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape, const Work& work) {
+  const Calibration& calibration = calibration_of(target);
+  const double clocks_per_us = target.clock_ghz * 1e3;
+  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, slots_per_score(spec, work));
+  const double blocks = static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
+  // Fewer blocks than places: an SM holds fewer than it could.
+  const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
+  const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
+  // The binding unit runs at its rate; the rest is hidden behind it the better, the more warps take turns.
+  const double softmax = std::max(t.exp, t.issue) + 0.5 * std::min(t.exp, t.issue);
+  const double excess = std::max(0.0, t.mma + softmax - t.bound());
+  const double waits = (calibration.tile_clocks + (*s.stages == 1 ? calibration.one_stage_clocks : 0)) / resident;
+  const double tile = std::max(t.bound() + excess / std::pow(warps_per_scheduler, calibration.overlap) + waits, t.l2);
+  const double mean = (work.kv_tiles * tile + calibration.block_clocks / resident) * resident;
+  const double longest = (work.kv_tiles_max * tile + calibration.block_clocks / resident) * resident;
+
+  Prediction p;
+  p.waves = blocks / (target.sm_count * resident);
+  p.compute = makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  const double sm_tiles = blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)) / clocks_per_us;
+  p.mma = t.mma * sm_tiles;
+  p.exp = t.exp * sm_tiles;
+  p.issue = t.issue * sm_tiles;
+  p.smem = t.smem * sm_tiles;
+  p.l2 = t.l2 * sm_tiles;
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  p.latency = calibration.launch_us;
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+Prediction predict_host(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape, const Work& work) {
+  constexpr double kFmaShare = 0.6;         // of the peak, for products of this size in L1 and L2
+  constexpr double kTileNanoseconds = 300;  // per tile pair, loop heads and row state
+  const double query_tiles = std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
+  const double items = static_cast<double>(shape.b) * spec.heads_q * query_tiles;
+  const double cores = std::min<double>(target.sm_count, std::max(1.0, items));
+  const double tiles = items * work.kv_tiles;
+  const double scores = tiles * std::min<double>(*s.tile_q, static_cast<double>(shape.q_len)) * *s.tile_kv;
+  const double clocks_per_us = target.clock_ghz * 1e3;
+  // K, V, the scores and O of an item should stay in L2.
+  const double scratch = *s.tile_kv * (spec.d_qk + spec.d_v) * 4.0 + *s.tile_q * (*s.tile_kv + spec.d_v) * 4.0;
+  const double spill = std::max(1.0, scratch / (target.l2_mb * 1e6 * 0.75));
+  Prediction p;
+  p.waves = items / cores;
+  p.mma = 2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
+  p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
+  p.issue = scores * slots_per_score(spec, work) * 32 / target.vector_bits / clocks_per_us / cores;
+  p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  p.latency = 5;
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+// Longest first pays when late query tiles have more keys; a moving window has the same everywhere.
+bool work_grows(const Work& work) { return work.kv_tiles_max > 1.3 * work.kv_tiles; }
+
+}  // namespace
+
+Shape reference_shape(const AttentionSpec& spec) {
+  constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
+  Shape shape;
+  shape.q_len = std::min(spec.q_len.max, kSequence);
+  shape.k_len = std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
+  const std::int64_t batch = shape.q_len < 64 ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
+  shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
+  return shape;
+}
+
+Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape, const Work& work) {
+  if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
+  return target.gpu ? predict_sync(spec, target, schedule, shape, work) : predict_host(spec, target, schedule, shape, work);
+}
+
+std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
+                                  const TileAnalysis& tiles, const Shape& shape) {
+  std::map<std::pair<int, int>, Work> works;  // evaluating the mask is the dear part: once per tile size
+  std::vector<Candidate> out;
+  for (Schedule& schedule : enumerate_schedules(spec, target, pins)) {
+    Candidate candidate;
+    candidate.why_illegal = why_illegal(spec, target, schedule);
+    if (candidate.why_illegal.empty()) {
+      const auto [work, fresh] = works.try_emplace({*schedule.tile_q, *schedule.tile_kv});
+      if (fresh) work->second = work_of(spec, tiles, shape, *schedule.tile_q, *schedule.tile_kv);
+      if (target.gpu && !pins.order && work_grows(work->second)) schedule.order = TileOrder::LongestFirst;
+      candidate.predicted_us = predict(spec, target, schedule, shape, work->second).total;
+    }
+    candidate.schedule = schedule;
+    out.push_back(std::move(candidate));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.why_illegal.empty() != b.why_illegal.empty()) return a.why_illegal.empty();
+    return a.why_illegal.empty() && a.predicted_us < b.predicted_us;
+  });
+  return out;
+}
+
+Roofline roofline(const Plan& plan, const Shape& shape) {
+  const AttentionSpec& spec = plan.spec;
+  const Work work = work_of(spec, plan.tiles, shape, *plan.schedule.tile_q, *plan.schedule.tile_kv);
+  const double scores = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
+  Roofline r;
+  r.visible = work.visible;
+  r.exact = work.exact;
+  r.flops = 2 * scores * work.visible * (spec.d_qk + spec.d_v);
+  r.fused_bytes = unique_bytes(spec, shape);
+  // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.
+  r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
+  r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
+  r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;
+  r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
+  r.balance_point = plan.target.mma_flops_per_clock * plan.target.clock_ghz * 1e9 * plan.target.sm_count / (plan.target.memory_tbs * 1e12);
+  r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
+  r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
+  r.predicted = predict(spec, plan.target, plan.schedule, shape, work);
+  const Prediction& p = r.predicted;
+  const std::pair<double, const char*> limits[] = {{p.mma, "matrix units"}, {p.exp, "exponentials"}, {p.smem, "shared memory"},
+                                                   {p.issue, "issue"},      {p.memory, "memory"},     {p.l2, "L2"},
+                                                   {p.latency, "latency"}};
+  r.limit = std::max_element(std::begin(limits), std::end(limits))->second;
+  return r;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,105 @@
+#include "compiler/plan.h"
+
+#include <fmt/format.h>
+
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
+#include "compiler/select_template.h"
+
+namespace flashjit {
+
+namespace {
+
+Result<void> check_target(const AttentionSpec& spec, const Target& target) {
+  if (target.gpu && spec.dtype == Dtype::F32) {
+    return unsupported(fmt::format("dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
+                                   target.name));
+  }
+  if (target.gpu && !target.can.cp_async) {
+    return unsupported(fmt::format("target: {} has no asynchronous copies, which every kernel of this build uses; the oldest target is sm_80",
+                                   target.name));
+  }
+  return {};
+}
+
+// Pins that contradict the spec or target are the caller's mistake: say which field and why, for the schedule that comes closest.
+Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target, const Schedule& pins) {
+  const Candidate& best = candidates.front();
+  if (best.why_illegal.empty()) return best.schedule;
+  // Nothing pinned and nothing legal is a hole in the enumeration.
+  if (pins == Schedule{}) {
+    return internal(fmt::format("no schedule for `{}` on {}: {}", print(spec), target.name, best.why_illegal));
+  }
+  return invalid(fmt::format("schedule {}", best.why_illegal),
+                 fmt::format("no schedule for {} honours the pins {}", target.name, print(pins)));
+}
+
+Result<Program> run_passes(const PassContext& context, const DumpSink& sink) {
+  Program program;
+  for (const Pass& pass : passes()) {
+    auto next = pass.run(std::move(program), context);
+    if (!next) return next.error();
+    program = std::move(*next);
+    program.passes.push_back(pass.name);
+    if (sink) sink(pass.name, dump(program));
+    if (auto verified = verify(program); !verified) {
+      Error error = verified.error();
+      error.message = fmt::format("after pass {}: {}", pass.name, error.message);
+      error.detail = dump(program);
+      return error;
+    }
+  }
+  return program;
+}
+
+bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
+  const VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  for (const Expr* expr : {&spec.mask, &spec.score, &tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+    if (*expr && !fits_32_bits(*expr, ranges)) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> notes_of(const Plan& plan) {
+  std::vector<std::string> notes;
+  const AttentionSpec& spec = plan.spec;
+  if (plan.target.gpu && spec.align_bytes < 16) {
+    notes.push_back(fmt::format("slow path: inputs are only {0}-byte aligned, copies are {0} bytes wide; align pointers and strides to 16",
+                                spec.align_bytes));
+  }
+  if (plan.target.gpu && spec.d_qk % 16 != 0) {
+    notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time", spec.d_qk,
+                                padded_dim_qk(plan.config)));
+  }
+  if (plan.target.gpu && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk) {
+    notes.push_back(fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time", spec.d_v,
+                                padded_dim_v(plan.config)));
+  }
+  if (plan.wide_ints) notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
+  if (plan.target.gpu && plan.target.can.wgmma) {
+    notes.push_back(fmt::format("the sync family uses mma.sync, which reaches about 60 % of the matrix rate of {}", plan.target.name));
+  }
+  return notes;
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
+  FLASHJIT_TRY(check_supported(spec));
+  FLASHJIT_TRY(check_target(spec, target));
+  Plan plan;
+  plan.spec = spec;
+  plan.target = target;
+  plan.tiles = analyse_tiles(spec.mask);
+  plan.candidates = candidates(spec, target, pins, plan.tiles, reference_shape(spec));
+  FLASHJIT_ASSIGN(schedule, choose(plan.candidates, spec, target, pins));
+  plan.schedule = schedule;
+  FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink));
+  FLASHJIT_TRY(select_template(program, plan));
+  plan.wide_ints = any_wide(spec, plan.tiles);
+  plan.notes = notes_of(plan);
+  plan.program = dump(program);
+  return plan;
+}
+
+}  // namespace flashjit

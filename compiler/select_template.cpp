@@ -1,0 +1,229 @@
+#include "compiler/select_template.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "compiler/spec_names.h"
+#include "compiler/text_form.h"
+
+namespace flashjit {
+
+namespace {
+
+// Where an attribute stands: on the program, or on a statement of a kind.
+using Place = std::optional<Kind>;
+
+// Takes one attribute over into the configuration; false when the loop cannot do what it says.
+using Take = bool (*)(const AttributeValue& value, KernelConfig& config);
+
+struct Honoured {
+  std::string_view key;
+  Place place;
+  Take take;
+};
+
+const std::string* text(const AttributeValue& value) { return std::get_if<std::string>(&value); }
+
+template <int KernelConfig::*field>
+bool take_int(const AttributeValue& value, KernelConfig& config) {
+  const auto* number = std::get_if<std::int64_t>(&value);
+  if (!number) return false;
+  config.*field = static_cast<int>(*number);
+  return true;
+}
+
+template <int KernelConfig::*first, int KernelConfig::*second>
+bool take_pair(const AttributeValue& value, KernelConfig& config) {
+  const std::string* pair = text(value);
+  const std::size_t slash = pair ? pair->find('/') : std::string::npos;
+  if (slash == std::string::npos) return false;
+  const auto a = parse_integer(std::string_view(*pair).substr(0, slash)), b = parse_integer(std::string_view(*pair).substr(slash + 1));
+  if (!a || !b) return false;
+  config.*first = static_cast<int>(*a);
+  config.*second = static_cast<int>(*b);
+  return true;
+}
+
+// One of two words sets the field.
+template <bool KernelConfig::*field>
+bool take_choice(const AttributeValue& value, KernelConfig& config, std::string_view no, std::string_view yes) {
+  if (!text(value) || (*text(value) != no && *text(value) != yes)) return false;
+  config.*field = *text(value) == yes;
+  return true;
+}
+
+bool is(const AttributeValue& value, std::string_view expected) { return text(value) && *text(value) == expected; }
+
+std::optional<Element> element_of(std::string_view dtype) {
+  if (dtype == "fp16") return Element::f16;
+  if (dtype == "bf16") return Element::bf16;
+  if (dtype == "fp32") return Element::f32;
+  return std::nullopt;
+}
+
+bool take_output(const AttributeValue& value, KernelConfig& c) {
+  const auto element = text(value) ? element_of(*text(value)) : std::nullopt;
+  if (element) c.output = *element;
+  return element.has_value();
+}
+bool take_lse(const AttributeValue& value, KernelConfig& c) {
+  c.lse = is(value, "ln") ? LseBase::natural : LseBase::log2;
+  return is(value, "ln") || is(value, "log2");
+}
+bool take_scale(const AttributeValue& value, KernelConfig& c) {
+  const auto* scale = std::get_if<double>(&value);
+  if (scale) c.scale = static_cast<float>(*scale);
+  return scale != nullptr;
+}
+bool take_visible(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::has_mask>(value, c, "inside", "visible");
+}
+bool take_sequences(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::packed>(value, c, "dense", "packed");
+}
+bool take_q_in(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::q_in_registers>(value, c, "shared", "registers");
+}
+bool take_order(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::longest_first>(value, c, "natural", "longest_first");
+}
+bool take_score(const AttributeValue& value, KernelConfig& c) { return c.has_score = is(value, "score"); }
+bool take_sink(const AttributeValue& value, KernelConfig& c) { return c.sink = is(value, "yes"); }
+bool take_max_logit(const AttributeValue& value, KernelConfig& c) { return c.max_logit = is(value, "yes"); }
+bool take_holes(const AttributeValue& value, KernelConfig& c) { return c.mask_has_holes = is(value, "may_see"); }
+
+// The loops derive how the exponential is taken from score and scale; what the pass chose must agree.
+bool take_exp(const AttributeValue& value, KernelConfig& c) {
+  return is(value, !c.has_score && c.scale > 0 ? "exp2_scale_folded" : "exp2");
+}
+
+template <std::size_t n>
+struct Word {
+  char value[n];
+  constexpr Word(const char (&v)[n]) { std::copy_n(v, n, value); }
+};
+// What the loop always does: the attribute may say nothing else.
+template <Word expected>
+bool only(const AttributeValue& value, KernelConfig&) {
+  return is(value, expected.value);
+}
+// Carries a figure for the reader, or one that another field implies and finish_sync() checks.
+bool implied(const AttributeValue&, KernelConfig&) { return true; }
+
+constexpr Honoured kProblem[] = {
+    {"head_dims", {}, take_pair<&KernelConfig::head_dim_qk, &KernelConfig::head_dim_v>},
+    {"heads", {}, take_pair<&KernelConfig::heads_q, &KernelConfig::heads_kv>},
+    {"sequences", {}, take_sequences},
+    {"scale", {}, take_scale},
+    {"tile_q", {}, take_int<&KernelConfig::tile_q>},
+    {"tile_kv", {}, take_int<&KernelConfig::tile_kv>},
+    {"fn", Kind::Score, take_score},
+    {"fn", Kind::Mask, take_visible},
+    {"when", Kind::Mask, only<"mixed">},
+    {"holes", Kind::Loop, take_holes},
+    {"sink", Kind::Finalize, take_sink},
+    {"lse", Kind::Store, take_lse},
+    {"max_logit", Kind::Store, take_max_logit},
+    {"output", Kind::Store, take_output},
+    {"exp", Kind::Softmax, take_exp},
+};
+
+// templates/sync_forward.cuh
+constexpr Honoured kSync[] = {
+    {"family", {}, only<"sync">},
+    {"warps", {}, take_int<&KernelConfig::warps>},
+    {"rows_per_warp", {}, implied},
+    {"q_in", {}, take_q_in},
+    {"smem_bytes", {}, implied},
+    {"stages", {}, take_int<&KernelConfig::stages>},
+    {"order", {}, take_order},
+    {"blocks_per_sm", {}, take_int<&KernelConfig::blocks_per_sm>},
+    {"registers", {}, implied},
+    {"direction", Kind::Loop, only<"last_to_first">},
+    {"shape", Kind::Mma, only<"m16n8k16">},
+    {"issuer", Kind::Mma, only<"warp">},
+    {"accumulator", Kind::Mma, only<"registers">},
+    {"a_in", Kind::Mma, only<"registers">},
+    {"unroll_d", Kind::Mma, take_int<&KernelConfig::unroll_d>},
+    {"row_owner", Kind::Softmax, only<"quad">},
+    {"row_owner", Kind::Reduce, only<"quad">},
+    {"rescaled_by", Kind::Rescale, only<"row_owner">},
+    {"reference", Kind::Softmax, only<"lazy">},
+    {"copy", Kind::Load, implied},
+    {"copy_bytes", Kind::Load, take_int<&KernelConfig::copy_bytes>},
+    {"copy_bytes", Kind::Store, take_int<&KernelConfig::copy_bytes>},
+    {"tile", Kind::Load, implied},
+    {"pending", Kind::Wait, implied},
+};
+
+// codegen/host_*.cpp
+constexpr Honoured kHost[] = {
+    {"family", {}, only<"host">},
+    {"vector_bits", {}, implied},
+    {"direction", Kind::Loop, only<"last_to_first">},
+    {"reference", Kind::Softmax, only<"tile">},
+};
+
+struct Matcher {
+  std::string_view loop;
+  std::span<const Honoured> rows;
+  KernelConfig& config;
+
+  const Honoured* find(std::string_view key, Place place) const {
+    for (const std::span<const Honoured> table : {std::span<const Honoured>(kProblem), rows}) {
+      const auto row = std::find_if(table.begin(), table.end(), [&](const Honoured& h) { return h.key == key && h.place == place; });
+      if (row != table.end()) return &*row;
+    }
+    return nullptr;
+  }
+
+  Result<void> take(const Attributes& attributes, Place place) const {
+    const std::string_view where = place ? name(*place) : "program";
+    for (const Attribute& a : attributes.all()) {
+      const Honoured* row = find(a.key, place);
+      if (!row) {
+        return unsupported(fmt::format("{} of {}: the attribute (written by pass {}) is honoured by no template of the {} family", a.key,
+                                       where, a.writer, loop));
+      }
+      if (!row->take(a.value, config)) {
+        return unsupported(fmt::format("{} of {}: the {} family does not do `{}` (written by pass {})", a.key, where, loop, print(a.value),
+                                       a.writer));
+      }
+    }
+    return {};
+  }
+};
+
+// What follows from other fields must say the same as the program.
+Result<void> finish_sync(const Program& program, Plan& plan) {
+  const SyncLayout layout = sync_layout(plan.config);
+  plan.smem_bytes = layout.bytes;
+  plan.threads = threads_of(plan.config);
+  const auto agrees = [&](std::string_view key, std::int64_t value) {
+    const Attribute* a = program.attributes.find(key);
+    return a && std::get<std::int64_t>(a->value) == value;
+  };
+  if (!agrees("smem_bytes", layout.bytes)) return internal("smem_bytes of the program differs from the template's");
+  if (!agrees("rows_per_warp", rows_per_warp(plan.config))) return internal("rows_per_warp of the program differs from the template's");
+  return {};
+}
+
+}  // namespace
+
+Result<void> select_template(Program& program, Plan& plan) {
+  const Attribute* family = program.attributes.find("family");
+  if (!family) return internal("the program has no family");
+  const bool sync = is(family->value, name(Family::Sync));
+  const auto element = element_of(name(plan.spec.dtype));
+  if (!element) return unsupported(fmt::format("dtype: {} is computed by no template", name(plan.spec.dtype)));
+  plan.config = KernelConfig{};
+  plan.config.element = *element;
+  const Matcher matcher{name(sync ? Family::Sync : Family::Host), sync ? std::span<const Honoured>(kSync) : kHost, plan.config};
+  FLASHJIT_TRY(matcher.take(program.attributes, {}));
+  FLASHJIT_TRY(for_each(program.body, [&](Statement& s) { return matcher.take(s.attributes, s.kind); }));
+  return sync ? finish_sync(program, plan) : Result<void>();
+}
+
+}  // namespace flashjit
