@@ -1,0 +1,231 @@
+// Target x dtype x head dim x mask x score through NVRTC: every default schedule compiles, spills nothing, uses the shared
+// memory that was predicted, and fits its target as often as it says it does.
+//
+//   compile_check                  a spread-out sample
+//   compile_check --all            every combination (takes long)
+//   compile_check --count N --jobs N --json --only TEXT
+//
+// Exit code: 0 good, 1 something is wrong, 2 wrong usage, 77 there is no NVRTC here.
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "compiler/target.h"
+#include "fmt/format.h"
+#include "runtime/compile.h"
+#include "runtime/nvrtc_log.h"
+
+namespace flashjit {
+namespace {
+
+constexpr int kSkipped = 77;
+
+struct Options {
+  int count = 40, jobs = 2;
+  bool all = false, json = false;
+  std::string only;
+};
+
+struct Row {
+  std::string spec;
+  std::string_view target;
+};
+
+struct Outcome {
+  Row row;
+  std::string problem, schedule;
+  double milliseconds = 0;
+  int registers = 0, spill_bytes = 0, smem_bytes = 0;
+  bool passed_over = false;  // the cost model's first choice spilled, and another schedule was taken
+};
+
+// Everything, in an order in which neighbours are alike.
+std::vector<Row> every_row() {
+  constexpr const char* kVariants[] = {
+      "",
+      " mask=\"causal\"",
+      " mask=\"causal & window(1024, 0)\" lse=ln",
+      " layout=packed mask=\"causal\" lse=log2 max_logit",
+      " layout=bhsd mask=\"causal\" score=\"softcap(50.0)\" sink",
+      " mask=\"document(doc)\" score=\"alibi\" lse=ln",
+      " score=\"bias(extra, bf16)\"",
+      " mask=\"(q + k) % 3 != 0\" bytes=2",
+  };
+  std::vector<Row> rows;
+  for (const Target& target : targets()) {
+    if (!target.gpu) continue;
+    for (const char* dtype : {"bf16", "fp16"}) {
+      for (const char* variant : kVariants) {
+        for (int d = 8; d <= 256; d += 8) rows.push_back({fmt::format("fwd {} d={} heads=32/8{}", dtype, d, variant), target.name});
+        rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name});
+        rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name});
+      }
+    }
+  }
+  return rows;
+}
+
+// The table that compile times are quoted for comes first; the rest is walked with a golden step, which spreads any number
+// of samples evenly over all axes.
+std::vector<Row> sample(int count) {
+  std::vector<Row> rows;
+  for (const char* target : {"sm_80", "sm_90a"}) {
+    for (const int d : {64, 128, 256}) {
+      for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(1024, 0)\""}) {
+        rows.push_back({fmt::format("fwd bf16 d={} heads=32/8{}", d, mask), target});
+      }
+    }
+  }
+  const std::vector<Row> all = every_row();
+  const auto step = static_cast<std::size_t>(static_cast<double>(all.size()) * 0.6180339887) | 1;
+  for (std::size_t i = 1; static_cast<int>(rows.size()) < count; ++i) rows.push_back(all[i * step % all.size()]);
+  rows.resize(static_cast<std::size_t>(count));
+  return rows;
+}
+
+std::string problem_of(const Compiled& compiled) {
+  const Facts& facts = compiled.facts;
+  const Plan& plan = compiled.plan;
+  const Target& target = plan.target;
+  if (facts.spill_bytes > 0) return fmt::format("spills {} bytes", facts.spill_bytes);
+  if (facts.smem_bytes != plan.smem_bytes) {
+    return fmt::format("uses {} bytes of shared memory, predicted were {}", facts.smem_bytes, plan.smem_bytes);
+  }
+  if (plan.smem_bytes > target.smem_per_block) {
+    return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes, target.smem_per_block);
+  }
+  const auto log = compiled.binary->facts.find("log");
+  for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
+    if (entry.static_smem_bytes > 0) return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
+    if (entry.stack_bytes > 0) return fmt::format("has a stack frame of {} bytes", entry.stack_bytes);
+  }
+  const int blocks = plan.schedule.blocks_per_sm.value_or(1);
+  const int registers = (facts.registers + 7) / 8 * 8 * facts.threads * blocks;
+  if (registers > target.registers_per_sm) {
+    return fmt::format("{} blocks of {} registers x {} threads do not fit an SM", blocks, facts.registers, facts.threads);
+  }
+  constexpr int kReservedPerBlock = 1024;
+  if (blocks * (plan.smem_bytes + kReservedPerBlock) > target.smem_per_sm) {
+    return fmt::format("{} blocks of {} bytes of shared memory do not fit an SM", blocks, plan.smem_bytes);
+  }
+  return {};
+}
+
+Outcome compile(const Row& row) {
+  Outcome outcome{.row = row};
+  const auto compiled = compile_spec(row.spec, row.target, "");
+  if (!compiled) {
+    outcome.problem = fmt::format("{}: {}", name(compiled.error().kind), compiled.error().message);
+    return outcome;
+  }
+  outcome.problem = problem_of(*compiled);
+  outcome.schedule = compiled->facts.schedule;
+  outcome.milliseconds = compiled->facts.compile_ms;
+  outcome.registers = compiled->facts.registers;
+  outcome.spill_bytes = compiled->facts.spill_bytes;
+  outcome.smem_bytes = compiled->facts.smem_bytes;
+  for (const std::string& note : compiled->facts.notes) {
+    if (note.find("passed over") != note.npos) outcome.passed_over = true;
+  }
+  return outcome;
+}
+
+void print_row(const Outcome& o) {
+  fmt::print("{:8} {:4} {:3} registers {:6} smem {:5.0f} ms  {}  [{}]{}{}\n", o.row.target, o.problem.empty() ? "ok" : "BAD",
+             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? "" : ": ", o.problem);
+  std::fflush(stdout);
+}
+
+void print_json(const Outcome& o) {
+  std::string spec;
+  for (const char c : o.row.spec) spec += c == '"' ? "\\\"" : std::string(1, c);
+  fmt::print("{{\"spec\": \"{}\", \"target\": \"{}\", \"schedule\": \"{}\", \"ok\": {}, \"problem\": \"{}\", \"registers\": {}, "
+             "\"spill_bytes\": {}, \"smem_bytes\": {}, \"compile_ms\": {:.1f}, \"passed_over\": {}}}\n",
+             spec, o.row.target, o.schedule, o.problem.empty(), o.problem, o.registers, o.spill_bytes, o.smem_bytes,
+             o.milliseconds, o.passed_over);
+  std::fflush(stdout);
+}
+
+int finish(const std::vector<Outcome>& outcomes, bool json) {
+  std::vector<double> times;
+  int bad = 0, passed_over = 0, most_registers = 0;
+  const Outcome* slowest = nullptr;
+  for (const Outcome& o : outcomes) {
+    times.push_back(o.milliseconds);
+    bad += !o.problem.empty();
+    passed_over += o.passed_over;
+    most_registers = std::max(most_registers, o.registers);
+    if (!slowest || o.milliseconds > slowest->milliseconds) slowest = &o;
+  }
+  if (outcomes.empty()) return 0;
+  std::sort(times.begin(), times.end());
+  if (!json) {
+    fmt::print("{} kernels, {} bad, {} where the first choice spilled; compile median {:.0f} ms, worst {:.0f} ms ({} {}); at most {} "
+               "registers\n",
+               outcomes.size(), bad, passed_over, times[times.size() / 2], times.back(), slowest->row.target, slowest->row.spec,
+               most_registers);
+  }
+  return bad == 0 ? 0 : 1;
+}
+
+bool parse_options(int argc, char** argv, Options& options) {
+  const auto number = [](std::string_view text, int& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() && value > 0;
+  };
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--all") options.all = true;
+    else if (flag == "--json") options.json = true;
+    else if (i + 1 < argc && flag == "--only") options.only = argv[++i];
+    else if (i + 1 < argc && flag == "--count" && number(argv[i + 1], options.count)) ++i;
+    else if (i + 1 < argc && flag == "--jobs" && number(argv[i + 1], options.jobs)) ++i;
+    else return false;
+  }
+  return true;
+}
+
+int run(const Options& options) {
+  if (auto nvrtc = Nvrtc::open(""); !nvrtc) {
+    fmt::print(stderr, "skipped: {}\n", nvrtc.error().message);
+    return kSkipped;
+  }
+  std::vector<Row> rows = options.all ? every_row() : sample(options.count);
+  std::erase_if(rows, [&](const Row& row) {
+    return (std::string(row.target) + " " + row.spec).find(options.only) == std::string::npos;
+  });
+  std::vector<Outcome> outcomes(rows.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex printing;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < rows.size();) {
+      outcomes[i] = compile(rows[i]);
+      const std::lock_guard lock(printing);
+      if (options.json) print_json(outcomes[i]);
+      else print_row(outcomes[i]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < options.jobs; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return finish(outcomes, options.json);
+}
+
+}  // namespace
+}  // namespace flashjit
+
+int main(int argc, char** argv) {
+  flashjit::Options options;
+  if (!flashjit::parse_options(argc, argv, options)) {
+    fmt::print(stderr, "usage: compile_check [--all] [--count N] [--only TEXT] [--jobs N] [--json]\n");
+    return 2;
+  }
+  return flashjit::run(options);
+}
