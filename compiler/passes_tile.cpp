@@ -68,7 +68,7 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
 Result<Program> choose_softmax(Program p, const PassContext& context) {
   constexpr std::string_view kPass = "choose_softmax";
   // A score function or a scale that turns maxima into minima needs the scaled score itself.
-  const bool folded = !context.spec.score && context.spec.effective_scale() > 0;
+  const bool folded = context.spec.score.get() == nullptr && context.spec.effective_scale() > 0;
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
     if (s.kind != Kind::Softmax) return {};
     // The reference of a row moves only when its maximum has risen by 2^8: most tiles leave O alone. The host moves it with every tile.

@@ -149,7 +149,7 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
 
 // Parameters of expressions that were built in C++ count as declared.
 Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
-  if (!expr) return {};
+  if (expr.get() == nullptr) return {};
   for (const Param& param : params_of(expr)) {
     const auto same_name = std::find_if(declared.begin(), declared.end(), [&](const Param& p) { return p.name == param.name; });
     if (same_name == declared.end()) {
@@ -165,7 +165,7 @@ Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
 // The expression a text stands for; an expression that is there already must agree with it. Errors name the field.
 Result<Expr> resolve(std::string_view field, const Expr& given, std::string& text, std::vector<Param>& params,
                      const AttentionSpec& spec) {
-  if (!given && text.empty()) return Expr();
+  if (given.get() == nullptr && text.empty()) return Expr();
   if (text.empty()) text = print(given);
   const auto forbidden = std::find_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c >= 0x7f || c == '"'; });
   if (forbidden != text.end()) {
@@ -186,7 +186,7 @@ Result<Expr> resolve(std::string_view field, const Expr& given, std::string& tex
 }
 
 Result<void> check_expression_ranges(std::string_view field, const Expr& expr, const AttentionSpec& spec) {
-  if (!expr) return {};
+  if (expr.get() == nullptr) return {};
   const auto ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
   if (auto checked = check_ranges(expr, ranges); !checked) {
     Error error = checked.error();

@@ -95,7 +95,7 @@ Row count_tiles(std::int64_t begin, std::int64_t end, std::int64_t full_begin, s
 
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv) {
   Work work;
-  work.exact = !spec.mask || params_of(spec.mask).empty();
+  work.exact = spec.mask.get() == nullptr || params_of(spec.mask).empty();
   if (shape.q_len < 1 || shape.k_len < 1) return work;
   SampleEnvironment sample(spec, shape);
   const std::int64_t query_tiles = (shape.q_len + tile_q - 1) / tile_q;
