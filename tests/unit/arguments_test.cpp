@@ -120,9 +120,9 @@ TEST(Arguments, NothingToDoIsNoError) {
 }
 
 TEST(Arguments, ScalarsAndTensorsOfMasks) {
-  const std::string spec = kSpec + " params=\"bias: fp32[3], cap: fp32, left: i32\" mask=\"k >= q - left\" score=\"s * cap + bias[h, q, k]\"";
+  const std::string spec = kSpec + " params=\"pos: fp32[3], cap: fp32, left: i32\" mask=\"k >= q - left\" score=\"s * cap + pos[h, q, k]\"";
   Arguments a = dense();
-  a.params["bias"] = {address(0x70000), "fp32", {4, kQ, kK}, {0, kK, 1}};
+  a.params["pos"] = {address(0x70000), "fp32", {4, kQ, kK}, {0, kK, 1}};
   a.scalars["cap"] = 0.5;
   a.scalars["left"] = -3;
   const Plan gpu = plan_of(spec), host = plan_of(spec, false);
@@ -238,24 +238,24 @@ TEST(Arguments, RefusedPacked) {
 }
 
 TEST(Arguments, RefusedParameters) {
-  const char* spec = " params=\"bias: fp32[3], cap: fp32\" score=\"s * cap + bias[h, q, k]\"";
+  const char* spec = " params=\"pos: fp32[3], cap: fp32\" score=\"s * cap + pos[h, q, k]\"";
   const auto base = [] {
     Arguments a = dense();
-    a.params["bias"] = {address(0x70000), "fp32", {4, kQ, kK}, {}};
+    a.params["pos"] = {address(0x70000), "fp32", {4, kQ, kK}, {}};
     a.scalars["cap"] = 2;
     return a;
   };
   expect_refused({
-      {"missing tensor", spec, [](Arguments& a) { a.params.clear(); }, "params.bias: missing"},
+      {"missing tensor", spec, [](Arguments& a) { a.params.clear(); }, "params.pos: missing"},
       {"missing scalar", spec, [](Arguments& a) { a.scalars.clear(); }, "scalars.cap: missing"},
-      {"unknown", spec, [](Arguments& a) { a.scalars["gap"] = 1; }, "params.gap: the spec has no parameter of this name; it has bias, cap"},
-      {"twice", spec, [](Arguments& a) { a.params["cap"] = a.params["bias"]; }, "params.cap: "},
-      {"kind", spec, [](Arguments& a) { a.scalars["bias"] = 1; a.params.clear(); }, "scalars.bias: the spec declares a tensor"},
-      {"dtype", spec, [](Arguments& a) { a.params["bias"].dtype = "bf16"; }, "params.bias.dtype: 'bf16', must be fp32"},
-      {"rank", spec, [](Arguments& a) { a.params["bias"].shape = {4, kQ}; }, "params.bias.shape: 2 dimensions, must have 3"},
-      {"too small", spec, [](Arguments& a) { a.params["bias"].shape = {4, kQ, kK - 1}; }, "params.bias: index 2 (`k`) runs from 0 to 8 at these sizes (b=2, q_len=5, k_len=9), the tensor has 8"},
-      {"heads", spec, [](Arguments& a) { a.params["bias"].shape = {3, kQ, kK}; }, "params.bias: index 0 (`h`) runs from 0 to 3"},
-      {"null", spec, [](Arguments& a) { a.params["bias"].data = nullptr; }, "params.bias.data: null"},
+      {"unknown", spec, [](Arguments& a) { a.scalars["gap"] = 1; }, "params.gap: the spec has no parameter of this name; it has pos, cap"},
+      {"twice", spec, [](Arguments& a) { a.params["cap"] = a.params["pos"]; }, "params.cap: "},
+      {"kind", spec, [](Arguments& a) { a.scalars["pos"] = 1; a.params.clear(); }, "scalars.pos: the spec declares a tensor"},
+      {"dtype", spec, [](Arguments& a) { a.params["pos"].dtype = "bf16"; }, "params.pos.dtype: 'bf16', must be fp32"},
+      {"rank", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ}; }, "params.pos.shape: 2 dimensions, must have 3"},
+      {"too small", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ, kK - 1}; }, "params.pos: index 2 (`k`) runs from 0 to 8 at these sizes (b=2, q_len=5, k_len=9), the tensor has 8"},
+      {"heads", spec, [](Arguments& a) { a.params["pos"].shape = {3, kQ, kK}; }, "params.pos: index 0 (`h`) runs from 0 to 3"},
+      {"null", spec, [](Arguments& a) { a.params["pos"].data = nullptr; }, "params.pos.data: null"},
       {"many unknown", "", [](Arguments& a) { for (int i = 0; i < 40; ++i) a.scalars["x" + std::to_string(i)] = i; }, "the spec has no parameter of this name; it has "},
   }, base);
 }

@@ -69,8 +69,8 @@ class LaunchTest : public testing::Test {
     gpu.driver = std::make_shared<Driver>(recording_driver());
     gpu.context = kContext;
     Compiled compiled;
-    auto spec = parse_spec("fwd bf16 d=64 heads=4/2 lse=ln params=\"bias: fp32[3], cap: fp32\" mask=\"causal\" "
-                           "score=\"s * cap + bias[h, q, k]\"");
+    auto spec = parse_spec("fwd bf16 d=64 heads=4/2 lse=ln params=\"pos: fp32[3], cap: fp32\" mask=\"causal\" "
+                           "score=\"s * cap + pos[h, q, k]\"");
     ASSERT_TRUE(spec) << spec.error().message;
     compiled.plan.spec = *spec;
     compiled.plan.target.gpu = true;
@@ -89,7 +89,7 @@ class LaunchTest : public testing::Test {
     arguments.v = {data(0x3000), "bf16", {3, 200, 2, 64}, {}};
     arguments.o = {data(0x4000), "bf16", {3, 130, 4, 64}, {}};
     arguments.lse = {data(0x5000), "fp32", {3, 4, 130}, {}};
-    arguments.params["bias"] = {data(0x6000), "fp32", {4, 130, 200}, {}};
+    arguments.params["pos"] = {data(0x6000), "fp32", {4, 130, 200}, {}};
     arguments.scalars["cap"] = 1.5;
   }
   static void* data(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
