@@ -1,0 +1,206 @@
+"""flashjit compile, explain and cache."""
+
+import glob
+import json
+import os
+import resource
+
+import harness
+from harness import flashjit, need, read, refused, scratch, write
+
+SPEC = 'fwd bf16 d=64 heads=4/2 mask="causal"'
+FIELDS = {"spec", "target", "schedule", "ok", "error", "source", "compile_ms", "registers", "spill_bytes", "smem_bytes", "cubin_bytes", "family", "key"}
+
+
+def test_json_fields():
+    need("nvrtc")
+    lines = flashjit("compile", SPEC, "fwd fp16 d=128 heads=2", "--arch", "sm_80,sm_90a", "--json").lines()
+    assert [line["target"] for line in lines] == ["sm_80", "sm_90a"] * 2, lines
+    for line in lines:
+        assert FIELDS <= set(line), FIELDS - set(line)
+        assert line["ok"] and line["error"] is None and line["source"] == "compiled" and line["family"] == "sync"
+        assert line["registers"] > 0 and line["smem_bytes"] > 0 and line["cubin_bytes"] > 0 and line["compile_ms"] > 0
+        assert line["spill_bytes"] == 0, line
+    assert len({line["key"] for line in lines}) == 4, "keys must differ"
+
+
+def test_second_time_from_disk():
+    need("nvrtc")
+    first = flashjit("compile", SPEC, "--arch", "sm_80", "--json").line()
+    second = flashjit("compile", SPEC, "--arch", "sm_80", "--json").line()
+    assert first["source"] == "compiled" and second["source"] == "disk", (first, second)
+    assert first["key"] == second["key"] and first["registers"] == second["registers"]
+    assert flashjit("compile", SPEC, "--arch", "sm_80", "--json", "--no-cache").line()["source"] == "compiled"
+
+
+def test_pinned_schedule_is_kept():
+    need("nvrtc")
+    line = flashjit("compile", SPEC, "--arch", "sm_80", "--schedule", "tile_q=64,tile_kv=32,warps=4", "--json").line()
+    for pin in ["tile_q=64", "tile_kv=32", "warps=4"]:
+        assert pin in line["schedule"], line["schedule"]
+
+
+def test_emit_and_out():
+    need("nvrtc")
+    out = scratch("kernels")
+    line = flashjit("compile", SPEC, "--arch", "sm_80", "--emit", "spec,ir,cuda,ptx,cubin,facts", "--out", out, "--json").line()
+    folder = line["folder"]
+    for name in ["spec.txt", "program.txt", "config.gen.cuh", "variant.gen.cuh", "entry.cu", "kernel.ptx", "kernel.cubin", "facts.json"]:
+        assert read(os.path.join(folder, name)), f"{name} is empty"
+    assert read(os.path.join(folder, "kernel.cubin"))[:4] == b"\x7fELF"
+    assert len(read(os.path.join(folder, "kernel.cubin"))) == line["cubin_bytes"]
+    assert json.loads(read(os.path.join(folder, "facts.json")))["key"] == line["key"]
+    # The spec that is written is the spec that was asked for.
+    spec = read(os.path.join(folder, "spec.txt")).decode().strip()
+    assert flashjit("compile", spec, "--arch", "sm_80", "--json").line()["key"] == line["key"]
+
+
+def test_emit_text_without_out():
+    need("nvrtc")
+    line = flashjit("compile", SPEC, "--arch", "sm_80", "--emit", "cuda", "--json").line()
+    assert "flashjit_forward" in line["files"]["entry.cu"]
+    refused("compile", SPEC, "--arch", "sm_80", "--emit", "cubin", "--json", kind="invalid", says="--out")
+
+
+def test_dump_after():
+    need("nvrtc")
+    dumps = flashjit("compile", SPEC, "--arch", "sm_80", "--dump-after", "all", "--json").line()["dumps"]
+    assert len(dumps) >= 3 and all(dumps.values()), dumps.keys()
+    last = list(dumps)[-1]
+    assert list(flashjit("compile", SPEC, "--arch", "sm_80", "--dump-after", last, "--json").line()["dumps"]) == [last]
+    refused("compile", SPEC, "--arch", "sm_80", "--dump-after", "nonsense", "--json", kind="invalid", says=["nonsense", last])
+
+
+def test_user_text_never_reaches_source():
+    need("nvrtc")
+    line = flashjit("compile", 'fwd bf16 d=64 heads=4 params="zzqqy: fp32" score="s * zzqqy"', "--arch", "sm_80", "--emit", "cuda", "--json").line()
+    for name, text in line["files"].items():
+        code = "\n".join(row for row in text.splitlines() if not row.lstrip().startswith("//"))
+        assert "zzqqy" not in code, f"{name} has the user's name in code"
+
+
+def test_host_target():
+    need("host")
+    line = flashjit("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--emit", "llvm,ir", "--json").line()
+    assert "define" in line["files"]["kernel.ll"] and line["family"] == "host"
+    refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--emit", "ptx", "--json", kind="invalid", says="ptx")
+
+
+def test_unknown_targets():
+    for arch in ["sm_75", "sm_9000", "", "SM_80", "x86-64-v9", "sm_80;rm", "a" * 5000]:
+        refused("explain", SPEC, "--arch", arch, "--json", kind=None, says="sm_80", code=2 if arch == "" else 1)
+        if arch:
+            refused("compile", SPEC, "--arch", arch, "--json", says="sm_80")
+
+
+def test_one_bad_of_several():
+    need("nvrtc")
+    lines = flashjit("compile", SPEC, "--arch", "sm_80,sm_1", "--json", expect=1).lines()
+    assert [line["ok"] for line in lines] == [True, False], lines
+
+
+def test_bad_schedules():
+    for schedule in ["tile_q=63", "tile_q=0", "tile_q=99999999999", "nonsense=1", "tile_q", "tile_q=64,tile_q=128", "tile_q=-64", ",", "warps=3"]:
+        refused("explain", SPEC, "--arch", "sm_80", "--schedule", schedule, "--json", says=schedule.split("=")[0] if "=" in schedule else [])
+
+
+def test_no_nvrtc():
+    env = {"FLASHJIT_NVRTC": "/nonexistent"}
+    refused("compile", SPEC, "--arch", "sm_80", "--json", "--no-cache", env=env, kind="not_found", says=["FLASHJIT_NVRTC", "/nonexistent"])
+    assert flashjit("doctor", "--json", env=env).line()["nvrtc"]["found"] is False
+    flashjit("explain", SPEC, "--arch", "sm_80", env=env)
+
+
+def test_not_a_library():
+    path = write("libnvrtc.so", b"this is no library")
+    refused("compile", SPEC, "--arch", "sm_80", "--json", "--no-cache", env={"FLASHJIT_NVRTC": path}, says=path)
+
+
+def test_jit_off():
+    need("nvrtc")
+    refused("compile", SPEC, "--arch", "sm_80", "--json", env={"FLASHJIT_JIT": "off"}, kind="not_found", says="flashjit compile")
+    flashjit("compile", SPEC, "--arch", "sm_80")
+    assert flashjit("compile", SPEC, "--arch", "sm_80", "--json", env={"FLASHJIT_JIT": "off"}).line()["source"] == "disk"
+
+
+def test_no_home():
+    need("nvrtc")
+    env = {"HOME": None, "FLASHJIT_CACHE_DIR": None, "XDG_CACHE_HOME": None}
+    run = flashjit("compile", SPEC, "--arch", "sm_80", "--json", env=env)
+    assert run.line()["ok"] and "note:" in run.err, str(run)
+    assert flashjit("doctor", "--json", env=env).line()["store"]["found"] is False
+    refused("cache", "stat", "--json", env=env, kind="not_found", says="FLASHJIT_CACHE_DIR")
+
+
+def limit_files(size):
+    # A limit on file sizes stands in for a full disk: write() fails half-way in the same manner.
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_full_disk():
+    need("nvrtc")
+    out = scratch("kernels")
+    run = refused("compile", SPEC, "--arch", "sm_80", "--out", out, "--json", "--no-cache", kind="io", preexec_fn=limit_files(2000), restore_signals=False)
+    assert "cannot be written" in run.err, str(run)
+    left = [path for path in glob.glob(out + "/**/*", recursive=True) if path.endswith(".part")]
+    assert not left, left
+
+
+def test_full_disk_under_the_store():
+    need("nvrtc")
+    run = flashjit("compile", SPEC, "--arch", "sm_80", "--json", preexec_fn=limit_files(1000), restore_signals=False)
+    assert run.line()["ok"] and "note:" in run.err, str(run)
+
+
+def test_unwritable_out():
+    need("nvrtc")
+    blocker = write("blocker", b"a file where a folder has to be")
+    refused("compile", SPEC, "--arch", "sm_80", "--out", os.path.join(blocker, "x"), "--json", kind="io", says="blocker")
+
+
+def test_cache_commands():
+    need("nvrtc")
+    flashjit("compile", SPEC, "fwd fp16 d=64 heads=2", "--arch", "sm_80")
+    assert flashjit("cache", "stat", "--json").line()["entries"] == 2
+    listing = flashjit("cache", "ls", "--json").lines()
+    assert {line["target"] for line in listing} == {"sm_80"} and all(line["sound"] for line in listing), listing
+    assert flashjit("cache", "verify", "--json").line()["entries"] == 2
+    entry = next(path for path in glob.glob(scratch("store") + "/**/*", recursive=True) if os.path.isfile(path) and os.path.getsize(path) > 5000)
+    data = bytearray(read(entry))
+    data[len(data) // 2] ^= 1
+    with open(entry, "wb") as file:
+        file.write(data)
+    refused("cache", "verify", "--json", kind="io", says="damaged")
+    assert flashjit("cache", "verify", "--json").line()["entries"] == 1, "the damaged entry should be gone"
+    flashjit("cache", "clear")
+    assert flashjit("cache", "stat", "--json").line()["entries"] == 0
+
+
+def test_explain():
+    run = flashjit("explain", 'fwd bf16 d=128 heads=32/8 mask="causal"', "--arch", "sm_90a", "--shape", "b=1,q=4096,k=4096", "--json")
+    line = run.line()
+    roofline = line["roofline"]
+    # By hand: K and V of 8 heads of 128 in 2 bytes; half of the scores (and the diagonal) are visible.
+    assert roofline["kv_cache_bytes_per_token"] == 2 * 8 * 128 * 2
+    assert abs(roofline["visible"] - 4097 / 8192) < 0.01
+    assert abs(roofline["flops"] / (4 * 128 * 32 * 4096 * 4096 * roofline["visible"]) - 1) < 0.01
+    assert abs(roofline["fused_bytes"] - 4096 * 128 * 2 * (32 + 8 + 8 + 32)) <= 0.02 * roofline["fused_bytes"]
+    assert roofline["textbook_bytes"] > 10 * roofline["fused_bytes"]
+    tiles = line["tiles"]
+    assert tiles["empty"] > 0 and tiles["mixed"] > 0 and tiles["full"] > 0
+    assert tiles["map"][0][-1] == "." and tiles["map"][-1][0] == "#", tiles["map"]
+    assert line["candidates"] and line["candidates"][0]["why_illegal"] is None
+    text = flashjit("explain", SPEC, "--arch", "sm_80,sm_90a,x86-64-v3").out
+    for word in ["schedule", "memory traffic", "KV cache", "balance", "candidates", "tiles"]:
+        assert word in text, f"explain does not mention {word}"
+
+
+def test_explain_sizes():
+    for shape in ["q=0", "q=1,k=0", "b=0,q=5", "q=2147483647,k=2147483647", "b=1,q=1,k=1000000"]:
+        flashjit("explain", SPEC, "--arch", "sm_80", "--shape", shape, "--json")
+    for shape in ["q=-1", "q=2147483648", "q=4096,k", "x=1", "q=1+2", "q=1,q=2", "b=1+1,q=1", "q=99999999999999999999", "q=1e3", "="]:
+        refused("explain", SPEC, "--arch", "sm_80", "--shape", shape, "--json", kind="invalid", says="--shape")
+
+
+if __name__ == "__main__":
+    harness.main(globals())

@@ -1,0 +1,190 @@
+"""flashjit run and bench, .npy files among them."""
+
+import math
+import os
+import resource
+import struct
+
+import harness
+from harness import flashjit, need, read, refused, scratch, write
+
+HOST = ["--target", "host"]
+
+
+def npy(shape, data=None, descr="<f4", fortran=False, version=1, header=None, size=None):
+    """A .npy file as bytes, sound unless told otherwise."""
+    count = math.prod(shape)
+    if data is None:
+        data = struct.pack(f"<{count}f", *[(i % 7) * 0.25 - 0.75 for i in range(count)]) if descr == "<f4" else bytes(count * int(descr[2]))
+    if header is None:
+        inner = ", ".join(str(n) for n in shape) + ("," if len(shape) == 1 else "")
+        header = f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({inner}), }}"
+    header = header.encode() if isinstance(header, str) else header
+    length = len(header) if size is None else size
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", length) + header + data
+
+
+def parse(data):
+    """Shape and float32 values of a .npy file that the command wrote."""
+    assert data[:8] == b"\x93NUMPY\x01\x00"
+    length = struct.unpack("<H", data[8:10])[0]
+    assert (10 + length) % 64 == 0, "data is not aligned"
+    header = eval(data[10:10 + length], {"__builtins__": {}})
+    assert header["descr"] == "<f4" and header["fortran_order"] is False, header
+    values = struct.unpack(f"<{math.prod(header['shape'])}f", data[10 + length:])
+    return header["shape"], values
+
+
+def test_check_on_host():
+    need("host")
+    for spec, shape in [('fwd bf16 d=64 heads=4/2 mask="causal"', "b=2,q=100,k=130"), ("fwd fp32 d=40 heads=2 lse=ln max_logit", "q=33"),
+                        ('fwd fp16 d=64 heads=2 layout=packed mask="causal"', "q=100+37+0,k=100+64+9"), ("fwd fp32 d=64 heads=2", "b=2,q=5,k=0"),
+                        ('fwd bf16 d=64 heads=4 layout=bhsd sink mask="window(16, 0)" score="softcap(20)"', "b=1,q=70"),
+                        ('fwd fp32 d=64 heads=2 params="doc: i32[2]" mask="doc[b, q] == doc[b, k]"', "b=2,q=64"),
+                        ("fwd fp32 d=64 heads=2", "b=0,q=5"), ("fwd fp32 d=64 heads=2", "q=0,k=7")]:
+        line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
+        assert line["ok"] and line["ms"] >= 0 and line["rel_err"] <= line["ref_err"], line
+        assert {"max_abs_err", "rel_err", "ref_err"} <= set(line)
+
+
+def test_check_on_gpu():
+    need("gpu")
+    line = flashjit("run", 'fwd bf16 d=128 heads=32/8 mask="causal"', "--shape", "q=1000", "--target", "gpu", "--check", "--json").line()
+    assert line["ok"] and line["target"].startswith("sm_")
+
+
+def test_auto_falls_back_to_host():
+    need("host")
+    if harness.has("gpu"):
+        raise harness.Skip("there is a GPU here")
+    assert flashjit("run", "fwd fp32 d=64 heads=1", "--shape", "q=8", "--json").line()["target"].startswith("x86")
+
+
+def test_no_gpu_is_a_message():
+    if harness.has("gpu"):
+        raise harness.Skip("there is a GPU here")
+    refused("run", "fwd fp16 d=64 heads=1", "--shape", "q=8", "--target", "gpu", "--json", kind="not_found", says="driver")
+
+
+def test_files_in_and_out():
+    need("host")
+    q, k, v = (write(name, npy((1, 3, 1, 8))) for name in ["q.npy", "k.npy", "v.npy"])
+    o, lse = scratch("o.npy"), scratch("lse.npy")
+    flashjit("run", "fwd fp32 d=8 heads=1 lse=ln", "--shape", "q=3", *HOST, "--q", q, "--k", k, "--v", v, "--o", o, "--lse", lse)
+    # The same by hand, in float64.
+    rows = [[(i * 8 + j) % 7 * 0.25 - 0.75 for j in range(8)] for i in range(3)]
+    shape, got = parse(read(o))
+    lse_shape, got_lse = parse(read(lse))
+    assert tuple(shape) == (1, 3, 1, 8) and tuple(lse_shape) == (1, 1, 3)
+    for i in range(3):
+        scores = [sum(a * b for a, b in zip(rows[i], row)) / math.sqrt(8) for row in rows]
+        weights = [math.exp(s) for s in scores]
+        for j in range(8):
+            want = sum(w * row[j] for w, row in zip(weights, rows)) / sum(weights)
+            assert abs(got[i * 8 + j] - want) < 1e-5, (i, j, got[i * 8 + j], want)
+        assert abs(got_lse[i] - math.log(sum(weights))) < 1e-5
+
+
+def test_bf16_files():
+    need("host")
+    spec = ["fwd bf16 d=16 heads=1", "--shape", "q=4", *HOST, "--json"]
+    for descr in ["<V2", "|V2", "<u2"]:
+        path = write("q.npy", npy((1, 4, 1, 16), descr=descr))
+        assert flashjit("run", *spec, "--q", path).line()["ok"]
+    o = scratch("o.npy")
+    flashjit("run", *spec, "--o", o)
+    assert b"'<V2'" in read(o)[:128]
+    assert flashjit("run", *spec, "--q", o).line()["ok"], "the command must read what it writes"
+
+
+def test_same_seed_same_result():
+    need("host")
+    results = []
+    for seed in ["7", "7", "8"]:
+        o = scratch(f"o{len(results)}.npy")
+        flashjit("run", "fwd fp32 d=64 heads=2", "--shape", "q=50", *HOST, "--seed", seed, "--o", o, env={"FLASHJIT_THREADS": str(1 + len(results))})
+        results.append(read(o))
+    assert results[0] == results[1] and results[1] != results[2]
+
+
+def test_hostile_npy():
+    need("host")
+    shape = (1, 4, 1, 16)
+    good = npy(shape)
+    bad = {
+        "empty": b"", "short magic": b"\x93NUM", "wrong magic": b"PK\x03\x04" + good[4:], "version 3": npy(shape, version=3)[:6] + b"\x03" + good[7:],
+        "header cut": good[:40], "data cut": good[:-1], "data too long": good + b"x", "header length": npy(shape, size=60000),
+        "huge header": npy(shape, version=2, size=0xffffffff), "big endian": npy(shape, descr=">f4"), "fortran": npy(shape, fortran=True),
+        "doubles": npy(shape, descr="<f8"), "objects": npy(shape, descr="|O8"), "text": npy(shape, descr="<U2"),
+        "other shape": npy((1, 4, 1, 8)), "other rank": npy((4, 16)), "negative": npy(shape, data=b"", header="{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }"),
+        "overflow": npy(shape, data=b"", header="{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4), }"),
+        "digits": npy(shape, data=b"", header="{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 100 + ",), }"),
+        "many dims": npy(shape, data=b"", header="{'descr': '<f4', 'fortran_order': False, 'shape': (" + "1," * 500 + "), }"),
+        "no shape": npy(shape, header="{'descr': '<f4', 'fortran_order': False}"), "code": npy(shape, header="__import__('os').system('true')"),
+        "not closed": npy(shape, header="{'descr': '<f4"), "binary header": npy(shape, header=bytes(range(128, 256))),
+    }
+    for name, data in bad.items():
+        path = write("bad.npy", data)
+        run = refused("run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--q", path, "--json", kind="invalid", says="bad.npy")
+        assert len(run.err) < 600, f"{name}: the message is too long\n{run}"
+    flashjit("run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--q", write("good.npy", good))
+
+
+def test_unreadable_npy():
+    need("host")
+    args = ["run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--json", "--q"]
+    refused(*args, scratch("absent.npy"), kind="not_found", says="absent.npy")
+    refused(*args, scratch("."), kind="invalid", says="regular file")
+    os.mkfifo(scratch("pipe"))
+    refused(*args, scratch("pipe"), kind="invalid", says="regular file")
+    refused(*args, "/dev/zero", kind="invalid", says="regular file")
+
+
+def test_params():
+    need("host")
+    spec = 'fwd fp32 d=16 heads=2 params="cap: fp32, bias: fp32[2]" score="s * cap + bias[q, k]"'
+    bias = write("bias.npy", npy((4, 4)))
+    line = flashjit("run", spec, "--shape", "q=4", *HOST, "--param", "cap=0.5", "--param", f"bias={bias}", "--check", "--json").line()
+    assert line["ok"]
+    for param, says in [("capp=1", "capp"), ("cap", "NAME"), ("=1", "NAME"), ("bias=1.5", "bias"), ("cap=absent.npy", "cap"), (f"bias={write('small.npy', npy((3, 4)))}", "bias")]:
+        refused("run", spec, "--shape", "q=4", *HOST, "--param", param, "--json", kind="invalid", says=says)
+
+
+def test_too_large_is_refused():
+    need("host")
+    refused("run", "fwd fp32 d=256 heads=64", "--shape", "b=1000000,q=2147483647", *HOST, "--json", kind="invalid", says="memory")
+    refused("run", "fwd fp32 d=64 heads=1 q_len<=16", "--shape", "q=17", *HOST, "--json", kind="invalid", says=["q", "17", "16"])
+
+
+def test_output_that_the_spec_lacks():
+    need("host")
+    refused("run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--lse", scratch("l.npy"), "--json", kind="invalid", says="lse=ln")
+
+
+def test_full_disk():
+    need("host")
+    o = scratch("o.npy")
+    refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=100", *HOST, "--o", o, "--json", kind="io", says="cannot be written",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)), restore_signals=False)
+    assert [name for name in os.listdir(harness.ARGS.scratch) if name.startswith("o.npy")] == [], "a part of the file is left"
+
+
+def test_bench():
+    need("host")
+    lines = flashjit("bench", "fwd fp32 d=64 heads=2", 'fwd fp32 d=64 heads=2 mask="causal"', "--shape", "q=128", *HOST,
+                     "--seconds", "0.05", "--json").lines()
+    assert len(lines) == 2
+    for line in lines:
+        assert 0 < line["us_p10"] <= line["us"] <= line["us_p90"] and line["tflops"] > 0 and line["tbs"] > 0, line
+
+
+def test_bench_against_naive():
+    need("host")
+    fused, naive = flashjit("bench", "fwd fp32 d=64 heads=2", "--shape", "q=256", *HOST, "--seconds", "0.05", "--against", "naive", "--json").lines()
+    assert fused["version"] == "fused" and naive["version"] == "naive"
+    assert naive["memory_bytes"] - fused["memory_bytes"] >= 2 * 256 * 256 * 4, "S must have been in memory"
+    assert naive["times_fused"] > 0 and naive["memory_times_fused"] > 1
+
+
+if __name__ == "__main__":
+    harness.main(globals())

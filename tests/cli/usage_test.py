@@ -1,0 +1,60 @@
+"""What every subcommand owes: help, exit codes, JSON, no crash on odd arguments."""
+
+import harness
+from harness import flashjit, refused
+
+SUBCOMMANDS = ["compile", "explain", "run", "bench", "doctor", "cache"]
+SPEC = 'fwd bf16 d=64 heads=4 mask="causal"'
+
+
+def test_version():
+    assert flashjit("--version").out.startswith("flashjit "), "no version"
+
+
+def test_help_has_examples():
+    assert "Exit codes" in flashjit("--help").out
+    for name in SUBCOMMANDS:
+        assert f"flashjit {name}" in flashjit(name, "--help").out, f"{name} --help has no example"
+
+
+def test_wrong_usage_is_two():
+    for args in [[], ["nothing"], ["compile"], ["compile", SPEC], ["compile", "--arch", "sm_80"], ["run", SPEC], ["cache"],
+                 ["compile", SPEC, "--arch", "sm_80", "--emit", "sass"], ["compile", SPEC, "--arch", "sm_80", "--jobs", "0"],
+                 ["bench", SPEC, "--shape", "q=1", "--against", "torch"], ["doctor", "--jsonn"], ["run", SPEC, "--shape", "q=1", "--seed", "x"],
+                 ["run", SPEC, "--shape", "q=1", "--device", "-1"], ["bench", SPEC, "--shape", "q=1", "--seconds", "nan"]]:
+        refused(*args, code=2)
+
+
+def test_bad_specs():
+    for spec, says in [("fwd bf16 d=264 heads=1", ["d", "264", "256"]), ("fwd bf16 d=63 heads=1", ["d", "63"]), ("", []), ("fwd", ["d"]),
+                       ("fwd bf16 d=64 heads=3/2", ["heads"]), ("fwd bf16 d=64 heads=4 colour=red", ["colour"]),
+                       ('fwd bf16 d=64 heads=4 mask="q <"', ["^"]), ("fwd bf16 d=64 heads=4 " * 2000, []),
+                       ('fwd bf16 d=64 heads=4 mask="' + "(" * 3000 + '"', []), ("fwd bf16 d=99999999999999999999 heads=1", ["d"])]:
+        for command in [["explain", spec, "--arch", "sm_80"], ["run", spec, "--shape", "q=16"], ["bench", spec, "--shape", "q=16"],
+                        ["compile", spec, "--arch", "sm_80"]]:
+            refused(*command, "--json", says=[] if command[0] in ("run", "bench") and not harness.has("host") else says)
+
+
+def test_later_features_are_unsupported():
+    for spec, field in [("fwd bf16 d=64 heads=4 layout=paged(16)", "layout"), ("bwd bf16 d=64 heads=4", "bwd"),
+                        ("fwd e4m3 d=64 heads=4", "e4m3"), ("fwd bf16 d=64 heads=4 dropout=0.1", "dropout")]:
+        refused("compile", spec, "--arch", "sm_90a", "--json", kind="unsupported", says=field)
+
+
+def test_not_utf8():
+    refused("explain", b"fwd bf16 d=64 heads=4 mask=\"\xff\xfe\"", "--arch", "sm_80", "--json")
+
+
+def test_closed_output_is_an_error():
+    with open("/dev/full", "wb") as full:
+        run = flashjit("doctor", "--json", stdout=full, expect=1)
+    assert "standard output" in run.err, str(run)
+
+
+def test_bad_environment():
+    for name, value in [("FLASHJIT_THREADS", "many"), ("FLASHJIT_JIT", "perhaps")]:
+        refused("compile", SPEC, "--arch", "sm_80", "--json", env={name: value}, kind="invalid", says=name)
+
+
+if __name__ == "__main__":
+    harness.main(globals())

@@ -1,0 +1,100 @@
+"""What the tree promises about itself: the direction of dependencies, purity of the compiler, sound scripts."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+import harness
+from harness import source
+
+ORDER = ["templates", "compiler", "codegen", "runtime", "autotune", "tools"]
+# The command checks results with the tests' reference.
+EXTRA = {"tools": {"tests/reference/", "flashjit/"}, "runtime": {"flashjit/"}, "autotune": {"flashjit/"}}
+# The compiler is a pure function: no files, clock, environment, threads; templates are compiled by NVRTC without any header.
+IMPURE = {"filesystem", "fstream", "chrono", "thread", "mutex", "atomic", "random", "iostream", "cstdlib", "cstdio", "ctime", "unistd.h", "dlfcn.h"}
+
+
+def files(*endings):
+    for folder in ORDER + ["tests"]:
+        for place, _, names in os.walk(source(folder)):
+            for name in sorted(names):
+                if name.endswith(endings):
+                    path = os.path.join(place, name)
+                    with open(path, encoding="utf-8") as file:
+                        yield os.path.relpath(path, source()), folder, file.read()
+
+
+def includes(text):
+    return re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.M)
+
+
+def report(problems):
+    assert not problems, "\n".join(problems)
+
+
+def test_direction_of_includes():
+    problems = []
+    for path, folder, text in files(".h", ".hpp", ".cpp", ".cuh"):
+        for kind, name in includes(text):
+            if ".." in name.split("/"):
+                problems.append(f'{path} includes "{name}": name headers from the root, folder/file.h')
+            other = name.split("/")[0]
+            if folder == "tests" or kind == "<" or any(name.startswith(extra) for extra in EXTRA.get(folder, ())):
+                continue
+            if other in ORDER and ORDER.index(other) > ORDER.index(folder):
+                problems.append(f'{path} includes "{name}": {folder} may not use {other}')
+            if other == "tests":
+                problems.append(f'{path} includes "{name}": only tests use tests')
+    report(problems)
+
+
+def test_templates_need_no_header():
+    report([f"{path} includes <{name}>" for path, folder, text in files(".h", ".cuh") if folder == "templates"
+            for kind, name in includes(text) if kind == "<" or not (name.startswith("templates/") or name.endswith(".gen.cuh"))])
+
+
+def test_compiler_is_pure():
+    report([f"{path} includes <{name}>: the compiler has no files, clock, threads or environment" for path, folder, text in files(".h", ".cpp")
+            if folder == "compiler" for kind, name in includes(text) if name in IMPURE])
+
+
+def test_llvm_only_in_host_backend():
+    report([f"{path} includes {name}" for path, folder, text in files(".h", ".cpp") for kind, name in includes(text)
+            if name.startswith("llvm") and not (os.path.basename(path).startswith("host_") and folder in ("codegen", "tests"))])
+
+
+def test_environment_is_read_in_one_place():
+    allowed = {"runtime/environment.cpp", "tools/cmd_doctor.cpp"}
+    report([f"{path} reads the environment" for path, folder, text in files(".h", ".cpp") if folder != "tests" and path not in allowed
+            and re.search(r"\b(secure_)?getenv\s*\(", text)])
+
+
+def test_nothing_unfinished():
+    words = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+    report([f"{path}: {words.search(text).group(0)}" for path, _, text in files(".h", ".hpp", ".cpp", ".cuh", ".py", ".txt", ".cmake", ".md") if words.search(text)])
+
+
+def test_readmes_are_short():
+    for folder in ORDER[1:] + ["tests"]:
+        path = source(folder, "README.md")
+        assert os.path.exists(path), f"{folder} has no README.md"
+        with open(path, encoding="utf-8") as file:
+            assert len(file.readlines()) <= 70, f"{folder}/README.md is longer than 70 lines"
+
+
+def test_python_syntax():
+    for path, _, text in files(".py"):
+        ast.parse(text, path)
+
+
+def test_shell_syntax():
+    for script in ["tools/try", "tools/check", "tools/setup", ".ci/run"]:
+        done = subprocess.run(["bash", "-n", source(script)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    harness.main(globals())
