@@ -88,7 +88,13 @@ struct Node {
   Variable variable = Variable::Q;
   Param param;               // Scalar, Load
   std::vector<Expr> args;
+  // Of the expression written out as a tree. make() refuses more than kMaxTreeDepth and kMaxTreeNodes, so that whatever
+  // walks an expression may recurse, and may visit a shared node once per use.
+  int depth = 1;
+  int tree_nodes = 1;
 };
+inline constexpr int kMaxTreeDepth = 1024;
+inline constexpr int kMaxTreeNodes = 1 << 15;
 
 // C++ operators for building. A type error is remembered: the result is an empty Expr, and so is everything built on it.
 Expr operator+(const Expr&, const Expr&);
@@ -105,7 +111,7 @@ Expr operator==(const Expr&, const Expr&);
 Expr operator!=(const Expr&, const Expr&);
 Expr operator&(const Expr&, const Expr&);
 Expr operator|(const Expr&, const Expr&);
-Expr operator!(const Expr&);
+Expr operator~(const Expr&);  // "not": ! asks whether an Expr is empty
 Expr where(const Expr& condition, const Expr& yes, const Expr& no);
 Expr min(const Expr&, const Expr&);
 Expr max(const Expr&, const Expr&);

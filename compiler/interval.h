@@ -16,10 +16,16 @@ struct IntInterval {
   bool operator==(const IntInterval&) const = default;
 };
 
-// Ranges of the variables, by Variable.
+// No sequence is longer: with this, `q + k_len - q_len` and its like provably fit 32 bits. Who takes lengths from a
+// caller has to refuse longer ones.
+inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
+
+// Ranges of the variables, by Variable. Beyond them it is known that q < q_len, k < k_len, q_lo <= q_hi < q_len,
+// k_lo <= k_hi and hk <= h.
 struct VariableRanges {
   IntInterval of[12];
 };
+// Lengths are cut to kMaxTokens.
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t max_q_len,
                               std::int64_t max_k_len);
 
@@ -27,7 +33,8 @@ VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std:
 // leave int64.
 Result<std::optional<IntInterval>> interval_of(const Expr& expr, const VariableRanges& ranges);
 
-// True when every int node of `expr` provably fits 32 bits under `ranges` (loads of 64-bit tensors do not).
+// True when every int node of `expr` provably fits 32 bits under `ranges`. Loads of 64-bit tensors do not, except right
+// under bit(), which takes 64 bits in any case.
 bool fits_32_bits(const Expr& expr, const VariableRanges& ranges);
 
 // Checks what must hold before code is generated: divisors provably positive, shift amounts of bit() in 0..63 provable, no value can leave int64.

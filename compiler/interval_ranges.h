@@ -1,0 +1,51 @@
+// The working part of the numeric interval analysis, shared by its users inside this folder.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "compiler/expr_linear.h"
+#include "compiler/interval.h"
+
+namespace flashjit {
+
+class RangeAnalysis {
+ public:
+  explicit RangeAnalysis(const VariableRanges& ranges) : ranges_(ranges) {}
+
+  // The interval of an int expression; by dtype where it comes from a scalar or a tensor. Cut to int64, after noting a
+  // problem.
+  IntInterval of(const Expr& expr);
+  // The interval of a sum, cut to int64 without noting anything.
+  IntInterval of(const Linear& linear);
+
+  // The first thing found wrong: a value that can leave int64, or a divisor that is not provably positive.
+  const std::string& problem() const { return problem_; }
+  bool ok() const { return problem_.empty(); }
+
+ private:
+  __extension__ using Int128 = __int128;
+  struct Wide {
+    Int128 lo, hi;
+  };
+  Wide compute(const Node& node, const Expr& expr);
+  Wide division(const Node& node);
+  Wide remainder(const Node& node);
+  Wide sum(const Linear& linear);
+  Int128 upper(const Linear& linear);
+  Int128 plain_upper(const Linear& linear);
+  IntInterval positive_divisor(const Expr& divisor, const Node& node);
+  void note(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+  }
+
+  VariableRanges ranges_;
+  // Keeps the expressions alive: a node's address must not come back as another node's.
+  std::unordered_map<const Node*, std::pair<Expr, IntInterval>> known_;
+  std::string problem_;
+};
+
+// Ranges that hold for every spec: what may be assumed without knowing its bounds.
+VariableRanges widest_ranges();
+
+}  // namespace flashjit
