@@ -22,21 +22,18 @@ target_compile_options(flashjit_host_code PRIVATE -ffunction-sections -fdata-sec
 
 # The static libraries, whether LLVM was found as one shared library or not: a second LLVM in the process must not matter.
 # Their system libraries are named here because LLVM's own list has some that nothing reachable from here uses.
-llvm_map_components_to_libnames(flashjit_llvm orcjit passes x86codegen x86desc x86info)
-llvm_expand_dependencies(flashjit_llvm_all ${flashjit_llvm})
-set(flashjit_llvm_archives "")
-foreach(library IN LISTS flashjit_llvm_all)
-  list(APPEND flashjit_llvm_archives ${LLVM_LIBRARY_DIR}/lib${library}.a)
-endforeach()
+execute_process(COMMAND ${LLVM_TOOLS_BINARY_DIR}/llvm-config --link-static --libfiles orcjit passes x86codegen x86desc x86info
+  OUTPUT_VARIABLE flashjit_llvm OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE " " "," flashjit_llvm "${flashjit_llvm}")
 find_library(FLASHJIT_ZSTD NAMES libzstd.a zstd REQUIRED)
 find_library(FLASHJIT_ZLIB NAMES libz.a z REQUIRED)
 target_link_libraries(flashjit_host_code PUBLIC
-  -Wl,--start-group ${flashjit_llvm_archives} -Wl,--end-group ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
+  "$<LINK_GROUP:RESCAN,${flashjit_llvm}>" ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(flashjit_host SHARED host_backend.cpp)
 target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
-  -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host_exports.map -s)
+  -Wl,--no-undefined -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host_exports.map -s)
 if(FLASHJIT_STATIC_DEPS)
   target_link_options(flashjit_host PRIVATE -static-libstdc++ -static-libgcc)
 endif()
