@@ -75,6 +75,14 @@ class Printer {
     if (level < wanted) out_ += '(';
     if (const Infix* row = infix(node.op)) {
       const Expr &a = node.args[0], &b = node.args[1];
+      // A variable compared with something reads better with the variable in front; > parses to a swapped <.
+      if ((node.op == Op::Lt || node.op == Op::Le) && b->op == Op::Variable && a->op != Op::Variable) {
+        print(b, kSum);
+        out_ += node.op == Op::Lt ? " > " : " >= ";
+        print(b->type == Type::Float ? unconverted(a) : a, kSum);
+        if (level < wanted) out_ += ')';
+        return;
+      }
       print(converted_by(b) ? unconverted(a) : a, row->left);
       out_ += row->symbol;
       print(a->type == Type::Float ? unconverted(b) : b, row->right);
