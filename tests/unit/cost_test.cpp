@@ -1,0 +1,152 @@
+#include "compiler/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "compiler/candidates.h"
+
+namespace flashjit {
+namespace {
+
+Plan planned(const std::string& text, const char* target_name, const char* pins = "") {
+  const auto spec = parse_spec(text);
+  const auto target = find_target(target_name);
+  const auto schedule = parse_schedule(pins);
+  EXPECT_TRUE(spec && target && schedule) << text;
+  auto plan = make_plan(*spec, **target, *schedule);
+  EXPECT_TRUE(plan) << text << ": " << plan.error().message;
+  return *plan;
+}
+
+// Counts by looking at every score: what work_of() estimates from the analysis.
+struct Counted {
+  double tiles = 0, visible = 0;
+};
+Counted count(const AttentionSpec& spec, const Shape& shape, int tile_q, int tile_kv) {
+  Counted counted;
+  Environment e;
+  e.variables[static_cast<int>(Variable::QLen)] = shape.q_len;
+  e.variables[static_cast<int>(Variable::KLen)] = shape.k_len;
+  double query_tiles = 0;
+  for (std::int64_t q0 = 0; q0 < shape.q_len; q0 += tile_q, query_tiles += 1) {
+    for (std::int64_t k0 = 0; k0 < shape.k_len; k0 += tile_kv) {
+      double seen = 0;
+      for (std::int64_t q = q0; q < std::min(q0 + tile_q, shape.q_len); ++q) {
+        for (std::int64_t k = k0; k < std::min(k0 + tile_kv, shape.k_len); ++k) {
+          e.variables[static_cast<int>(Variable::Q)] = q;
+          e.variables[static_cast<int>(Variable::K)] = k;
+          seen += spec.mask ? evaluate(spec.mask, e).integer != 0 : 1;
+        }
+      }
+      counted.tiles += seen > 0;
+      counted.visible += seen;
+    }
+  }
+  counted.tiles /= query_tiles;
+  counted.visible /= static_cast<double>(shape.q_len * shape.k_len);
+  return counted;
+}
+
+TEST(Work, AgreesWithCounting) {
+  const Shape shapes[] = {{1, 512, 512}, {1, 128, 700}, {1, 1, 333}};
+  for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(100, 0)\"", " mask=\"causal & window(64, 64)\"", " mask=\"chunk(128)\""}) {
+    const auto spec = parse_spec(std::string("fwd bf16 d=64") + mask);
+    ASSERT_TRUE(spec);
+    for (const Shape& shape : shapes) {
+      const Work work = work_of(*spec, analyse_tiles(spec->mask), shape, 64, 32);
+      const Counted counted = count(*spec, shape, 64, 32);
+      EXPECT_NEAR(work.kv_tiles, counted.tiles, 0.1 * counted.tiles + 0.6) << mask << " q=" << shape.q_len;
+      EXPECT_NEAR(work.visible, counted.visible, 0.12) << mask << " q=" << shape.q_len;
+      EXPECT_TRUE(work.exact);
+      EXPECT_GE(work.kv_tiles_max, work.kv_tiles);
+      EXPECT_LE(work.mixed_tiles, work.kv_tiles);
+    }
+  }
+}
+
+TEST(Work, MasksThatReadTensorsAreNotExact) {
+  const auto spec = parse_spec("fwd bf16 d=64 mask=\"doc[q] == doc[k]\" params=\"doc: i32[1]\"");
+  ASSERT_TRUE(spec);
+  const Work work = work_of(*spec, analyse_tiles(spec->mask), {1, 256, 256}, 64, 64);
+  EXPECT_FALSE(work.exact);
+  EXPECT_EQ(work.kv_tiles, 4);
+}
+
+TEST(Work, EmptyShapesHaveNone) {
+  const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\"");
+  ASSERT_TRUE(spec);
+  EXPECT_EQ(work_of(*spec, analyse_tiles(spec->mask), {1, 0, 64}, 64, 64).kv_tiles, 0);
+  EXPECT_EQ(work_of(*spec, analyse_tiles(spec->mask), {1, 64, 0}, 64, 64).kv_tiles, 0);
+}
+
+TEST(CostModel, MoreWorkTakesLonger) {
+  for (const char* target : {"sm_80", "sm_90a", "x86-64-v3"}) {
+    const Plan full = planned("fwd bf16 d=128 heads=32", target), causal = planned("fwd bf16 d=128 heads=32 mask=\"causal\"", target);
+    const double base = roofline(full, {4, 2048, 2048}).predicted.total;
+    EXPECT_GT(roofline(full, {8, 2048, 2048}).predicted.total, base) << target;
+    EXPECT_GT(roofline(full, {4, 4096, 2048}).predicted.total, base) << target;
+    EXPECT_GT(roofline(full, {4, 2048, 4096}).predicted.total, base) << target;
+    EXPECT_LT(roofline(causal, {4, 2048, 2048}).predicted.total, base) << target;
+  }
+}
+
+TEST(CostModel, NeverFasterThanTheHardware) {
+  for (const Target& target : targets()) {
+    const Plan plan = planned("fwd bf16 d=128 heads=32/8", target.name.data());
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{1, 4096, 4096}, Shape{64, 1, 8192}, Shape{2, 300, 17}}) {
+      const Roofline r = roofline(plan, shape);
+      const double peak = target.mma_flops_per_clock * target.clock_ghz * target.sm_count * 1e3;  // flops per us
+      EXPECT_GE(r.predicted.total, r.flops / peak) << target.name;
+      EXPECT_GE(r.predicted.total, r.fused_bytes / (target.memory_tbs * 1e6)) << target.name;
+    }
+  }
+}
+
+TEST(CostModel, CandidatesAreSortedAndExplained) {
+  const Plan plan = planned("fwd bf16 d=128 heads=32/8 mask=\"causal\"", "sm_86");
+  bool illegal = false;
+  double last = 0;
+  for (const Candidate& c : plan.candidates) {
+    if (!c.why_illegal.empty()) {
+      illegal = true;
+      EXPECT_NE(c.why_illegal.find(':'), std::string::npos) << "names a field: " << c.why_illegal;
+      continue;
+    }
+    EXPECT_FALSE(illegal) << "legal ones come first";
+    EXPECT_GE(c.predicted_us, last);
+    last = c.predicted_us;
+    EXPECT_EQ(why_illegal(plan.spec, plan.target, c.schedule), "");
+  }
+  EXPECT_TRUE(illegal);
+  EXPECT_EQ(plan.candidates.front().schedule, plan.schedule);
+}
+
+TEST(Roofline, Figures) {
+  // Llama-3-8B heads, by hand: b=2, q=k=4096, d=128, 32/8 heads, bf16.
+  const Roofline r = roofline(planned("fwd bf16 d=128 heads=32/8", "sm_90a"), {2, 4096, 4096});
+  EXPECT_DOUBLE_EQ(r.flops, 4.0 * 2 * 32 * 4096 * 4096 * 128);
+  EXPECT_DOUBLE_EQ(r.fused_bytes, 2.0 * 4096 * 128 * 2 * (32 + 8 + 8 + 32));
+  EXPECT_DOUBLE_EQ(r.score_bytes_never_written, 2.0 * 32 * 4096 * 4096 * 6);
+  EXPECT_DOUBLE_EQ(r.textbook_bytes, r.fused_bytes + 2 * r.score_bytes_never_written);
+  EXPECT_DOUBLE_EQ(r.kv_cache_bytes_per_token, 8 * 256 * 2);
+  EXPECT_DOUBLE_EQ(r.kv_cache_bytes_per_sequence, 8.0 * 256 * 2 * 4096);
+  EXPECT_DOUBLE_EQ(r.visible, 1);
+  EXPECT_GT(r.intensity, r.balance_point) << "prefill is limited by arithmetic";
+
+  const Roofline causal = roofline(planned("fwd bf16 d=128 heads=32/8 mask=\"causal\"", "sm_90a"), {2, 4096, 4096});
+  EXPECT_NEAR(causal.visible, 0.5, 0.03);
+  EXPECT_NEAR(causal.flops, r.flops / 2, 0.03 * r.flops);
+
+  const Roofline decode = roofline(planned("fwd bf16 d=128 heads=32/8 q_len=1", "sm_90a"), {64, 1, 8192});
+  EXPECT_LT(decode.intensity, decode.balance_point) << "decode is limited by memory";
+}
+
+TEST(ReferenceShape, FollowsPinsAndBounds) {
+  const auto shape = [](const char* text) { return reference_shape(*parse_spec(text)); };
+  EXPECT_EQ(shape("fwd bf16 d=64"), (Shape{4, 4096, 4096}));
+  EXPECT_EQ(shape("fwd bf16 d=64 q_len=1"), (Shape{32, 1, 8192}));
+  EXPECT_EQ(shape("fwd bf16 d=64 b=3 q_len=512 k_len=512"), (Shape{3, 512, 512}));
+  EXPECT_EQ(shape("fwd bf16 d=64 b<=2 q_len<=128 k_len<=100"), (Shape{2, 128, 100}));
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,203 @@
+#include "compiler/plan.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "compiler/candidates.h"
+#include "compiler/passes.h"
+#include "compiler/select_template.h"
+
+namespace flashjit {
+namespace {
+
+Result<Plan> plan_of(const std::string& text, const char* target_name, const std::string& pins = "") {
+  FLASHJIT_ASSIGN(spec, parse_spec(text));
+  FLASHJIT_ASSIGN(target, find_target(target_name));
+  FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
+  return make_plan(spec, *target, schedule);
+}
+
+Plan planned(const std::string& text, const char* target, const std::string& pins = "") {
+  auto plan = plan_of(text, target, pins);
+  EXPECT_TRUE(plan) << text << " on " << target << ": " << plan.error().message;
+  return plan ? *plan : Plan{};
+}
+
+TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
+  const char* variants[] = {
+      "", " mask=\"causal\"", " mask=\"window(128, 0)\" score=\"softcap(50)\" lse=ln sink max_logit bytes=2",
+      " layout=packed mask=\"causal\" score=\"alibi\" out=fp32 q_len=1"};
+  for (const Target& target : targets()) {
+    for (const int d_qk : {8, 64, 72, 128, 136, 192, 256}) {
+      for (const int d_v : {8, 64, 128, 248, 256}) {
+        for (const char* variant : variants) {
+          const std::string text = "fwd fp16 d=" + std::to_string(d_qk) + "/" + std::to_string(d_v) + " heads=8/2" + variant;
+          const auto plan = plan_of(text, target.name.data());
+          ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
+          EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
+          EXPECT_LE(plan->smem_bytes, target.smem_per_block);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, ConfigSaysWhatTheSpecSays) {
+  const Plan p = planned(
+      "fwd fp16 out=bf16 d=72/40 heads=12/4 layout=packed mask=\"causal\" score=\"softcap(30)\" scale=0.5 lse=log2 max_logit sink bytes=8",
+      "sm_90a", "tile_q=128,warps=4,tile_kv=32,stages=3,q_in=registers,blocks_per_sm=1,order=natural,unroll_d=5");
+  const KernelConfig& c = p.config;
+  EXPECT_EQ(c.element, Element::f16);
+  EXPECT_EQ(c.output, Element::bf16);
+  EXPECT_EQ(c.head_dim_qk, 72);
+  EXPECT_EQ(c.head_dim_v, 40);
+  EXPECT_EQ(c.heads_q, 12);
+  EXPECT_EQ(c.heads_kv, 4);
+  EXPECT_TRUE(c.packed && c.max_logit && c.sink && c.has_score && c.has_mask);
+  EXPECT_EQ(c.lse, LseBase::log2);
+  EXPECT_EQ(c.scale, 0.5f);
+  EXPECT_EQ(c.copy_bytes, 8);
+  EXPECT_EQ(c.tile_q, 128);
+  EXPECT_EQ(c.tile_kv, 32);
+  EXPECT_EQ(c.warps, 4);
+  EXPECT_EQ(c.stages, 3);
+  EXPECT_TRUE(c.q_in_registers);
+  EXPECT_EQ(c.blocks_per_sm, 1);
+  EXPECT_FALSE(c.longest_first);
+  EXPECT_EQ(c.unroll_d, 5);
+  EXPECT_EQ(p.threads, 128);
+
+  const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
+  EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask || plain.mask_has_holes);
+  EXPECT_EQ(plain.lse, LseBase::none);
+  EXPECT_FLOAT_EQ(plain.scale, 0.125f);
+  EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false) << "a mask that hides nothing is no mask";
+}
+
+TEST(Plan, ScheduleIsCompleteAndPinsHold) {
+  const Plan p = planned("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", "tile_kv=32,stages=1");
+  const Schedule& s = p.schedule;
+  EXPECT_TRUE(s.family && s.tile_q && s.tile_kv && s.warps && s.stages && s.q_in && s.blocks_per_sm && s.order && s.unroll_d);
+  EXPECT_EQ(s.tile_kv, 32);
+  EXPECT_EQ(s.stages, 1);
+  EXPECT_EQ(s.order, TileOrder::LongestFirst) << "late query tiles of a causal mask have more keys";
+  const auto again = plan_of("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", print(s));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->schedule, s);
+  EXPECT_EQ(again->program, p.program);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=8", "sm_80").schedule.order, TileOrder::Natural);
+}
+
+TEST(Plan, IllegalPinsNameTheField) {
+  const std::tuple<const char*, const char*, const char*, const char*> rows[] = {
+      {"fwd bf16 d=128", "sm_80", "family=host", "schedule family: host does not run on sm_80; use family=sync"},
+      {"fwd bf16 d=128", "x86-64-v3", "family=sync", "schedule family: sync does not run on x86-64-v3; use family=host"},
+      {"fwd bf16 d=128", "x86-64-v3", "warps=4", "host schedules have tile_q and tile_kv only"},
+      {"fwd bf16 d=128", "x86-64-v3", "tile_kv=24", "tile_kv: 24 is not a multiple of 16"},
+      {"fwd bf16 d=128", "sm_80", "tile_q=100", "tile_q: 100 is not a multiple of 64"},
+      {"fwd bf16 d=128", "sm_80", "tile_kv=40", "tile_kv: 40 is not a multiple of 16"},
+      {"fwd bf16 d=128", "sm_80", "stages=9", "stages: 9 is above 8"},
+      {"fwd bf16 d=128", "sm_80", "warps=32", "warps: 32 is above 16"},
+      {"fwd bf16 d=128", "sm_80", "unroll_d=9", "unroll_d: 9 is above 8, the steps of d=128"},
+      {"fwd bf16 d=256", "sm_86", "tile_q=128,tile_kv=128", "bytes of shared memory, a block of sm_86 has 101376"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=64,warps=4,tile_kv=32,blocks_per_sm=3", "blocks_per_sm: 3 blocks take"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=128,warps=4", "registers per thread are needed"},
+      {"fwd bf16 d=64", "sm_80", "blocks_per_sm=65536", "blocks_per_sm: 65536 is above 32"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=65536,warps=16,stages=8,tile_kv=256,blocks_per_sm=32", "bytes of shared memory"},
+  };
+  for (const auto& [text, target, pins, message] : rows) {
+    const auto plan = plan_of(text, target, pins);
+    ASSERT_FALSE(plan) << text << " with " << pins;
+    EXPECT_EQ(plan.error().kind, ErrorKind::Invalid) << pins;
+    EXPECT_NE(plan.error().message.find(message), std::string::npos) << pins << ": " << plan.error().message;
+  }
+}
+
+TEST(Plan, Fp32IsForTheHost) {
+  const auto plan = plan_of("fwd fp32 d=64", "sm_90a");
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().kind, ErrorKind::Unsupported);
+  EXPECT_NE(plan.error().message.find("fp32 runs on host targets only, sm_90a"), std::string::npos) << plan.error().message;
+  EXPECT_TRUE(plan_of("fwd fp32 d=64", "x86-64-v3"));
+}
+
+TEST(Plan, SlowPathsAreReported) {
+  const auto has_note = [](const Plan& plan, std::string_view part) {
+    return std::any_of(plan.notes.begin(), plan.notes.end(), [&](const std::string& n) { return n.find(part) != n.npos; });
+  };
+  EXPECT_TRUE(has_note(planned("fwd bf16 d=64 bytes=4", "sm_80"), "slow path: inputs are only 4-byte aligned"));
+  EXPECT_TRUE(has_note(planned("fwd bf16 d=72", "sm_80"), "d=72 is padded to 80"));
+  EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
+}
+
+TEST(Plan, WideIntegersOnlyWhereNeeded) {
+  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"causal\"", "sm_80").wide_ints) << "default bounds keep positions in 32 bits";
+  EXPECT_TRUE(planned("fwd bf16 d=64 mask=\"q * 5 > k\"", "sm_80").wide_ints);
+  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"q * 5 > k\" q_len<=100000", "sm_80").wide_ints);
+}
+
+// ---- select_template ----
+
+struct Selected {
+  Plan plan;
+  Program program;
+};
+
+Selected selected(const char* text) {
+  Selected s;
+  s.plan = planned(text, "sm_90a");
+  for (const Pass& pass : passes()) {
+    auto next = pass.run(std::move(s.program), {s.plan.spec, s.plan.target, s.plan.tiles, s.plan.schedule});
+    EXPECT_TRUE(next);
+    s.program = std::move(*next);
+  }
+  return s;
+}
+
+TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
+  Selected s = selected("fwd bf16 d=64 mask=\"causal\"");
+  EXPECT_TRUE(select_template(s.program, s.plan));
+
+  // An attribute that only host programs have, on a GPU program.
+  ASSERT_TRUE(s.program.attributes.set("vector_bits", std::int64_t{512}, "assign_warps"));
+  const auto planted = select_template(s.program, s.plan);
+  ASSERT_FALSE(planted);
+  EXPECT_EQ(planted.error().message,
+            "vector_bits of program: the attribute (written by pass assign_warps) is honoured by no template of the sync family");
+}
+
+TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
+  Selected s = selected("fwd bf16 d=64");
+  const bool planted = !for_each(s.program.body, [](Statement& statement) -> Result<void> {
+    if (statement.kind != Kind::Mma) return {};
+    Attributes changed;
+    for (const Attribute& a : statement.attributes.all()) {
+      FLASHJIT_TRY(changed.set(a.key, a.key == "accumulator" ? AttributeValue(std::string("tensor_memory")) : a.value, a.writer));
+    }
+    statement.attributes = changed;
+    return internal("stop after the first");
+  });
+  ASSERT_TRUE(planted);
+  const auto refused = select_template(s.program, s.plan);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
+}
+
+TEST(Plan, DumpsAfterEveryPass) {
+  const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\"");
+  const auto target = find_target("sm_80");
+  ASSERT_TRUE(spec && target);
+  std::vector<std::string> names, dumps;
+  const auto plan = make_plan(*spec, **target, {}, [&](std::string_view pass, const std::string& dump) {
+    names.emplace_back(pass);
+    dumps.push_back(dump);
+  });
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(names.size(), passes().size());
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(names[i], passes()[i].name);
+  EXPECT_EQ(dumps.back(), plan->program);
+}
+
+}  // namespace
+}  // namespace flashjit
