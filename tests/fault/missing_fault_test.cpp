@@ -1,5 +1,6 @@
 // Machines without a compiler, a GPU, a home: the error's kind, and that its message says what to do.
 #include <gtest/gtest.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
