@@ -45,7 +45,7 @@ class NaiveHost : public Prepared {
     runner_ = std::make_unique<HostRunner>(plan, facts_, std::move(kernel), pool);
     return place_data();
   }
-  Result<void> start() override { return runner_->Kernel::run(arguments(), nullptr); }
+  Result<void> start() override { return runner_->run(arguments(), nullptr); }
 
  private:
   std::unique_ptr<HostRunner> runner_;
