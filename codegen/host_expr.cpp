@@ -11,7 +11,13 @@ namespace flashjit::host {
 using llvm::Intrinsic::ID;
 
 ExprEmitter::ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order, bool wide, Value* lanes_valid)
-    : ir_(ir), params_(params), order_(order), int_(wide ? ir.i64 : ir.i32), lanes_valid_(lanes_valid) {}
+    : ir_(ir),
+      params_(params),
+      order_(order),
+      // bit() reads all 64 bits of a loaded int, also where every other int is narrow.
+      int_(wide || std::any_of(order.begin(), order.end(), [](const Param& p) { return p.dtype == Dtype::I64; }) ? ir.i64
+                                                                                                              : ir.i32),
+      lanes_valid_(lanes_valid) {}
 
 void ExprEmitter::set_int(Variable variable, Value* i64_value) {
   set(variable, ir_.b.CreateTrunc(i64_value, int_));

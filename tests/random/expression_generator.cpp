@@ -187,7 +187,12 @@ class Drawer {
     const DrawnParam& p = param("limit", random_.chance(0.5) ? Dtype::I32 : Dtype::I64, {}, true,
                                 [&](std::int64_t) { return random_.integer(-10, 200); });
     const auto value = static_cast<std::int64_t>((*p.values)[0]);
-    return {"limit", [value](const Position&) { return value; }};
+    return {bounded("limit", p.dtype), [value](const Position&) { return value; }};
+  }
+
+  // What 64-bit data holds is unknown, and sums of it are refused unless it is clamped first.
+  static std::string bounded(const std::string& text, Dtype dtype) {
+    return dtype == Dtype::I64 ? fmt::format("min(max({}, -1000), 1000)", text) : text;
   }
 
   // A small table, indexed by something that provably stays inside.
@@ -195,7 +200,7 @@ class Drawer {
     const Dtype dtype = random_.pick({Dtype::I32, Dtype::I64, Dtype::U8, Dtype::U32});
     const DrawnParam& p = param("lookup", dtype, {context_.heads_q, 8}, true,
                                 [&](std::int64_t) { return random_.integer(0, 100); });
-    return {"lookup[h, k % 8]", [values = p.values](const Position& at) {
+    return {bounded("lookup[h, k % 8]", p.dtype), [values = p.values](const Position& at) {
               return static_cast<std::int64_t>((*values)[at.h * 8 + at.k % 8]);
             }};
   }
@@ -288,7 +293,7 @@ class Drawer {
   }
 
   FloatTerm scaled_by_scalar(const FloatTerm& inner) {
-    const DrawnParam& p = param("gain", random_.pick({Dtype::F32, Dtype::BF16, Dtype::F16}), {}, true,
+    const DrawnParam& p = param("gain", Dtype::F32, {}, true,
                                 [&](std::int64_t) { return 0.25 + random_.uniform(); });
     const double gain = (*p.values)[0];
     return {fmt::format("({}) * gain", inner.text), map(inner.value, [gain](auto x) { return x * decltype(x)(gain); })};

@@ -300,7 +300,7 @@ class Generator {
     if (sink_) text += " sink";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
     if (random_.chance(0.1)) text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
-    if (random_.chance(0.1) && layout_ != Layout::Packed) text += fmt::format(" q_len={}", max_q_);
+    if (random_.chance(0.1) && layout_ != Layout::Packed && max_q_ > 0) text += fmt::format(" q_len={}", max_q_);
   }
 
   Random random_;

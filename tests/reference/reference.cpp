@@ -189,7 +189,9 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   }
   // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
   // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
-  const double rounding = std::pow(unit_roundoff(spec_->dtype), 2) / 3;
+  // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the whole.
+  const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
+  const double rounding = std::pow(unit_roundoff(spec_->dtype), 2) / 3 + steps;
   for (const Logit& logit : logits) {
     if (logit.value == -kInfinity) continue;
     const double p = std::exp(logit.value - reference) / sum;
@@ -200,7 +202,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     }
   }
   const double output_rounding = std::pow(unit_roundoff(spec_->out_dtype), 2) / 3;
-  for (int c = 0; c < width; ++c) result.variance[c] += output_rounding * result.o[c] * result.o[c];
+  for (int c = 0; c < width; ++c) result.variance[c] += (output_rounding + steps) * result.o[c] * result.o[c];
   return result;
 }
 
