@@ -460,7 +460,10 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
   TileAnalysis tiles;
   set_limits(visible.some, tiles.kv_begin, tiles.kv_end);
   set_limits(visible.all, tiles.full_begin, tiles.full_end);
-  const auto fits = [](const Expr& e) { return e && node_count(e) <= kMaxBound; };
+  // Bringing a 64-bit parameter to the other side of a comparison may overflow where the comparison itself does not.
+  const auto fits = [](const Expr& e) {
+    return e && node_count(e) <= kMaxBound && static_cast<bool>(check_ranges(e, widest_ranges()));
+  };
   if (!fits(tiles.kv_begin)) tiles.kv_begin = number(0);
   if (!fits(tiles.kv_end)) tiles.kv_end = Expr::variable(Variable::KLen);
   if (!fits(tiles.full_begin) || !fits(tiles.full_end)) tiles.full_begin = tiles.full_end = number(0);
