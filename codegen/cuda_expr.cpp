@@ -30,6 +30,8 @@ constexpr std::size_t kLine = 96;  // what fits a line after its indent and `ret
 // As C++ binds them, except that && inside || gets parentheses, which readers like and compilers warn about.
 enum Level { kTernary, kOr, kAnd, kComparison, kSum, kProduct, kUnary, kPrimary };
 
+bool is_constant(const Expr& expr) { return expr->op == Op::IntConst || expr->op == Op::FloatConst; }
+
 std::string float_text(double value) {
   if (std::isnan(value)) return "__uint_as_float(0x7fc00000u)";
   if (std::isinf(value)) return value < 0 ? "-kInfinity" : "kInfinity";
@@ -263,10 +265,11 @@ class CudaPrinter {
     return render(expr->args[0], left) + symbol + render(expr->args[1], right);
   }
 
-  // A variable compared with something reads better with the variable in front.
+  // The subject of a comparison reads better in front.
   std::string order(const Expr& expr, const char* symbol, const char* swapped) {
     const Expr &a = expr->args[0], &b = expr->args[1];
-    if (b->op != Op::Variable || a->op == Op::Variable) return infix(expr, symbol, kSum, kSum);
+    const bool swap = (b->op == Op::Variable && a->op != Op::Variable) || (is_constant(a) && !is_constant(b));
+    if (!swap) return infix(expr, symbol, kSum, kSum);
     return render(b, kSum) + swapped + render(a, kSum);
   }
 

@@ -36,9 +36,9 @@ class Parser {
     while (true) {
       const std::size_t start = lexer_.position();
       FLASHJIT_ASSIGN(value, disjunction());
+      if (lexer_.kind() != Token::End && !lexer_.is(";")) return unexpected();
       FLASHJIT_ASSIGN(result, as_result(value, start));
       if (lexer_.kind() == Token::End) return result;
-      if (!lexer_.is(";")) return unexpected();
       if (!session_.score) return error("`;` chains the stages of a score; combine masks with & and |");
       s_ = result;
       lexer_.advance();
@@ -330,7 +330,7 @@ Result<Expr> Parser::unknown_name(std::string_view name, std::size_t start) {
   for (const NamedRow& row : named_rows()) known.push_back(row.name);
   for (const Param& param : session_.params) known.push_back(param.name);
   std::string_view nearest;
-  std::size_t distance = name.size() > 2 && name.size() < 32 ? 3 : 0;
+  std::size_t distance = name.size() < 3 || name.size() > 32 ? 0 : name.size() < 5 ? 2 : 3;  // less than this is near
   for (std::string_view candidate : known) {
     if (distance == 0) break;
     const std::size_t d = edit_distance(name, candidate);

@@ -65,6 +65,13 @@ std::string real_text(double value) {
 // Where one of two numbers is a float, the parser converts the other: then the conversion need not be written.
 bool converted_by(const Expr& other) { return other->type == Type::Float && other->op != Op::ToFloat; }
 
+bool is_constant(const Expr& expr) { return expr->op == Op::IntConst || expr->op == Op::FloatConst; }
+
+// b > a rather than a < b.
+bool reads_better_first(const Expr& a, const Expr& b) {
+  return (b->op == Op::Variable && a->op != Op::Variable) || (is_constant(a) && !is_constant(b));
+}
+
 class Printer {
  public:
   std::string take() { return std::move(out_); }
@@ -75,8 +82,8 @@ class Printer {
     if (level < wanted) out_ += '(';
     if (const Infix* row = infix(node.op)) {
       const Expr &a = node.args[0], &b = node.args[1];
-      // A variable compared with something reads better with the variable in front; > parses to a swapped <.
-      if ((node.op == Op::Lt || node.op == Op::Le) && b->op == Op::Variable && a->op != Op::Variable) {
+      // The subject of a comparison reads better in front; > parses to a swapped <.
+      if ((node.op == Op::Lt || node.op == Op::Le) && reads_better_first(a, b)) {
         print(b, kSum);
         out_ += node.op == Op::Lt ? " > " : " >= ";
         print(b->type == Type::Float ? unconverted(a) : a, kSum);

@@ -101,6 +101,7 @@ TEST(IntervalTiles, SoundForRandomMasks) {
     for (int j = 0; j < 4; ++j) {
       random.fill(world);
       for (auto& x : world.environment.variables) x = random.pick(4);
+      set(world.environment, Variable::Hk, random.pick(1 + static_cast<int>(world.environment.variables[static_cast<int>(Variable::H)])));
       const std::int64_t q_len = 1 + random.pick(8), k_len = random.pick(12);
       const Visible visible = brute_force(mask, world.environment, q_len, k_len);
       for (std::int64_t q_lo = 0; q_lo < q_len; ++q_lo) {
