@@ -52,12 +52,14 @@ Result<Dimensions> read_dimensions(const TensorView& tensor, const TensorRule& r
 
 // Sorted by stride, each dimension has to step over everything that the smaller ones reach.
 Result<void> check_no_overlap(const Dimensions& d, const TensorRule& rule) {
-  int order[4];
+  int order[4] = {};
   int count = 0;
   for (int i = 0; i < d.rank; ++i) {
-    if (d.size[i] > 1) order[count++] = i;
+    if (d.size[i] <= 1) continue;
+    int at = count++;
+    for (; at > 0 && d.stride[order[at - 1]] > d.stride[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
   }
-  std::sort(order, order + count, [&](int a, int b) { return d.stride[a] < d.stride[b]; });
   std::int64_t reach = 0;
   for (int i = 0; i < count; ++i) {
     const int at = order[i];
