@@ -57,7 +57,6 @@ struct CuLaunchConfig {
   row(library_kernel, "cuLibraryGetKernel", CuResult (*)(CuKernel*, CuLibrary, const char*), 12000)            \
   row(kernel_set_attribute, "cuKernelSetAttribute", CuResult (*)(int, int, CuKernel, CuDevice), 12000)         \
   row(kernel_function, "cuKernelGetFunction", CuResult (*)(CuFunction*, CuKernel), 12000)                      \
-  row(function_attribute, "cuFuncGetAttribute", CuResult (*)(int*, int, CuFunction), 2020)                     \
   row(launch, "cuLaunchKernelEx", CuResult (*)(const CuLaunchConfig*, CuFunction, void**, void**), 11060)      \
   row(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", CuResult (*)(int*), 10010)                   \
   row(stream_is_capturing, "cuStreamIsCapturing", CuResult (*)(CuStream, int*), 10000)                         \
@@ -78,7 +77,6 @@ struct CuLaunchConfig {
   row(event_elapsed, "cuEventElapsedTime", CuResult (*)(float*, CuEvent, CuEvent), 2000)                       \
   row(memory_allocate, "cuMemAlloc", CuResult (*)(CuPointer*, std::size_t), 3020)                              \
   row(memory_free, "cuMemFree", CuResult (*)(CuPointer), 3020)                                                 \
-  row(memory_info, "cuMemGetInfo", CuResult (*)(std::size_t*, std::size_t*), 3020)                             \
   row(memory_set, "cuMemsetD8Async", CuResult (*)(CuPointer, unsigned char, std::size_t, CuStream), 3020)      \
   row(copy_to_device, "cuMemcpyHtoD", CuResult (*)(CuPointer, const void*, std::size_t), 3020)                 \
   row(copy_to_host, "cuMemcpyDtoH", CuResult (*)(void*, CuPointer, std::size_t), 3020)
