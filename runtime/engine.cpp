@@ -11,7 +11,6 @@
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernels.h"
-#include "runtime/naive.h"
 
 namespace flashjit {
 namespace {
@@ -54,10 +53,9 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
     return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return find_or_make(spec, options); });
   }
-  // `naive`: the textbook version (runtime/naive.h).
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) = 0;
 
  protected:
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) = 0;
   virtual Result<void> check_capture(void*) const { return {}; }
   const std::string target_;
 
@@ -69,7 +67,7 @@ class EngineBase : public Engine {
     return kernels_
         .get(key,
              [&]() -> Result<std::shared_ptr<Kernel>> {
-               auto kernel = make(spec, options.schedule, false);
+               auto kernel = make(spec, options.schedule);
                log_line(log_file_, log_text(kernel, spec));
                return kernel;
              })
@@ -85,19 +83,14 @@ class GpuEngine : public EngineBase {
   GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store)
       : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store) {}
 
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) override {
-    const CompileOptions options{.store = &store_, .sm_count = info_.sm_count, .naive = naive};
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
+ protected:
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
-    if (naive) {
-      FLASHJIT_ASSIGN(kernel, NaiveGpuKernel::load(gpu_, info_.ordinal, compiled));
-      return std::shared_ptr<Kernel>(std::move(kernel));
-    }
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
- protected:
   Result<void> check_capture(void* stream) const override {
     const CurrentContext current(gpu_);
     FLASHJIT_TRY(current.status());
@@ -122,10 +115,11 @@ class HostEngine : public EngineBase {
   HostEngine(std::string target, const EnvironmentSettings& settings, HostBackend& backend, int threads)
       : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
 
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, bool naive) override {
+ protected:
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
     const auto start = std::chrono::steady_clock::now();
     FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
-    FLASHJIT_ASSIGN(kernel, backend_.compile(plan, naive));
+    FLASHJIT_ASSIGN(kernel, backend_.compile(plan, false));
     Facts facts;
     facts.spec = print(plan.spec);
     facts.target = target_;
@@ -211,11 +205,6 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
     }
     return options.device == Device::Gpu ? create_gpu(options, settings) : create_host(options, settings);
   });
-}
-
-Result<std::shared_ptr<Kernel>> prepare_naive(Engine& engine, std::string_view spec) {
-  return without_exceptions<std::shared_ptr<Kernel>>("prepare_naive",
-                                                     [&] { return static_cast<EngineBase&>(engine).make(spec, "", true); });
 }
 
 const char* version() { return FLASHJIT_VERSION; }

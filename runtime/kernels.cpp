@@ -1,9 +1,6 @@
 #include "runtime/kernels.h"
 
-#include <fmt/format.h>
-
 #include <exception>
-#include <limits>
 #include <new>
 
 namespace flashjit {
@@ -57,57 +54,6 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   config.stream = static_cast<CuStream>(stream);
   void* arguments[] = {&params};
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
-}
-
-Result<std::shared_ptr<NaiveGpuKernel>> NaiveGpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled) {
-  if (compiled.source.entries.size() != 3) return internal("the textbook version must have three entries");
-  std::shared_ptr<NaiveGpuKernel> kernel(new NaiveGpuKernel(gpu, ordinal, compiled));
-  FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
-  const NaiveLaunch sizes = naive_launch(kernel->config_, 1, 1, 1);
-  for (int i = 0; i < 3; ++i) {
-    FLASHJIT_ASSIGN(function, library->function(compiled.source.entries[static_cast<std::size_t>(i)], sizes.smem[i]));
-    kernel->functions_[i] = function;
-  }
-  kernel->library_ = std::move(library);
-  return kernel;
-}
-
-Result<void> NaiveGpuKernel::grow(const GpuContext& gpu, DeviceBuffer& buffer, std::int64_t bytes) {
-  if (static_cast<std::size_t>(bytes) <= buffer.bytes()) return {};
-  buffer = DeviceBuffer();  // the old one first: both may not fit
-  FLASHJIT_ASSIGN(larger, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
-  buffer = std::move(larger);
-  return {};
-}
-
-Result<void> NaiveGpuKernel::launch(const CallArguments& call, void* stream) {
-  KernelParams params;
-  FLASHJIT_TRY(checker_.fill(call, params));
-  if (params.tiles_q == 0) return {};
-  const NaiveLaunch sizes = naive_launch(config_, params.batch, params.q_len, params.k_len);
-  const std::lock_guard lock(mutex_);
-  FLASHJIT_TRY(grow(gpu_, scores_, sizes.scores_bytes));
-  FLASHJIT_TRY(grow(gpu_, probabilities_, sizes.probabilities_bytes));
-  const CurrentContext current(gpu_);
-  FLASHJIT_TRY(current.status());
-  void *scores = scores_.data(), *probabilities = probabilities_.data();
-  void* arguments[] = {&params, &scores, &probabilities};
-  for (int i = 0; i < 3; ++i) {
-    if (sizes.grid[i] == 0) continue;
-    if (sizes.grid[i] > std::numeric_limits<std::int32_t>::max()) {
-      return unsupported(fmt::format("the textbook version would need {} blocks, more than a launch can have; use a smaller problem",
-                                     sizes.grid[i]));
-    }
-    CuLaunchConfig config = {};
-    config.grid_x = static_cast<unsigned>(sizes.grid[i]);
-    config.grid_y = config.grid_z = 1;
-    config.block_x = kNaiveThreads;
-    config.block_y = config.block_z = 1;
-    config.shared_bytes = static_cast<unsigned>(sizes.smem[i]);
-    config.stream = static_cast<CuStream>(stream);
-    FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.launch(&config, functions_[i], arguments, nullptr), "cuLaunchKernelEx"));
-  }
-  return {};
 }
 
 HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool)

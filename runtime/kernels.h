@@ -2,13 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
 #include "codegen/host_backend.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/arguments.h"
 #include "runtime/compile.h"
-#include "runtime/device_memory.h"
 #include "runtime/driver.h"
 #include "runtime/thread_pool.h"
 
@@ -41,26 +39,6 @@ class GpuKernel : public RunnableKernel {
   std::unique_ptr<LoadedLibrary> library_;
   CuFunction function_ = nullptr;
   int heads_q_, threads_, smem_bytes_;
-};
-
-// The textbook version: three launches with S and P in memory between them.
-class NaiveGpuKernel : public RunnableKernel {
- public:
-  static Result<std::shared_ptr<NaiveGpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled);
-
- private:
-  NaiveGpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
-      : RunnableKernel(compiled.plan, compiled.facts, ordinal), gpu_(gpu), config_(compiled.plan.config) {}
-  Result<void> launch(const CallArguments& call, void* stream) override;
-  static Result<void> grow(const GpuContext& gpu, DeviceBuffer& buffer, std::int64_t bytes);
-
-  GpuContext gpu_;
-  KernelConfig config_;
-  std::unique_ptr<LoadedLibrary> library_;
-  CuFunction functions_[3] = {};
-  std::mutex mutex_;  // of the two buffers; what different streams launch would still share them
-
-  DeviceBuffer scores_, probabilities_;
 };
 
 class HostRunner : public RunnableKernel {

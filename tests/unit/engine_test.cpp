@@ -7,7 +7,6 @@
 
 #include "flashjit/flashjit.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/naive.h"
 
 namespace flashjit {
 namespace {
@@ -116,17 +115,6 @@ TEST_F(EngineTest, TheNumberOfThreadsChangesNoBit) {
     if (first.empty()) first = problem.o;
     EXPECT_EQ(problem.o, first) << count;
   }
-}
-
-TEST_F(EngineTest, TheTextbookVersionAgrees) {
-  Problem fused, textbook;
-  auto kernel = engine->prepare(kSpec);
-  auto naive = prepare_naive(*engine, kSpec);
-  ASSERT_TRUE(kernel);
-  ASSERT_TRUE(naive) << naive.error().message;
-  ASSERT_TRUE((*kernel)->run(fused.arguments()));
-  ASSERT_TRUE((*naive)->run(textbook.arguments()));
-  for (std::size_t i = 0; i < fused.o.size(); ++i) ASSERT_NEAR(fused.o[i], textbook.o[i], 1e-5) << i;
 }
 
 TEST_F(EngineTest, AKernelOutlivesItsEngine) {
