@@ -51,8 +51,8 @@ class TileEmitter {
     scores_ = emit_micro_kernel(ir_, {"scores", c_.q_stride(), c_.s_stride(), false, qk_unroll});
     const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
     outputs_ = emit_micro_kernel(ir_, {"outputs", p_stride, c_.o_stride(), true, 4});
-    softmax_mixed_ = emit_softmax("softmax_mixed", true);
-    softmax_full_ = emit_softmax("softmax_full", false);
+    full_tile_ = emit_kv_tile("full_tile", false, emit_softmax("softmax_full", false));
+    mixed_tile_ = emit_kv_tile("mixed_tile", true, emit_softmax("softmax_mixed", true));
     llvm::Function* function = ir_.function(kTileName, {ir_.ptr}, true);
     call_ = function->getArg(0);
     Tile tile(ir_, call_);
@@ -67,11 +67,23 @@ class TileEmitter {
  private:
   // One pass of the online softmax over the scores of a KV tile: P in place of (or beside) S, and O and l rescaled.
   llvm::Function* emit_softmax(const char* name, bool masked);
+  void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
   Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
   void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored);
   void emit_start(const Tile& tile);
+  struct Range {
+    Value *begin, *end, *full_begin, *full_end;
+  };
+  void set_places(ExprEmitter& expressions, const RowPlace& place, Value* q_lo, Value* q_hi);
+  Range emit_range(const RowPlace& place, Value* q_lo, Value* q_hi);
   void emit_kv_loop(const Tile& tile);
-  void emit_kv_tile(const Tile& tile, Value* k_lo, Value* columns);
+  llvm::Function* emit_kv_tile(const char* name, bool masked, llvm::Function* softmax);
+  Value* seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns);
+  Value* padded(Value* columns) {
+    return b_.CreateAnd(b_.CreateAdd(columns, ir_.integer(c_.panel - 1)), ir_.integer(-c_.panel));
+  }
+  Value* smaller(Value* x, Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); }
+  Value* larger(Value* x, Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); }
   void emit_end(const Tile& tile);
 
   // S holds products until something other than a multiplication makes them logits.
@@ -82,42 +94,46 @@ class TileEmitter {
   const HostConfig& c_;
   const Plan& plan_;
   Value* call_ = nullptr;
-  llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *softmax_mixed_ = nullptr, *softmax_full_ = nullptr;
-  Value *full_begin_ = nullptr, *full_end_ = nullptr;
+  llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *full_tile_ = nullptr, *mixed_tile_ = nullptr;
 };
 
 llvm::Function* TileEmitter::emit_softmax(const char* name, bool masked) {
-  // Arguments: call, first key, columns (a multiple of the panel), end of the keys that exist.
-  llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64, ir_.i64}, false);
+  // Arguments: call, first key, columns. Without a mask the columns are a multiple of the panel.
+  llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
   Tile tile(ir_, function->getArg(0));
   Value *first_key = function->getArg(1), *columns = function->getArg(2);
-  Value* end_key = masked ? function->getArg(3) : nullptr;
-  Value *s_matrix = tile.scratch(c_.s_at()), *p_matrix = tile.scratch(c_.p_at()), *o_matrix = tile.scratch(c_.o_at());
-  Value *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
-    Value* s = row_of(ir_, s_matrix, row, c_.s_stride());
-    Value* m_address = ir_.word(m_rows, row);
-    Value* l_address = row_of(ir_, l_rows, row, c_.lanes);
-    Value* found = emit_row_maximum(tile.place(row), s, first_key, columns, end_key);
-    Value* before = ir_.load(ir_.f32, m_address);
-    Value* m = ir_.max(found, before);
-    // Nothing to rescale while nothing has been added.
-    Value* rises = b_.CreateAnd(b_.CreateFCmpOGT(m, before), b_.CreateFCmpOGT(before, Ir::real(ir_.f32, -kInfinity)));
-    ir_.if_then(rises, "rescale", [&] {
-      Value* factor = ir_.splat(exp2(ir_, b_.CreateFSub(before, m)));
-      ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, l_address), factor), l_address);
-      Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
-      for (int first = 0; first < c_.width_v; first += c_.lanes) {
-        Value* address = ir_.word(o, first);
-        ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, address), factor), address);
-      }
+    if (!masked) return emit_softmax_row(tile, row, first_key, columns, nullptr);
+    Value* seen = seen_columns(tile, row, first_key, columns);
+    ir_.if_then(b_.CreateICmpSGT(seen, ir_.integer(0)), "seen", [&] {
+      emit_softmax_row(tile, row, first_key, padded(seen), b_.CreateAdd(first_key, seen));
     });
-    ir_.store(m, m_address);
-    Value* p = c_.pack == 1 ? s : row_of(ir_, p_matrix, row, c_.p_stride());
-    emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), logits_stored(masked));
   });
   ir_.finish();
   return function;
+}
+
+void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key) {
+  Value* s = row_of(ir_, tile.scratch(c_.s_at()), row, c_.s_stride());
+  Value* m_address = ir_.word(tile.scratch(c_.m_at()), row);
+  Value* l_address = row_of(ir_, tile.scratch(c_.l_at()), row, c_.lanes);
+  Value* found = emit_row_maximum(tile.place(row), s, first_key, columns, end_key);
+  Value* before = ir_.load(ir_.f32, m_address);
+  Value* m = ir_.max(found, before);
+  // Nothing to rescale while nothing has been added.
+  Value* rises = b_.CreateAnd(b_.CreateFCmpOGT(m, before), b_.CreateFCmpOGT(before, Ir::real(ir_.f32, -kInfinity)));
+  ir_.if_then(rises, "rescale", [&] {
+    Value* factor = ir_.splat(exp2(ir_, b_.CreateFSub(before, m)));
+    ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, l_address), factor), l_address);
+    Value* o = row_of(ir_, tile.scratch(c_.o_at()), row, c_.o_stride());
+    for (int first = 0; first < c_.width_v; first += c_.lanes) {
+      Value* address = ir_.word(o, first);
+      ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, address), factor), address);
+    }
+  });
+  ir_.store(m, m_address);
+  Value* p = c_.pack == 1 ? s : row_of(ir_, tile.scratch(c_.p_at()), row, c_.p_stride());
+  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), logits_stored(end_key != nullptr));
 }
 
 Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key) {
@@ -182,59 +198,94 @@ void TileEmitter::emit_start(const Tile& tile) {
   });
 }
 
-void TileEmitter::emit_kv_loop(const Tile& tile) {
-  const TileAnalysis& tiles = plan_.tiles;
-  const RowPlace place = tile.place(ir_.integer(0));
-  auto set_places = [&](ExprEmitter& expressions) {
-    expressions.set_int(Variable::B, place.b);
-    expressions.set_int(Variable::H, place.h);
-    expressions.set_int(Variable::Hk, place.hk);
-    expressions.set_int(Variable::QLen, place.q_len);
-    expressions.set_int(Variable::KLen, place.k_len);
-    expressions.set_int(Variable::QLo, place.q);
-    expressions.set_int(Variable::QHi, b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1)));
-  };
-  ExprEmitter range(ir_, place.params, plan_.spec.params, true, nullptr);
-  set_places(range);
-  auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.scalar(expr) : otherwise; };
-  Value* begin = bound(tiles.kv_begin, ir_.integer(0));
-  Value* end = bound(tiles.kv_end, place.k_len);
-  full_begin_ = bound(tiles.full_begin, ir_.integer(0));
-  full_end_ = bound(tiles.full_end, place.k_len);
-  begin = b_.CreateSelect(b_.CreateICmpSGT(begin, ir_.integer(0)), begin, ir_.integer(0));
-  end = b_.CreateSelect(b_.CreateICmpSLT(end, place.k_len), end, place.k_len);
-  // Packed keys can only be entered at a panel.
-  begin = b_.CreateAnd(begin, ir_.integer(-c_.panel));
-  ir_.loop(begin, end, c_.tile_kv, "k_lo", [&](Value* k_lo) {
-    Value* left = b_.CreateSub(end, k_lo);
-    Value* columns = b_.CreateSelect(b_.CreateICmpSLT(left, ir_.integer(c_.tile_kv)), left, ir_.integer(c_.tile_kv));
-    if (tiles.may_see.get() == nullptr) return emit_kv_tile(tile, k_lo, columns);
-    ExprEmitter here(ir_, place.params, plan_.spec.params, true, nullptr);
-    set_places(here);
-    here.set_int(Variable::KLo, k_lo);
-    here.set_int(Variable::KHi, b_.CreateSub(b_.CreateAdd(k_lo, columns), ir_.integer(1)));
-    ir_.if_then(here.scalar(tiles.may_see), "seen", [&] { emit_kv_tile(tile, k_lo, columns); });
-  });
+void TileEmitter::set_places(ExprEmitter& expressions, const RowPlace& place, Value* q_lo, Value* q_hi) {
+  expressions.set_int(Variable::B, place.b);
+  expressions.set_int(Variable::H, place.h);
+  expressions.set_int(Variable::Hk, place.hk);
+  expressions.set_int(Variable::QLen, place.q_len);
+  expressions.set_int(Variable::KLen, place.k_len);
+  expressions.set_int(Variable::QLo, q_lo);
+  expressions.set_int(Variable::QHi, q_hi);
 }
 
-void TileEmitter::emit_kv_tile(const Tile& tile, Value* k_lo, Value* columns) {
-  Value* padded = b_.CreateAnd(b_.CreateAdd(columns, ir_.integer(c_.panel - 1)), ir_.integer(-c_.panel));
-  Value* end_key = b_.CreateAdd(k_lo, columns);
+// What the queries q_lo..q_hi can see, clipped to the keys there are.
+TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, Value* q_hi) {
+  ExprEmitter range(ir_, place.params, plan_.spec.params, true, nullptr);
+  set_places(range, place, q_lo, q_hi);
+  const TileAnalysis& tiles = plan_.tiles;
+  auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.scalar(expr) : otherwise; };
+  return {larger(bound(tiles.kv_begin, ir_.integer(0)), ir_.integer(0)),
+          smaller(bound(tiles.kv_end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
+          bound(tiles.full_end, place.k_len)};
+}
+
+// KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each starts at one.
+void TileEmitter::emit_kv_loop(const Tile& tile) {
+  const RowPlace place = tile.place(ir_.integer(0));
+  Value* last = b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1));
+  const Range whole = emit_range(place, place.q, last);
+  Value* ranges = tile.scratch(c_.ranges_at());
+  ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "rows", [&](Value* row) {
+    Value* q_lo = b_.CreateAdd(place.q, row);
+    const Range range = emit_range(place, q_lo, smaller(b_.CreateAdd(q_lo, ir_.integer(c_.row_block - 1)), last));
+    Value* block = b_.CreateSDiv(row, ir_.integer(c_.row_block));
+    Value* address = ir_.byte_offset(ranges, b_.CreateMul(block, ir_.integer(HostConfig::kRangeBytes)));
+    ir_.store(range.begin, address, 8);
+    ir_.store(range.end, ir_.byte_offset(address, std::int64_t{8}), 8);
+  });
+  Value* begin = b_.CreateAnd(whole.begin, ir_.integer(-c_.panel));
+  Value* full_begin = padded(larger(whole.full_begin, begin));
+  Value* full_end = b_.CreateAnd(smaller(whole.full_end, whole.end), ir_.integer(-c_.panel));
+  Value* any_full = b_.CreateICmpSLT(full_begin, full_end);
+  full_begin = b_.CreateSelect(any_full, full_begin, whole.end);
+  full_end = b_.CreateSelect(any_full, full_end, whole.end);
+  auto run = [&](Value* from, Value* to, const char* name, llvm::Function* kv_tile, bool may_be_empty) {
+    ir_.loop(from, to, c_.tile_kv, name, [&](Value* k_lo) {
+      Value* columns = smaller(b_.CreateSub(to, k_lo), ir_.integer(c_.tile_kv));
+      auto visit = [&] { b_.CreateCall(kv_tile, {call_, k_lo, columns}); };
+      if (!may_be_empty) return visit();
+      ExprEmitter here(ir_, place.params, plan_.spec.params, true, nullptr);
+      set_places(here, place, place.q, last);
+      here.set_int(Variable::KLo, k_lo);
+      here.set_int(Variable::KHi, b_.CreateSub(b_.CreateAdd(k_lo, columns), ir_.integer(1)));
+      ir_.if_then(here.scalar(plan_.tiles.may_see), "may_see", visit);
+    });
+  };
+  const bool holes = static_cast<bool>(plan_.tiles.may_see);
+  run(begin, full_begin, "before", mixed_tile_, holes);
+  run(full_begin, full_end, "full", full_tile_, false);
+  run(full_end, whole.end, "after", mixed_tile_, holes);
+}
+
+// How many of the tile's first columns the block of rows around `row` has to look at.
+Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns) {
+  Value* block = b_.CreateUDiv(row, ir_.integer(c_.row_block));
+  Value* address = ir_.byte_offset(tile.scratch(c_.ranges_at()), b_.CreateMul(block, ir_.integer(HostConfig::kRangeBytes)));
+  Value* begin = ir_.load(ir_.i64, address, 8);
+  Value* end = ir_.load(ir_.i64, ir_.byte_offset(address, std::int64_t{8}), 8);
+  Value* seen = larger(smaller(b_.CreateSub(end, k_lo), columns), ir_.integer(0));
+  return b_.CreateSelect(b_.CreateICmpSLT(begin, b_.CreateAdd(k_lo, columns)), seen, ir_.integer(0));
+}
+
+// void(call, first key, columns): S = Q K^T, softmax, O += P V.
+llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::Function* softmax) {
+  llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
+  Value *call = function->getArg(0), *k_lo = function->getArg(1), *columns = function->getArg(2);
+  Tile tile(ir_, call);
   Value *q = tile.scratch(c_.q_at()), *s = tile.scratch(c_.s_at()), *p = tile.scratch(c_.p_at());
   Value* o = tile.scratch(c_.o_at());
+  auto seen = [&](Value* row) { return masked ? padded(seen_columns(tile, row, k_lo, columns)) : columns; };
   Value* k = ir_.word(tile.pointer(offsetof(TileCall, k), "k"), b_.CreateMul(k_lo, ir_.integer(c_.words_qk)));
-  ir_.loop(ir_.integer(0), padded, c_.panel, "column", [&](Value* column) {
+  ir_.loop(ir_.integer(0), columns, c_.panel, "column", [&](Value* column) {
     Value* panel = ir_.word(k, b_.CreateMul(column, ir_.integer(c_.words_qk)));
     ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "row", [&](Value* row) {
-      b_.CreateCall(scores_, {row_of(ir_, q, row, c_.q_stride()), panel,
-                              ir_.word(row_of(ir_, s, row, c_.s_stride()), column), ir_.integer(c_.words_qk)});
+      ir_.if_then(b_.CreateICmpSLT(column, seen(row)), "product", [&] {
+        b_.CreateCall(scores_, {row_of(ir_, q, row, c_.q_stride()), panel,
+                                ir_.word(row_of(ir_, s, row, c_.s_stride()), column), ir_.integer(c_.words_qk)});
+      });
     });
   });
-  Value* full = b_.CreateAnd(b_.CreateICmpSLE(full_begin_, k_lo), b_.CreateICmpSGE(full_end_, end_key));
-  full = b_.CreateAnd(full, b_.CreateICmpEQ(padded, columns));
-  ir_.if_then(full, "full", [&] { b_.CreateCall(softmax_full_, {call_, k_lo, padded, end_key}); });
-  ir_.if_then(b_.CreateNot(full), "mixed", [&] { b_.CreateCall(softmax_mixed_, {call_, k_lo, padded, end_key}); });
-  Value* words = b_.CreateSDiv(padded, ir_.integer(c_.pack));
+  b_.CreateCall(softmax, {call, k_lo, columns});
   Value* v = ir_.word(tile.pointer(offsetof(TileCall, v), "v"),
                       b_.CreateMul(b_.CreateSDiv(k_lo, ir_.integer(c_.pack)), ir_.integer(c_.panel)));
   Value* panel_words = tile.integer(offsetof(TileCall, v_panel_words), "v_panel_words");
@@ -243,10 +294,15 @@ void TileEmitter::emit_kv_tile(const Tile& tile, Value* k_lo, Value* columns) {
     Value* panel = ir_.word(v, b_.CreateMul(index, panel_words));
     Value* column = b_.CreateMul(index, ir_.integer(c_.panel));
     ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "row", [&](Value* row) {
-      b_.CreateCall(outputs_, {row_of(ir_, p, row, p_stride), panel,
-                               ir_.word(row_of(ir_, o, row, c_.o_stride()), column), words});
+      Value* words = b_.CreateSDiv(seen(row), ir_.integer(c_.pack));
+      ir_.if_then(b_.CreateICmpSGT(words, ir_.integer(0)), "product", [&] {
+        b_.CreateCall(outputs_, {row_of(ir_, p, row, p_stride), panel,
+                                 ir_.word(row_of(ir_, o, row, c_.o_stride()), column), words});
+      });
     });
   });
+  ir_.finish();
+  return function;
 }
 
 void TileEmitter::emit_end(const Tile& tile) {

@@ -47,7 +47,9 @@ struct HostConfig {
   std::int64_t o_at() const { return p_at() + round_up(rows() * (pack == 1 ? s_stride() : p_stride()) * 4, 64); }
   std::int64_t m_at() const { return o_at() + round_up(rows() * o_stride() * 4, 64); }
   std::int64_t l_at() const { return m_at() + round_up(rows() * 4, 64); }
-  std::int64_t scratch_bytes() const { return round_up(l_at() + rows() * lanes * 4, 4096); }
+  std::int64_t ranges_at() const { return l_at() + round_up(rows() * lanes * 4, 64); }
+  static constexpr std::int64_t kRangeBytes = 16;  // per block of rows: first and end of the keys it may see, i64
+  std::int64_t scratch_bytes() const { return round_up(ranges_at() + rows() / row_block * kRangeBytes, 4096); }
 
   // Packed K and V of one sequence and KV head.
   std::int64_t padded_keys(std::int64_t keys) const { return round_up(keys, panel); }
