@@ -98,7 +98,7 @@ std::string file_identity(const std::string& path) {
 // One NVRTC program, from source to output.
 class Program {
  public:
-  explicit Program(const NvrtcApi& api) : api_(api) {}
+  Program(const NvrtcApi& api, int major, int minor) : version(fmt::format("{}.{}", major, minor)), api_(api) {}
   ~Program() {
     if (program_) api_.destroy(&program_);
   }
@@ -127,6 +127,12 @@ class Program {
       if (api_.log(program_, log.data()) != 0) log.clear();
       log.resize(log.find_last_not_of(std::string_view("\0\n", 2)) + 1);
     }
+    if (code == kInvalidOption) {
+      return Error{ErrorKind::Compile,
+                   fmt::format("NVRTC {} refused its options ({}); if it does not know the target, a newer NVRTC will (FLASHJIT_NVRTC)",
+                               version, fmt::join(options, " ")),
+                   log};
+    }
     if (code != 0) return failure(fmt::format("refused {}", main.name), code);
     return {};
   }
@@ -142,9 +148,12 @@ class Program {
     return bytes;
   }
 
+  const std::string version;
   std::string log;
 
  private:
+  static constexpr int kInvalidOption = 5;
+
   Error failure(const std::string& what, int code) const {
     return {ErrorKind::Compile, fmt::format("NVRTC {}: {} ({})", what, api_.error_string(code), code), log};
   }
@@ -215,7 +224,7 @@ std::vector<std::string> Nvrtc::options(const Target& target) const {
 }
 
 Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target) const {
-  Program program(*api_);
+  Program program(*api_, major_, minor_);
   FLASHJIT_TRY(program.compile(source, options(target)));
   FLASHJIT_ASSIGN(bytes, program.output<std::vector<std::uint8_t>>(api_->cubin_size, api_->cubin, "cubin"));
   if (!is_elf(bytes)) {
@@ -233,7 +242,7 @@ Result<std::string> Nvrtc::ptx(const KernelSource& source, const Target& target)
   const std::string name(target.name);
   list[0] = "--gpu-architecture=compute_" + name.substr(name.find('_') + 1);
   std::erase(list, "--ptxas-options=-v");
-  Program program(*api_);
+  Program program(*api_, major_, minor_);
   FLASHJIT_TRY(program.compile(source, list));
   FLASHJIT_ASSIGN(text, program.output<std::string>(api_->ptx_size, api_->ptx, "PTX"));
   while (!text.empty() && text.back() == '\0') text.pop_back();

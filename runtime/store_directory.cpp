@@ -65,12 +65,14 @@ class HoldFileSizeSignal {
     pthread_sigmask(SIG_BLOCK, &signal_, &before_);
   }
   ~HoldFileSizeSignal() {
+    const int error = errno;  // of the write
     const timespec now = {0, 0};
     if (!sigismember(&before_, SIGXFSZ)) {
       while (sigtimedwait(&signal_, nullptr, &now) == -1 && errno == EINTR) {
       }
     }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
   }
   HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
   HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;

@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pwd.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -315,6 +317,25 @@ TEST_F(StoreFault, FullDiskLeavesNothingBehind) {
   for (const auto& entry : fs::recursive_directory_iterator(store_path())) {
     EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "lock") << entry.path();
   }
+}
+
+TEST_F(StoreFault, FullFileSystem) {
+  fs::create_directory(store_path());
+  constexpr int kMayNotMount = 77;
+  const int result = in_child([&] {
+    // A mount of this child alone: it goes away with it.
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", store_path().c_str(), "tmpfs", 0, "size=16k,mode=0700") != 0) {
+      return kMayNotMount;
+    }
+    if (const int wrong = works_from_memory({.directory = store_path()}, "No space left on device")) return wrong;
+    for (const auto& entry : fs::recursive_directory_iterator(store_path())) {
+      if (!entry.is_directory() && entry.path().filename() != "lock") return 50;
+    }
+    return 0;
+  });
+  if (result == kMayNotMount) GTEST_SKIP() << "needs the right to mount";
+  EXPECT_EQ(result, 0);
 }
 
 TEST_F(StoreFault, NoFileHandlesLeft) {

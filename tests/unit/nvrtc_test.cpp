@@ -69,6 +69,8 @@ TEST_F(NvrtcTest, UnknownArchitectureIsRefused) {
   const auto cubin = nvrtc->compile(source(kGood), Target{.name = "sm_12345"});
   ASSERT_FALSE(cubin);
   EXPECT_EQ(cubin.error().kind, ErrorKind::Compile);
+  EXPECT_NE(cubin.error().message.find("sm_12345"), std::string::npos) << cubin.error().message;
+  EXPECT_NE(cubin.error().message.find("a newer NVRTC"), std::string::npos) << cubin.error().message;
 }
 
 TEST_F(NvrtcTest, IdentityNamesTheBuildAndNoPath) {
