@@ -83,7 +83,7 @@ Result<void> check_alignment(const AttentionSpec& spec) {
   if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
     return invalid(fmt::format("bytes: {} is none of 16, 8, 4, 2; give the largest that all pointers and strides are multiples of", bytes));
   }
-  const int element = std::max({size_of(spec.dtype), size_of(spec.kv_dtype), size_of(spec.out_dtype)});
+  const int element = std::max(size_of(spec.dtype), size_of(spec.kv_dtype));
   if (bytes < element) {
     return invalid(fmt::format("bytes: {} is below {}, the size of an element; tensors are at least aligned to their elements, so use bytes={}",
                                bytes, element, element));

@@ -119,7 +119,7 @@ struct RandomSpec {
     s.batch = bound();
     s.q_len = bound();
     s.k_len = bound();
-    s.align_bytes = s.dtype == Dtype::F32 || s.kv_dtype == Dtype::F32 || s.out_dtype == Dtype::F32 ? 4 << below(3) : 2 << below(4);
+    s.align_bytes = s.dtype == Dtype::F32 || s.kv_dtype == Dtype::F32 ? 4 << below(3) : 2 << below(4);
     s.numerics = static_cast<Numerics>(below(3));
     return s;
   }
