@@ -138,7 +138,7 @@ Outcome compile(const Row& row) {
 
 void print_row(const Outcome& o) {
   fmt::print("{:8} {:4} {:3} registers {:6} smem {:5.0f} ms  {}  [{}]{}{}\n", o.row.target, o.problem.empty() ? "ok" : "BAD",
-             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? "" : ": ", o.problem);
+             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? o.passed_over ? " after another that spilled" : "" : ": ", o.problem);
   std::fflush(stdout);
 }
 
