@@ -75,6 +75,15 @@ class TileSolver {
   Expr touches(const KeyRange& range, bool with_begin, bool with_end);
 
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
+  // For a limit or a guard, where empty would mean "none": growing too large to build spoils the whole analysis.
+  Expr limit(const Expr& e) {
+    failed_ = failed_ || !e;
+    return e ? tidy(e) : number(0);
+  }
+  Expr condition(const Expr& e) {
+    failed_ = failed_ || !e;
+    return e ? tidy(e) : Expr::boolean(true);
+  }
   Expr begin_of(const KeyRange& range) { return range.begin ? range.begin : number(0); }
   Expr end_of(const KeyRange& range) { return range.end ? range.end : Expr::variable(Variable::KLen); }
   void set_limits(const KeyRange& range, Expr& begin, Expr& end);
@@ -82,6 +91,7 @@ class TileSolver {
   Simplifier simplifier_{true};
   RangeAnalysis facts_{widest_ranges()};
   int steps_ = 0;
+  bool failed_ = false;
 };
 
 // ---- bounds over q_lo <= q <= q_hi ----
@@ -90,8 +100,8 @@ Expr TileSolver::linear_bound(const Linear& linear, bool upper) {
   Linear sum;
   sum.constant = linear.constant;
   for (const LinearTerm& term : linear.terms) {
-    const Expr limit = bound(term.atom, (term.factor > 0) == upper);
-    const auto part = limit ? linear_of(limit) : std::nullopt;
+    const Expr most = bound(term.atom, (term.factor > 0) == upper);
+    const auto part = most ? linear_of(most) : std::nullopt;
     const auto next = part ? add(sum, *part, term.factor) : std::nullopt;
     if (!next) return {};
     sum = *next;
@@ -155,22 +165,22 @@ Expr TileSolver::bound(const Expr& e, bool upper) {
 // ---- ranges ----
 
 bool TileSolver::complementary(const KeyRange& a, const KeyRange& b) {
-  return a.guard && b.guard && same(tidy(~a.guard), b.guard);
+  return a.guard && b.guard && same(condition(~a.guard), b.guard);
 }
 
 KeyRange TileSolver::chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no) {
   KeyRange range;
-  if (yes.begin || no.begin) range.begin = tidy(where(condition, begin_of(yes), begin_of(no)));
-  if (yes.end || no.end) range.end = tidy(where(condition, end_of(yes), end_of(no)));
+  if (yes.begin || no.begin) range.begin = limit(where(condition, begin_of(yes), begin_of(no)));
+  if (yes.end || no.end) range.end = limit(where(condition, end_of(yes), end_of(no)));
   return range;
 }
 
 KeyRange TileSolver::intersection(const KeyRange& a, const KeyRange& b) {
   KeyRange range;
   range.never = a.never || b.never;
-  range.guard = a.guard && b.guard ? tidy(a.guard & b.guard) : a.guard ? a.guard : b.guard;
-  range.begin = a.begin && b.begin ? tidy(max(a.begin, b.begin)) : a.begin ? a.begin : b.begin;
-  range.end = a.end && b.end ? tidy(min(a.end, b.end)) : a.end ? a.end : b.end;
+  range.guard = a.guard && b.guard ? condition(a.guard & b.guard) : a.guard ? a.guard : b.guard;
+  range.begin = a.begin && b.begin ? limit(max(a.begin, b.begin)) : a.begin ? a.begin : b.begin;
+  range.end = a.end && b.end ? limit(min(a.end, b.end)) : a.end ? a.end : b.end;
   return range;
 }
 
@@ -179,15 +189,15 @@ KeyRange TileSolver::hull(const KeyRange& a, const KeyRange& b) {
   if (a.never || b.never) return a.never ? b : a;
   if (complementary(a, b)) return chosen(a.guard, a, b);
   KeyRange range;
-  if (a.begin && b.begin) range.begin = tidy(min(a.begin, b.begin));
-  if (a.end && b.end) range.end = tidy(max(a.end, b.end));
+  if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
+  if (a.end && b.end) range.end = limit(max(a.end, b.end));
   if (same(a.guard, b.guard)) {
     range.guard = a.guard;
     return range;
   }
   if (!b.guard) return chosen(a.guard, range, b);
   if (!a.guard) return chosen(b.guard, range, a);
-  range.guard = tidy(a.guard | b.guard);
+  range.guard = condition(a.guard | b.guard);
   return range;
 }
 
@@ -201,27 +211,27 @@ KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
     if (!b.guard) return chosen(a.guard, longer(free_a, b), b);
     if (!a.guard) return chosen(b.guard, longer(a, free_b), a);
     KeyRange range = chosen(a.guard, free_a, free_b);
-    range.guard = tidy(a.guard | b.guard);
+    range.guard = condition(a.guard | b.guard);
     return range;
   }
   KeyRange range;
   range.guard = a.guard;
   if (!a.begin && !b.begin) {
-    if (a.end && b.end) range.end = tidy(max(a.end, b.end));
+    if (a.end && b.end) range.end = limit(max(a.end, b.end));
     return range;
   }
   if (!a.end && !b.end) {
-    range.begin = tidy(min(a.begin, b.begin));
+    if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
     return range;
   }
   // Half of two ranges: a short one of fixed length, such as a few sink tokens, is not worth asking about.
   constexpr std::int64_t kShort = 64;
-  const Expr length_a = tidy(end_of(a) - begin_of(a)), length_b = tidy(end_of(b) - begin_of(b));
-  if (!length_a || !length_b) return a;
+  const Expr length_a = limit(end_of(a) - begin_of(a)), length_b = limit(end_of(b) - begin_of(b));
   if (length_a->op == Op::IntConst && length_a->integer <= kShort) return b;
   if (length_b->op == Op::IntConst && length_b->integer <= kShort) return a;
-  KeyRange free_a = a, free_b = b;
-  range = chosen(tidy(length_b <= length_a), free_a, free_b);
+  // Every choice doubles the size of the next.
+  if (node_count(length_a) + node_count(length_b) > kMaxBound / 2) return node_count(length_a) <= node_count(length_b) ? a : b;
+  range = chosen(condition(length_b <= length_a), a, b);
   range.guard = a.guard;
   return range;
 }
@@ -282,8 +292,8 @@ Region TileSolver::free_of_keys(const Linear& rest) {
   if (!value) return unknown();
   const Expr least = bound(value, false), most = bound(value, true);
   Region region = unknown();
-  if (least) region.some = guarded(tidy(least <= number(0))).some;
-  if (most) region.all = guarded(tidy(most <= number(0))).all;
+  if (least) region.some = guarded(condition(least <= number(0))).some;
+  if (most) region.all = guarded(condition(most <= number(0))).all;
   return region;
 }
 
@@ -314,12 +324,12 @@ Region TileSolver::not_positive(const Linear& d) {
   const bool positive = keys->factor > 0;
   const auto other_side = add(Linear{}, rest, positive ? -1 : 1);
   if (!other_side || keys->factor == std::numeric_limits<std::int64_t>::min()) return unknown();
-  Expr limit = to_expr(*other_side);
+  Expr side = to_expr(*other_side);
   const std::int64_t factor = positive ? keys->factor : -keys->factor;
-  if (factor > 1) limit = (positive ? limit : limit + number(factor - 1)) / number(factor);
-  limit = tidy(limit);
-  if (!limit) return unknown();
-  return positive ? at_most(keys->atom, limit) : at_least(keys->atom, limit);
+  if (factor > 1) side = (positive ? side : side + number(factor - 1)) / number(factor);
+  side = tidy(side);
+  if (!side) return unknown();
+  return positive ? at_most(keys->atom, side) : at_least(keys->atom, side);
 }
 
 Region TileSolver::at_most(const Expr& t, const Expr& e) {
@@ -329,10 +339,10 @@ Region TileSolver::at_most(const Expr& t, const Expr& e) {
   switch (node.op) {
     case Op::Variable: {
       Region region = unknown();
-      if (const Expr most = bound(e, true)) region.some.end = tidy(most + number(1));
+      if (const Expr most = bound(e, true)) region.some.end = limit(most + number(1));
       if (const Expr least = bound(e, false)) {
         region.all.never = false;
-        region.all.end = tidy(least + number(1));
+        region.all.end = limit(least + number(1));
       }
       return region;
     }
@@ -422,7 +432,7 @@ Region TileSolver::region(const Expr& e, bool negated) {
   if (++steps_ > kMaxSteps) return unknown();
   const auto& args = e->args;
   // Independent of q and k: the same for the whole tile.
-  if (!uses(e, Variable::Q) && !uses(e, Variable::K)) return guarded(tidy(negated ? ~e : e));
+  if (!uses(e, Variable::Q) && !uses(e, Variable::K)) return guarded(condition(negated ? ~e : e));
   switch (e->op) {
     case Op::Not: return region(args[0], !negated);
     case Op::And:
@@ -456,7 +466,8 @@ void TileSolver::set_limits(const KeyRange& range, Expr& begin, Expr& end) {
 }
 
 TileAnalysis TileSolver::analyse(const Expr& mask) {
-  const Region visible = mask ? region(tidy(mask), false) : everything();
+  Region visible = mask ? region(tidy(mask), false) : everything();
+  if (failed_) visible = unknown();
   TileAnalysis tiles;
   set_limits(visible.some, tiles.kv_begin, tiles.kv_end);
   set_limits(visible.all, tiles.full_begin, tiles.full_end);
