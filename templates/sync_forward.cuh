@@ -428,8 +428,10 @@ __device__ inline void sync_forward(const KernelParams& params) {
     if constexpr (kStages > 1) slot = slot + 1 == kStages ? 0 : slot + 1;
   }
 
-  // Warps may still read K and V where O is staged.
-  if constexpr (config.q_in_registers) __syncthreads();
+  // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads' copies
+  // of Q may still be on their way.
+  wait_copies<0>();
+  __syncthreads();
   const WorkItem done = work_item(params);
   finish_rows(params, done, rows, o, top);
   store_output(params, done, o, base + kLayout.o_offset);
