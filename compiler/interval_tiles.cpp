@@ -42,7 +42,7 @@ Region nothing() {
   return region;
 }
 
-constexpr int kMaxSteps = 4096;      // of solving: abs and min split a condition in two each time they nest
+constexpr int kMaxSteps = 512;         // of solving: abs and min split a condition in two each time they nest
 constexpr std::size_t kMaxBound = 96;  // operations in one derived bound; more costs more than it saves
 
 class TileSolver {
