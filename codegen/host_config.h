@@ -1,6 +1,7 @@
 // What one host kernel is: sizes and layouts, computed once and used by the emitters and by the code that calls the kernel.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -71,11 +72,12 @@ inline HostConfig config_of(const Plan& plan) {
   c.lanes = c.avx512 ? 16 : 8;
   c.panel = 2 * c.lanes;
   c.pack = c.product == Product::Fma ? 1 : 2;
-  c.row_block = c.product == Product::Amx ? 32 : c.avx512 ? 8 : 6;
   // AMX consumes 16 words per step.
   c.words_qk = static_cast<int>(round_up((c.d_qk + c.pack - 1) / c.pack, c.product == Product::Amx ? 16 : 1));
   c.width_v = static_cast<int>(round_up(c.d_v, c.panel));
   c.tile_q = plan.schedule.tile_q.value_or(64);
+  // A block is no taller than the tile: one query must not cost as much as eight.
+  c.row_block = c.product == Product::Amx ? 32 : std::min(c.avx512 ? 8 : 6, c.tile_q);
   c.tile_kv = static_cast<int>(round_up(plan.schedule.tile_kv.value_or(256), c.panel));
   return c;
 }
