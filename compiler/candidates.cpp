@@ -18,9 +18,9 @@ constexpr int kMaxBlocksPerSm = 32;
 constexpr int kMaxTileKv = 256;
 constexpr int kMaxHostTile = 4096;
 
-// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. Found by compiling 52 schedules of
-// d=64, 96, 128, 256 near the limit (NVRTC 13.0, sm_90a, causal, 2026-11-21): where the estimate meets the budget, ptxas
-// does not spill; where it exceeds it by more than a dozen, ptxas does.
+// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. Found by compiling 52
+// schedules of d=64, 96, 128, 256 near the limit (NVRTC 13.0, sm_90a, causal, 2026-11-21): where the estimate meets the
+// budget, ptxas does not spill; where it exceeds it by more than a dozen, ptxas does.
 constexpr int kBaseRegisters = 26;
 constexpr int kWideOutputRegisters = 12;  // 32 rows per warp with more than 64 V dims
 constexpr int kScoreRegisters = 10;
@@ -48,14 +48,18 @@ std::string check_host(const Schedule& s) {
 std::string check_sync_fields(const AttentionSpec& spec, const Schedule& s) {
   if (*s.warps > kMaxWarps) return fmt::format("warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.tile_q % (*s.warps * 16) != 0) {
-    return fmt::format("tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16, *s.warps);
+    return fmt::format("tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
+                       *s.warps);
   }
-  if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv % 16 != 0)
+    return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
   if (*s.tile_kv > kMaxTileKv) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
   if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
-  if (*s.blocks_per_sm > kMaxBlocksPerSm) return fmt::format("blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
+  if (*s.blocks_per_sm > kMaxBlocksPerSm)
+    return fmt::format("blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
   const int steps = round_up(spec.d_qk, 16) / 16;
-  if (*s.unroll_d > steps) return fmt::format("unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
+  if (*s.unroll_d > steps)
+    return fmt::format("unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
   return {};
 }
 
@@ -63,21 +67,22 @@ std::string check_sync_resources(const AttentionSpec& spec, const Target& target
   const KernelConfig sizes = sizes_of(spec, s);
   const int smem = sync_layout(sizes).bytes, blocks = *s.blocks_per_sm;
   if (smem > target.smem_per_block) {
-    return fmt::format("tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages",
-                       smem, target.name, target.smem_per_block);
+    return fmt::format(
+        "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages", smem,
+        target.name, target.smem_per_block);
   }
   if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
     return fmt::format("blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
                        blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
   }
   if (blocks * threads_of(sizes) > target.threads_per_sm) {
-    return fmt::format("blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes), target.name,
-                       target.threads_per_sm);
+    return fmt::format("blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes),
+                       target.name, target.threads_per_sm);
   }
   const int needed = estimated_registers(spec, sizes), budget = register_budget(target, sizes);
   if (needed > budget) {
-    return fmt::format("blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}", needed, blocks,
-                       threads_of(sizes), budget);
+    return fmt::format("blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
+                       needed, blocks, threads_of(sizes), budget);
   }
   return {};
 }

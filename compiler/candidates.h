@@ -1,4 +1,5 @@
-// Which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner both start here.
+// Which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner both start
+// here.
 #pragma once
 
 #include <string>

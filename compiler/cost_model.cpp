@@ -16,7 +16,7 @@ namespace {
 // A new figure comes with a comment: GPU, date, command.
 struct Calibration {
   std::string_view target;
-  double overlap;            // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
+  double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
   double tile_clocks;        // waits and barriers per KV tile of a block
   double one_stage_clocks;   // added per tile when K and V alternate in one stage
   double launch_us;          // launch to first instruction, last store to done
@@ -54,15 +54,16 @@ double slots_per_score(const AttentionSpec& spec, const Work& work) {
   return slots;
 }
 
-TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, const Calibration& calibration, const Schedule& s,
-                            double slots) {
+TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, const Calibration& calibration,
+                            const Schedule& s, double slots) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
   const double dims = round_up(spec.d_qk, 16) + round_up(spec.d_v, 16), kv_bytes = keys * dims * 2;
   TileClocks t;
   t.mma = 2 * scores * dims / target.mma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;
   t.issue = scores * slots / kIssuePerClock;
-  // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in registers.
+  // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in
+  // registers.
   const double q_bytes = *s.q_in == QueryPlace::Shared ? rows * round_up(spec.d_qk, 16) * 2 : 0;
   t.smem = (kv_bytes * (*s.warps + 1) + q_bytes) / target.smem_bytes_per_clock;
   t.l2 = kv_bytes / calibration.l2_bytes_per_clock;
@@ -70,7 +71,8 @@ TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, con
 }
 
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
-  const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len), k = static_cast<double>(shape.k_len);
+  const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
+               k = static_cast<double>(shape.k_len);
   const double element = element_bytes_of(spec);
   const double read = b * (q * spec.heads_q * spec.d_qk + k * spec.heads_kv * (spec.d_qk + spec.d_v)) * element;
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
@@ -88,11 +90,13 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
   return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
 }
 
-Prediction predict_sync(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape, const Work& work) {
+Prediction predict_sync(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
+                        const Work& work) {
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const TileClocks t = sync_tile_clocks(spec, target, calibration, s, slots_per_score(spec, work));
-  const double blocks = static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
+  const double blocks =
+      static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
@@ -106,8 +110,10 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
 
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  p.compute = makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
-  const double sm_tiles = blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)) / clocks_per_us;
+  p.compute =
+      makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  const double sm_tiles =
+      blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)) / clocks_per_us;
   p.mma = t.mma * sm_tiles;
   p.exp = t.exp * sm_tiles;
   p.issue = t.issue * sm_tiles;
@@ -119,7 +125,8 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
   return p;
 }
 
-Prediction predict_host(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape, const Work& work) {
+Prediction predict_host(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
+                        const Work& work) {
   constexpr double kFmaShare = 0.6;         // of the peak, for products of this size in L1 and L2
   constexpr double kTileNanoseconds = 300;  // per tile pair, loop heads and row state
   const double query_tiles = std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
@@ -133,7 +140,8 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
   const double spill = std::max(1.0, scratch / (target.l2_mb * 1e6 * 0.75));
   Prediction p;
   p.waves = items / cores;
-  p.mma = 2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
+  p.mma =
+      2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
   p.issue = scores * slots_per_score(spec, work) * 32 / target.vector_bits / clocks_per_us / cores;
   p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
@@ -158,9 +166,11 @@ Shape reference_shape(const AttentionSpec& spec) {
   return shape;
 }
 
-Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape, const Work& work) {
+Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
+                   const Work& work) {
   if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
-  return target.gpu ? predict_sync(spec, target, schedule, shape, work) : predict_host(spec, target, schedule, shape, work);
+  return target.gpu ? predict_sync(spec, target, schedule, shape, work)
+                    : predict_host(spec, target, schedule, shape, work);
 }
 
 std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
@@ -189,7 +199,8 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
 Roofline roofline(const Plan& plan, const Shape& shape) {
   const AttentionSpec& spec = plan.spec;
   const Work work = work_of(spec, plan.tiles, shape, *plan.schedule.tile_q, *plan.schedule.tile_kv);
-  const double scores = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
+  const double scores =
+      static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
   Roofline r;
   r.visible = work.visible;
   r.exact = work.exact;
@@ -200,13 +211,15 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
   r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;
   r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
-  r.balance_point = plan.target.mma_flops_per_clock * plan.target.clock_ghz * 1e9 * plan.target.sm_count / (plan.target.memory_tbs * 1e12);
+  r.balance_point = plan.target.mma_flops_per_clock * plan.target.clock_ghz * 1e9 * plan.target.sm_count /
+                    (plan.target.memory_tbs * 1e12);
   r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
   r.predicted = predict(spec, plan.target, plan.schedule, shape, work);
   const Prediction& p = r.predicted;
-  const std::pair<double, const char*> limits[] = {{p.mma, "matrix units"}, {p.exp, "exponentials"}, {p.smem, "shared memory"},
-                                                   {p.issue, "issue"},      {p.memory, "memory"},     {p.l2, "L2"},
+  const std::pair<double, const char*> limits[] = {{p.mma, "matrix units"},   {p.exp, "exponentials"},
+                                                   {p.smem, "shared memory"}, {p.issue, "issue"},
+                                                   {p.memory, "memory"},      {p.l2, "L2"},
                                                    {p.latency, "latency"}};
   r.limit = std::max_element(std::begin(limits), std::end(limits))->second;
   return r;

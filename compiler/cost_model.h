@@ -18,8 +18,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens in
-// sequences of 4k.
+// The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens
+// in sequences of 4k.
 Shape reference_shape(const AttentionSpec& spec);
 
 // What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. Masks that read tensors are counted
@@ -42,7 +42,8 @@ struct Prediction {
   double latency = 0;                            // launch, first tile, last store
   double waves = 0;                              // blocks over what runs at a time
 };
-Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape, const Work& work);
+Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
+                   const Work& work);
 
 // Every schedule that honours the pins, for `shape`: the legal ones by predicted time, then the illegal ones.
 std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
@@ -57,7 +58,7 @@ struct Roofline {
   double intensity = 0;                  // flops per fused byte
   double textbook_intensity = 0;
   double balance_point = 0;              // flops per byte at which the target's arithmetic and memory take equally long
-  std::string limit;                     // "matrix units", "exponentials", "shared memory", "issue", "memory", "L2", "latency"
+  std::string limit;  // "matrix units", "exponentials", "shared memory", "issue", "memory", "L2", "latency"
   double kv_cache_bytes_per_token = 0;   // K and V of all KV heads
   double kv_cache_bytes_per_sequence = 0;
   double visible = 1;

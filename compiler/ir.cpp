@@ -45,7 +45,8 @@ constexpr AttributeRow kRows[] = {
     {"copy", "pipeline_copies", "instruction of the copy"},
     {"copy_bytes", "pipeline_copies", "width of a global access"},
     {"stages", "pipeline_copies", "K/V tiles in flight"},
-    {"tile", "pipeline_copies", "which KV tile a copy fetches, counted from the current one; in the prologue from the first"},
+    {"tile", "pipeline_copies",
+     "which KV tile a copy fetches, counted from the current one; in the prologue from the first"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
     // softmax, grid, budget
     {"reference", "choose_softmax", "what is subtracted in the exponent"},
@@ -86,7 +87,8 @@ void dump_statements(const Program& program, const std::vector<Statement>& body,
 }
 
 void dump_buffer(const Buffer& b, std::string& out) {
-  out += fmt::format("  {} {} {} [{}, {}]", b.name, kSpaceNames[static_cast<int>(b.space)], name(b.dtype), b.rows, b.cols);
+  out +=
+      fmt::format("  {} {} {} [{}, {}]", b.name, kSpaceNames[static_cast<int>(b.space)], name(b.dtype), b.rows, b.cols);
   if (!b.layout.empty()) out += fmt::format(" layout={}", b.layout);
   if (b.stages != 1) out += fmt::format(" stages={}", b.stages);
   if (b.space == Space::Shared) out += fmt::format(" offset={} bytes={}", b.offset, b.bytes);
@@ -120,7 +122,8 @@ const Attribute* Attributes::find(std::string_view key) const {
 }
 
 const AttributeRow* attribute_row(std::string_view key) {
-  const auto found = std::find_if(std::begin(kRows), std::end(kRows), [&](const AttributeRow& row) { return row.key == key; });
+  const auto found =
+      std::find_if(std::begin(kRows), std::end(kRows), [&](const AttributeRow& row) { return row.key == key; });
   return found == std::end(kRows) ? nullptr : found;
 }
 

@@ -1,5 +1,5 @@
-// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over KV tiles. Passes refine it;
-// what they decide stands in attributes, each of which has exactly one writer.
+// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over KV tiles. Passes refine
+// it; what they decide stands in attributes, each of which has exactly one writer.
 #pragma once
 
 #include <cstdint>

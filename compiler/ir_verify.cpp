@@ -1,6 +1,6 @@
-// What must hold of a program after every pass. Copies are checked by running them: the statements are executed on the state
-// of shared memory for loops of several lengths, so that a missing wait or barrier, or a slot that is overwritten too early, is found here
-// and not as a wrong result on a GPU.
+// What must hold of a program after every pass. Copies are checked by running them: the statements are executed on the
+// state of shared memory for loops of several lengths, so that a missing wait or barrier, or a slot that is overwritten
+// too early, is found here and not as a wrong result on a GPU.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -35,11 +35,14 @@ struct DefinitionCheck {
     for (const Statement& s : body) {
       FLASHJIT_TRY(check_attributes(p, s.attributes, name(s.kind)));
       for (const int b : s.reads) {
-        if (b < 0 || b >= static_cast<int>(p.buffers.size())) return internal(fmt::format("{}: reads a buffer that is not there", name(s.kind)));
-        if (!defined[b]) return internal(fmt::format("{}: reads {} before anything is in it", name(s.kind), p.buffers[b].name));
+        if (b < 0 || b >= static_cast<int>(p.buffers.size()))
+          return internal(fmt::format("{}: reads a buffer that is not there", name(s.kind)));
+        if (!defined[b])
+          return internal(fmt::format("{}: reads {} before anything is in it", name(s.kind), p.buffers[b].name));
       }
       for (const int b : s.writes) {
-        if (b < 0 || b >= static_cast<int>(p.buffers.size())) return internal(fmt::format("{}: writes a buffer that is not there", name(s.kind)));
+        if (b < 0 || b >= static_cast<int>(p.buffers.size()))
+          return internal(fmt::format("{}: writes a buffer that is not there", name(s.kind)));
         defined[b] = true;
       }
       FLASHJIT_TRY(run(s.body));
@@ -72,14 +75,17 @@ Result<void> check_phases(const Program& p) {
   for (std::size_t i = 1; i < p.phases.size(); ++i) {
     mixed |= p.phases[i].mixed;
     if (p.phases[i].begin != p.phases[i - 1].end) {
-      return internal(fmt::format("phase {} begins at {}, the one before ends at {}", i, p.phases[i].begin, p.phases[i - 1].end));
+      return internal(
+          fmt::format("phase {} begins at {}, the one before ends at {}", i, p.phases[i].begin, p.phases[i - 1].end));
     }
   }
   int masks = 0;
   for (const Statement& s : p.body) {
-    if (s.kind == Kind::Loop) masks += std::count_if(s.body.begin(), s.body.end(), [](const Statement& t) { return t.kind == Kind::Mask; });
+    if (s.kind == Kind::Loop)
+      masks += std::count_if(s.body.begin(), s.body.end(), [](const Statement& t) { return t.kind == Kind::Mask; });
   }
-  if (mixed && masks != 1) return internal(fmt::format("a mixed phase needs one mask statement in the loop, there are {}", masks));
+  if (mixed && masks != 1)
+    return internal(fmt::format("a mixed phase needs one mask statement in the loop, there are {}", masks));
   return {};
 }
 
@@ -89,7 +95,8 @@ Result<void> check_places(const Program& p) {
   for (const Buffer& b : p.buffers) {
     if (b.space != Space::Shared) continue;
     if (b.offset < 0 || b.offset % 16 != 0 || b.bytes <= 0 || b.offset + b.stages * b.bytes > limit) {
-      return internal(fmt::format("{}: {} x {} bytes at {} do not fit the {} bytes of the block", b.name, b.stages, b.bytes, b.offset, limit));
+      return internal(fmt::format("{}: {} x {} bytes at {} do not fit the {} bytes of the block", b.name, b.stages,
+                                  b.bytes, b.offset, limit));
     }
   }
   return {};
@@ -137,12 +144,14 @@ struct Machine {
       if (!other.overlaps(target)) continue;
       const bool same_warp = p.buffers[other.buffer].own_rows && p.buffers[target.buffer].own_rows;
       if (other.being_read && !same_warp) {
-        return internal(fmt::format("{} {} overwrites {} (tile {}) while another warp may still read it: a barrier is missing", what,
-                                    name_of(target), name_of(other), other.tile));
+        return internal(
+            fmt::format("{} {} overwrites {} (tile {}) while another warp may still read it: a barrier is missing",
+                        what, name_of(target), name_of(other), other.tile));
       }
       if (other.state == State::Copying) {
-        return internal(fmt::format("{} {} overwrites {} (tile {}) while a copy into it is under way: a wait is missing", what,
-                                    name_of(target), name_of(other), other.tile));
+        return internal(
+            fmt::format("{} {} overwrites {} (tile {}) while a copy into it is under way: a wait is missing", what,
+                        name_of(target), name_of(other), other.tile));
       }
       if (&other != &target) other.state = State::Empty;
     }

@@ -4,8 +4,8 @@
 
 namespace flashjit {
 
-// Order: the mask decides the phases before anything is sized; warps need tiles, shared memory needs warps' layouts, copies need places;
-// softmax, grid and budget read all of it. verify() runs after each.
+// Order: the mask decides the phases before anything is sized; warps need tiles, shared memory needs warps' layouts,
+// copies need places; softmax, grid and budget read all of it. verify() runs after each.
 constexpr std::array kPasses = {
     Pass{"build", build},
     Pass{"analyse_mask", analyse_mask},

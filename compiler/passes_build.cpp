@@ -95,8 +95,8 @@ Result<Program> build(Program p, const PassContext& context) {
 
 Result<Program> analyse_mask(Program p, const PassContext& context) {
   const bool masked = masks_anything(context.spec);
-  // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts; without a mask only the
-  // tile that k_len cuts is mixed.
+  // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
+  // without a mask only the tile that k_len cuts is mixed.
   if (masked) p.phases.push_back({"kv_begin", "full_begin", true});
   p.phases.push_back({masked ? "full_begin" : "kv_begin", "full_end", false});
   p.phases.push_back({"full_end", "kv_end", true});

@@ -160,7 +160,8 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
     p.buffers.back().own_rows = true;
   }
   if (sizes.q_in_registers) {
-    Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.chunks * 8)};
+    Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows),
+                fmt::format("{}", layout.q.chunks * 8)};
     held.layout = "fragment";
     held.own_rows = true;
     p.buffers.push_back(held);
@@ -191,12 +192,13 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
     if (s.kind == Kind::Loop) {
       s.body = pipeline.loop_body(std::move(s.body));
       pipeline.out.push_back(std::move(s));
-      // A tile that sees no key never waited for Q, and with Q in registers other warps may still read K and V: both lie where O is
-      // staged.
+      // A tile that sees no key never waited for Q, and with Q in registers other warps may still read K and V: both
+      // lie where O is staged.
       pipeline.wait_for_all_warps(0);
       continue;
     }
-    if (s.kind == Kind::Store && s.writes[0] == find(p, "o")) pipeline.set(s, "copy_bytes", std::int64_t{pipeline.width.bytes});
+    if (s.kind == Kind::Store && s.writes[0] == find(p, "o"))
+      pipeline.set(s, "copy_bytes", std::int64_t{pipeline.width.bytes});
     pipeline.out.push_back(std::move(s));
   }
   if (!pipeline.failed) return pipeline.failed.error();
@@ -210,7 +212,8 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
   const KernelConfig sizes = sizes_of(context.spec, context.schedule);
   const int needed = estimated_registers(context.spec, sizes), budget = register_budget(context.target, sizes);
   if (needed > budget) {
-    return internal(fmt::format("pass {}: about {} registers per thread are needed, {} are there", kPass, needed, budget));
+    return internal(
+        fmt::format("pass {}: about {} registers per thread are needed, {} are there", kPass, needed, budget));
   }
   FLASHJIT_TRY(p.attributes.set("blocks_per_sm", std::int64_t{sizes.blocks_per_sm}, kPass));
   FLASHJIT_TRY(p.attributes.set("registers", fmt::format("{}/{}", needed, budget), kPass));

@@ -50,7 +50,8 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
     b.own_rows = true;
   }
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
-    if (s.kind == Kind::Softmax || s.kind == Kind::Reduce) return s.attributes.set("row_owner", std::string("quad"), kPass);
+    if (s.kind == Kind::Softmax || s.kind == Kind::Reduce)
+      return s.attributes.set("row_owner", std::string("quad"), kPass);
     if (s.kind == Kind::Rescale) return s.attributes.set("rescaled_by", std::string("row_owner"), kPass);
     if (s.kind != Kind::Mma) return {};
     const bool scores = s.writes[0] == p.buffer("S");
@@ -71,7 +72,8 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   const bool folded = context.spec.score.get() == nullptr && context.spec.effective_scale() > 0;
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
     if (s.kind != Kind::Softmax) return {};
-    // The reference of a row moves only when its maximum has risen by 2^8: most tiles leave O alone. The host moves it with every tile.
+    // The reference of a row moves only when its maximum has risen by 2^8: most tiles leave O alone. The host moves it
+    // with every tile.
     FLASHJIT_TRY(s.attributes.set("reference", std::string(sync(context) ? "lazy" : "tile"), kPass));
     return s.attributes.set("exp", std::string(folded ? "exp2_scale_folded" : "exp2"), kPass);
   }));

@@ -12,18 +12,22 @@ namespace {
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
   if (target.gpu && spec.dtype == Dtype::F32) {
-    return unsupported(fmt::format("dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
-                                   target.name));
+    return unsupported(fmt::format(
+        "dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
+        target.name));
   }
   if (target.gpu && !target.can.cp_async) {
-    return unsupported(fmt::format("target: {} has no asynchronous copies, which every kernel of this build uses; the oldest target is sm_80",
-                                   target.name));
+    return unsupported(fmt::format(
+        "target: {} has no asynchronous copies, which every kernel of this build uses; the oldest target is sm_80",
+        target.name));
   }
   return {};
 }
 
-// Pins that contradict the spec or target are the caller's mistake: say which field and why, for the schedule that comes closest.
-Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target, const Schedule& pins) {
+// Pins that contradict the spec or target are the caller's mistake: say which field and why, for the schedule that
+// comes closest.
+Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target,
+                        const Schedule& pins) {
   const Candidate& best = candidates.front();
   if (best.why_illegal.empty()) return best.schedule;
   // Nothing pinned and nothing legal is a hole in the enumeration.
@@ -53,8 +57,10 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink) {
 }
 
 bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
-  const VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
-  for (const Expr* expr : {&spec.mask, &spec.score, &tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+  const VariableRanges ranges =
+      default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  for (const Expr* expr :
+       {&spec.mask, &spec.score, &tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && !fits_32_bits(*expr, ranges)) return true;
   }
   return false;
@@ -64,20 +70,24 @@ std::vector<std::string> notes_of(const Plan& plan) {
   std::vector<std::string> notes;
   const AttentionSpec& spec = plan.spec;
   if (plan.target.gpu && spec.align_bytes < 16) {
-    notes.push_back(fmt::format("slow path: inputs are only {0}-byte aligned, copies are {0} bytes wide; align pointers and strides to 16",
-                                spec.align_bytes));
+    notes.push_back(fmt::format(
+        "slow path: inputs are only {0}-byte aligned, copies are {0} bytes wide; align pointers and strides to 16",
+        spec.align_bytes));
   }
   if (plan.target.gpu && spec.d_qk % 16 != 0) {
-    notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time", spec.d_qk,
-                                padded_dim_qk(plan.config)));
+    notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
+                                spec.d_qk, padded_dim_qk(plan.config)));
   }
   if (plan.target.gpu && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk) {
-    notes.push_back(fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time", spec.d_v,
-                                padded_dim_v(plan.config)));
+    notes.push_back(
+        fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
+                    spec.d_v, padded_dim_v(plan.config)));
   }
-  if (plan.wide_ints) notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
+  if (plan.wide_ints)
+    notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
   if (plan.target.gpu && plan.target.can.wgmma) {
-    notes.push_back(fmt::format("the sync family uses mma.sync, which reaches about 60 % of the matrix rate of {}", plan.target.name));
+    notes.push_back(fmt::format("the sync family uses mma.sync, which reaches about 60 % of the matrix rate of {}",
+                                plan.target.name));
   }
   return notes;
 }

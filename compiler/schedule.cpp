@@ -86,8 +86,9 @@ Result<Schedule> parse_schedule(std::string_view text) {
     const std::string_view item = text.substr(begin, end - begin);
     const std::size_t equals = item.find('=');
     if (equals == item.npos) {
-      return invalid(fmt::format("schedule: {} is not field=value; for example tile_q=128,tile_kv=64", quoted(trim(item))),
-                     caret(text, begin));
+      return invalid(
+          fmt::format("schedule: {} is not field=value; for example tile_q=128,tile_kv=64", quoted(trim(item))),
+          caret(text, begin));
     }
     const std::string_view key = trim(item.substr(0, equals));
     for (const std::string_view earlier : seen) {

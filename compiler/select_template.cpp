@@ -39,7 +39,8 @@ bool take_pair(const AttributeValue& value, KernelConfig& config) {
   const std::string* pair = text(value);
   const std::size_t slash = pair ? pair->find('/') : std::string::npos;
   if (slash == std::string::npos) return false;
-  const auto a = parse_integer(std::string_view(*pair).substr(0, slash)), b = parse_integer(std::string_view(*pair).substr(slash + 1));
+  const auto a = parse_integer(std::string_view(*pair).substr(0, slash)),
+             b = parse_integer(std::string_view(*pair).substr(slash + 1));
   if (!a || !b) return false;
   config.*first = static_cast<int>(*a);
   config.*second = static_cast<int>(*b);
@@ -173,7 +174,8 @@ struct Matcher {
 
   const Honoured* find(std::string_view key, Place place) const {
     for (const std::span<const Honoured> table : {std::span<const Honoured>(kProblem), rows}) {
-      const auto row = std::find_if(table.begin(), table.end(), [&](const Honoured& h) { return h.key == key && h.place == place; });
+      const auto row =
+          std::find_if(table.begin(), table.end(), [&](const Honoured& h) { return h.key == key && h.place == place; });
       if (row != table.end()) return &*row;
     }
     return nullptr;
@@ -184,12 +186,13 @@ struct Matcher {
     for (const Attribute& a : attributes.all()) {
       const Honoured* row = find(a.key, place);
       if (!row) {
-        return unsupported(fmt::format("{} of {}: the attribute (written by pass {}) is honoured by no template of the {} family", a.key,
-                                       where, a.writer, loop));
+        return unsupported(
+            fmt::format("{} of {}: the attribute (written by pass {}) is honoured by no template of the {} family",
+                        a.key, where, a.writer, loop));
       }
       if (!row->take(a.value, config)) {
-        return unsupported(fmt::format("{} of {}: the {} family does not do `{}` (written by pass {})", a.key, where, loop, print(a.value),
-                                       a.writer));
+        return unsupported(fmt::format("{} of {}: the {} family does not do `{}` (written by pass {})", a.key, where,
+                                       loop, print(a.value), a.writer));
       }
     }
     return {};
@@ -206,7 +209,8 @@ Result<void> finish_sync(const Program& program, Plan& plan) {
     return a && std::get<std::int64_t>(a->value) == value;
   };
   if (!agrees("smem_bytes", layout.bytes)) return internal("smem_bytes of the program differs from the template's");
-  if (!agrees("rows_per_warp", rows_per_warp(plan.config))) return internal("rows_per_warp of the program differs from the template's");
+  if (!agrees("rows_per_warp", rows_per_warp(plan.config)))
+    return internal("rows_per_warp of the program differs from the template's");
   return {};
 }
 
@@ -220,7 +224,8 @@ Result<void> select_template(Program& program, Plan& plan) {
   if (!element) return unsupported(fmt::format("dtype: {} is computed by no template", name(plan.spec.dtype)));
   plan.config = KernelConfig{};
   plan.config.element = *element;
-  const Matcher matcher{name(sync ? Family::Sync : Family::Host), sync ? std::span<const Honoured>(kSync) : kHost, plan.config};
+  const Matcher matcher{name(sync ? Family::Sync : Family::Host), sync ? std::span<const Honoured>(kSync) : kHost,
+                        plan.config};
   FLASHJIT_TRY(matcher.take(program.attributes, {}));
   FLASHJIT_TRY(for_each(program.body, [&](Statement& s) { return matcher.take(s.attributes, s.kind); }));
   return sync ? finish_sync(program, plan) : Result<void>();

@@ -6,8 +6,8 @@
 
 namespace flashjit {
 
-// Fills config, smem_bytes and threads of the plan from the program. Every attribute must be one that the loop honours, with
-// a value that it honours; otherwise the error names the attribute.
+// Fills config, smem_bytes and threads of the plan from the program. Every attribute must be one that the loop honours,
+// with a value that it honours; otherwise the error names the attribute.
 Result<void> select_template(Program& program, Plan& plan);
 
 }  // namespace flashjit

@@ -22,10 +22,12 @@ constexpr std::size_t kMaxParamName = 32;
 
 Result<void> check_head_dim(std::string_view which, int d) {
   if (d > kMaxHeadDim) {
-    return invalid(fmt::format("d: {}{} is above {}, the largest head dim; split the head or use d={}", which, d, kMaxHeadDim, kMaxHeadDim));
+    return invalid(fmt::format("d: {}{} is above {}, the largest head dim; split the head or use d={}", which, d,
+                               kMaxHeadDim, kMaxHeadDim));
   }
   if (d < kHeadDimStep) {
-    return invalid(fmt::format("d: {}{} is below {}, the smallest head dim; pad with zeros to d={}", which, d, kHeadDimStep, kHeadDimStep));
+    return invalid(fmt::format("d: {}{} is below {}, the smallest head dim; pad with zeros to d={}", which, d,
+                               kHeadDimStep, kHeadDimStep));
   }
   if (d % kHeadDimStep != 0) {
     return invalid(fmt::format("d: {}{} is not a multiple of {}; pad with zeros to d={}", which, d, kHeadDimStep,
@@ -41,8 +43,10 @@ Result<void> check_heads(const AttentionSpec& spec) {
     }
   }
   if (spec.heads_q % spec.heads_kv != 0) {
-    return invalid(fmt::format("heads: {} query heads are no multiple of {} KV heads; every KV head must serve the same number "
-                               "of query heads", spec.heads_q, spec.heads_kv));
+    return invalid(
+        fmt::format("heads: {} query heads are no multiple of {} KV heads; every KV head must serve the same number "
+                    "of query heads",
+                    spec.heads_q, spec.heads_kv));
   }
   return {};
 }
@@ -52,8 +56,9 @@ Result<void> check_bound(std::string_view field, const SizeBound& bound) {
     return invalid(fmt::format("{}: the bound {} is outside 1..{}", field, bound.max, SizeBound::kLargest));
   }
   if (bound.min != 0 && !bound.pinned()) {
-    return invalid(fmt::format("{}: the lower bound {} differs from the upper bound {}; pin the size or leave the lower bound 0",
-                               field, bound.min, bound.max));
+    return invalid(
+        fmt::format("{}: the lower bound {} differs from the upper bound {}; pin the size or leave the lower bound 0",
+                    field, bound.min, bound.max));
   }
   return {};
 }
@@ -62,17 +67,19 @@ Result<void> check_scale(const AttentionSpec& spec) {
   if (spec.scale == 0) return {};
   const float scale = static_cast<float>(spec.scale);
   if (!std::isfinite(spec.scale) || !std::isfinite(scale) || scale == 0) {
-    return invalid(fmt::format("scale: {} is not a finite, non-zero 32-bit number; leave it out for 1/sqrt(d)", spec.scale));
+    return invalid(
+        fmt::format("scale: {} is not a finite, non-zero 32-bit number; leave it out for 1/sqrt(d)", spec.scale));
   }
   return {};
 }
 
 Result<void> check_dtypes(const AttentionSpec& spec) {
-  const std::pair<std::string_view, Dtype> dtypes[] = {{"dtype", spec.dtype}, {"kv", spec.kv_dtype}, {"out", spec.out_dtype}};
+  const std::pair<std::string_view, Dtype> dtypes[] = {
+      {"dtype", spec.dtype}, {"kv", spec.kv_dtype}, {"out", spec.out_dtype}};
   for (const auto& [field, dtype] : dtypes) {
     if (!is_float(dtype)) {
-      return invalid(fmt::format("{}: {} is no type of a tensor that is computed with; use one of {}", field, name(dtype),
-                                 join(kTensorDtypeNames)));
+      return invalid(fmt::format("{}: {} is no type of a tensor that is computed with; use one of {}", field,
+                                 name(dtype), join(kTensorDtypeNames)));
     }
   }
   return {};
@@ -81,12 +88,14 @@ Result<void> check_dtypes(const AttentionSpec& spec) {
 Result<void> check_alignment(const AttentionSpec& spec) {
   const int bytes = spec.align_bytes;
   if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
-    return invalid(fmt::format("bytes: {} is none of 16, 8, 4, 2; give the largest that all pointers and strides are multiples of", bytes));
+    return invalid(fmt::format(
+        "bytes: {} is none of 16, 8, 4, 2; give the largest that all pointers and strides are multiples of", bytes));
   }
   const int element = std::max(size_of(spec.dtype), size_of(spec.kv_dtype));
   if (bytes < element) {
-    return invalid(fmt::format("bytes: {} is below {}, the size of an element; tensors are at least aligned to their elements, so use bytes={}",
-                               bytes, element, element));
+    return invalid(fmt::format(
+        "bytes: {} is below {}, the size of an element; tensors are at least aligned to their elements, so use bytes={}",
+        bytes, element, element));
   }
   return {};
 }
@@ -94,7 +103,8 @@ Result<void> check_alignment(const AttentionSpec& spec) {
 Result<void> check_layout(const AttentionSpec& spec) {
   if (spec.layout != Layout::Paged) {
     if (spec.page_size == 0) return {};
-    return invalid(fmt::format("layout: a page size of {} only belongs to layout=paged({})", spec.page_size, spec.page_size));
+    return invalid(
+        fmt::format("layout: a page size of {} only belongs to layout=paged({})", spec.page_size, spec.page_size));
   }
   if (spec.page_size < 1 || spec.page_size > kMaxPageSize) {
     return invalid(fmt::format("layout: {} tokens per page is outside 1..{}", spec.page_size, kMaxPageSize));
@@ -128,7 +138,8 @@ bool is_identifier(std::string_view text) {
 
 Result<void> check_param(const Param& param, const std::vector<Param>& earlier) {
   if (!is_identifier(param.name) || param.name.size() > kMaxParamName) {
-    return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first", quoted(param.name), kMaxParamName));
+    return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first",
+                               quoted(param.name), kMaxParamName));
   }
   for (int v = 0; v <= static_cast<int>(Variable::KHi); ++v) {
     if (name(static_cast<Variable>(v)) == param.name) {
@@ -139,7 +150,8 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));
   }
   if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2) {
-    return invalid(fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
+    return invalid(
+        fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
   }
   for (const Param& other : earlier) {
     if (other.name == param.name) return invalid(fmt::format("params: {} is declared twice", param.name));
@@ -151,7 +163,8 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
 Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
   if (expr.get() == nullptr) return {};
   for (const Param& param : params_of(expr)) {
-    const auto same_name = std::find_if(declared.begin(), declared.end(), [&](const Param& p) { return p.name == param.name; });
+    const auto same_name =
+        std::find_if(declared.begin(), declared.end(), [&](const Param& p) { return p.name == param.name; });
     if (same_name == declared.end()) {
       declared.push_back(param);
     } else if (!(*same_name == param)) {
@@ -167,7 +180,8 @@ Result<Expr> resolve(std::string_view field, const Expr& given, std::string& tex
                      const AttentionSpec& spec) {
   if (given.get() == nullptr && text.empty()) return Expr();
   if (text.empty()) text = print(given);
-  const auto forbidden = std::find_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c >= 0x7f || c == '"'; });
+  const auto forbidden =
+      std::find_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c >= 0x7f || c == '"'; });
   if (forbidden != text.end()) {
     return invalid(fmt::format("{}: the text may hold printable ASCII characters without double quotes", field),
                    caret(text, forbidden - text.begin()));
@@ -180,7 +194,8 @@ Result<Expr> resolve(std::string_view field, const Expr& given, std::string& tex
     return error;
   }
   if (given && !same(simplify(given), simplify(*parsed))) {
-    return invalid(fmt::format("{0}: the expression and {0}_text disagree; clear one of them (align changes what named rows mean)", field));
+    return invalid(fmt::format(
+        "{0}: the expression and {0}_text disagree; clear one of them (align changes what named rows mean)", field));
   }
   return *parsed;
 }
@@ -220,8 +235,9 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
   FLASHJIT_ASSIGN(mask, resolve("mask", spec.mask, spec.mask_text, params, spec));
   FLASHJIT_ASSIGN(score, resolve("score", spec.score, spec.score_text, params, spec));
   if (params.size() > kMaxParams) {
-    return invalid(fmt::format("params: {} parameters, with those of named masks and scores, are above the limit of {}; merge some into one tensor",
-                               params.size(), kMaxParams));
+    return invalid(fmt::format(
+        "params: {} parameters, with those of named masks and scores, are above the limit of {}; merge some into one tensor",
+        params.size(), kMaxParams));
   }
   FLASHJIT_TRY(check_params_used(spec, mask, score));
   spec.mask = mask ? simplify(mask) : Expr();
@@ -254,7 +270,9 @@ std::string print_params(const std::vector<Param>& params) {
 
 }  // namespace
 
-double AttentionSpec::effective_scale() const { return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk)); }
+double AttentionSpec::effective_scale() const {
+  return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk));
+}
 
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
@@ -271,7 +289,8 @@ std::string print(const AttentionSpec& spec) {
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
   if (!spec.declared.empty()) out += fmt::format(" params=\"{}\"", print_params(spec.declared));
   if (spec.scale != 0) out += fmt::format(" scale={}", print_real(spec.scale));
-  if (spec.alignment != Alignment::BottomRight) out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
+  if (spec.alignment != Alignment::BottomRight)
+    out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
   if (spec.lse != Lse::None) out += fmt::format(" lse={}", kLseNames[static_cast<int>(spec.lse)]);
   if (spec.max_logit) out += " max_logit";
   if (spec.sink) out += " sink";
@@ -280,7 +299,8 @@ std::string print(const AttentionSpec& spec) {
   print_bound(out, "q_len", spec.q_len);
   print_bound(out, "k_len", spec.k_len);
   if (spec.align_bytes != 16) out += fmt::format(" bytes={}", spec.align_bytes);
-  if (spec.numerics != Numerics::Fast) out += fmt::format(" numerics={}", kNumericsNames[static_cast<int>(spec.numerics)]);
+  if (spec.numerics != Numerics::Fast)
+    out += fmt::format(" numerics={}", kNumericsNames[static_cast<int>(spec.numerics)]);
   return out;
 }
 
@@ -296,17 +316,21 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported("operation: bwd has no kernel in this build; use fwd");
   }
   if (fp8(spec.dtype)) {
-    return unsupported(fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
+    return unsupported(
+        fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
   }
   if (spec.kv_dtype != spec.dtype) {
-    return unsupported(fmt::format("kv: {} differs from the dtype {}, which no kernel of this build reads; convert K and V and use kv={}",
-                                   name(spec.kv_dtype), name(spec.dtype), name(spec.dtype)));
+    return unsupported(fmt::format(
+        "kv: {} differs from the dtype {}, which no kernel of this build reads; convert K and V and use kv={}",
+        name(spec.kv_dtype), name(spec.dtype), name(spec.dtype)));
   }
   if (fp8(spec.out_dtype)) {
-    return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}", name(spec.out_dtype), name(spec.dtype)));
+    return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
+                                   name(spec.out_dtype), name(spec.dtype)));
   }
   if (spec.layout == Layout::Paged) {
-    return unsupported(fmt::format("layout: paged({}) has no kernel in this build; gather the pages and use layout=packed", spec.page_size));
+    return unsupported(fmt::format(
+        "layout: paged({}) has no kernel in this build; gather the pages and use layout=packed", spec.page_size));
   }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));

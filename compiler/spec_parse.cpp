@@ -38,7 +38,9 @@ struct Cursor {
   std::string_view text;
   std::size_t at = 0;
 
-  Error error(std::string message, std::size_t position) const { return invalid(std::move(message), caret(text, position)); }
+  Error error(std::string message, std::size_t position) const {
+    return invalid(std::move(message), caret(text, position));
+  }
 
   Result<Word> word() {
     Word word;
@@ -59,7 +61,8 @@ struct Cursor {
   Result<Word> bare_value(Word word) {
     word.value_position = at;
     while (at < text.size() && !blank(text[at])) {
-      if (text[at] == '"') return error(fmt::format("{}: the quote must open right after `{}`", word.key, word.sign), at);
+      if (text[at] == '"')
+        return error(fmt::format("{}: the quote must open right after `{}`", word.key, word.sign), at);
       ++at;
     }
     word.value = text.substr(word.value_position, at - word.value_position);
@@ -165,16 +168,19 @@ Result<void> parse_params(const Word& word, std::vector<Param>& params) {
     const std::string_view item = trim(rest.substr(0, comma));
     const std::size_t colon = item.find(':');
     if (colon == item.npos) {
-      return invalid(fmt::format("params: {} is not name: type; for example params=\"slope: fp32[1], cap: fp32\"", quoted(item)));
+      return invalid(
+          fmt::format("params: {} is not name: type; for example params=\"slope: fp32[1], cap: fp32\"", quoted(item)));
     }
     Param param;
     param.name = trim(item.substr(0, colon));
     std::string_view type = trim(item.substr(colon + 1));
     if (const std::size_t open = type.find('['); open != type.npos) {
-      const auto rank = type.ends_with(']') ? parse_integer(trim(type.substr(open + 1, type.size() - open - 2))) : std::nullopt;
+      const auto rank =
+          type.ends_with(']') ? parse_integer(trim(type.substr(open + 1, type.size() - open - 2))) : std::nullopt;
       if (!rank || *rank < 1 || *rank > kMaxParamRank) {
-        return invalid(fmt::format("params: {} must end with its number of dimensions in brackets, [1] to [{}]; a scalar has none",
-                                   quoted(item), kMaxParamRank));
+        return invalid(
+            fmt::format("params: {} must end with its number of dimensions in brackets, [1] to [{}]; a scalar has none",
+                        quoted(item), kMaxParamRank));
       }
       param.rank = static_cast<int>(*rank);
       type = trim(type.substr(0, open));
@@ -318,12 +324,14 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
     while (cursor.at < text.size() && !blank(text[cursor.at])) ++cursor.at;
     first[i] = text.substr(position[i], cursor.at - position[i]);
     if (first[i].empty()) {
-      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd or bwd)" : "dtype", kExample), position[i]);
+      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd or bwd)" : "dtype", kExample),
+                          position[i]);
     }
   }
   const auto operation = std::find(kOperationNames.begin(), kOperationNames.end(), first[0]);
   if (operation == kOperationNames.end()) {
-    return cursor.error(fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
+    return cursor.error(
+        fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
   }
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
   auto dtype = parse_tensor_dtype("dtype", first[1]);

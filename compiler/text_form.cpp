@@ -78,7 +78,8 @@ std::string quoted(std::string_view text) {
 std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names) {
   if (text.empty() || text.size() > kQuotedLength) return {};
   std::string_view best;
-  // In half slips: one slip in a short name, two in a longer one; what is merely unfinished is nearer than what is wrong.
+  // In half slips: one slip in a short name, two in a longer one; what is merely unfinished is nearer than what is
+  // wrong.
   std::size_t best_distance = text.size() < 4 ? 3 : 5;
   for (const std::string_view name : names) {
     const std::size_t distance = edit_distance(text, name) * 2 - (name != text && name.starts_with(text) ? 1 : 0);

@@ -38,8 +38,8 @@ struct Row {
   double visited = 0, mixed = 0, visible_keys = 0;  // tiles, tiles, keys per query (mean)
 };
 
-double visible_share(const AttentionSpec& spec, SampleEnvironment& sample, std::int64_t q_lo, std::int64_t q_hi, std::int64_t k_lo,
-                     std::int64_t k_hi) {
+double visible_share(const AttentionSpec& spec, SampleEnvironment& sample, std::int64_t q_lo, std::int64_t q_hi,
+                     std::int64_t k_lo, std::int64_t k_hi) {
   int seen = 0;
   for (int i = 0; i < kLattice; ++i) {
     sample.set(Variable::Q, q_lo + (q_hi - q_lo) * (2 * i + 1) / (2 * kLattice));
@@ -53,8 +53,8 @@ double visible_share(const AttentionSpec& spec, SampleEnvironment& sample, std::
 
 // Visits a sample of the KV tiles first..last-1 and scales up; only for masks with holes or for the visible share.
 Row sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample, std::int64_t q_lo,
-                 std::int64_t q_hi, std::int64_t begin, std::int64_t end, std::int64_t full_begin, std::int64_t full_end,
-                 int tile_kv) {
+                 std::int64_t q_hi, std::int64_t begin, std::int64_t end, std::int64_t full_begin,
+                 std::int64_t full_end, int tile_kv) {
   const std::int64_t first = begin / tile_kv, last = (end + tile_kv - 1) / tile_kv, count = last - first;
   const std::int64_t step = std::max<std::int64_t>(1, count / kSampledKvTiles);
   Row row;
@@ -112,8 +112,9 @@ Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& 
     if (begin >= end) continue;
     const std::int64_t full_begin = std::max(begin, sample.get(tiles.full_begin));
     const std::int64_t full_end = std::min(end, sample.get(tiles.full_end));
-    const Row row = tiles.may_see ? sample_tiles(spec, tiles, sample, q_lo, q_hi, begin, end, full_begin, full_end, tile_kv)
-                                  : count_tiles(begin, end, full_begin, full_end, tile_kv);
+    const Row row = tiles.may_see
+                        ? sample_tiles(spec, tiles, sample, q_lo, q_hi, begin, end, full_begin, full_end, tile_kv)
+                        : count_tiles(begin, end, full_begin, full_end, tile_kv);
     work.kv_tiles += row.visited;
     work.kv_tiles_max = std::max(work.kv_tiles_max, row.visited);
     work.mixed_tiles += row.mixed;

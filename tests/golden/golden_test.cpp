@@ -61,7 +61,8 @@ Result<std::string> emitted(const Plan& plan, const std::string& names) {
   std::istringstream wanted(names);
   std::string text;
   for (std::string name; wanted >> name;) {
-    const auto file = std::find_if(source.generated.begin(), source.generated.end(), [&](const SourceFile& f) { return f.name == name; });
+    const auto file = std::find_if(source.generated.begin(), source.generated.end(),
+                                   [&](const SourceFile& f) { return f.name == name; });
     if (file == source.generated.end()) return invalid("emit: no generated file is called " + name);
     text += "==== " + name + "\n" + file->text;
   }

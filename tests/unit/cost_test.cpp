@@ -48,7 +48,8 @@ Counted count(const AttentionSpec& spec, const Shape& shape, int tile_q, int til
 
 TEST(Work, AgreesWithCounting) {
   const Shape shapes[] = {{1, 512, 512}, {1, 128, 700}, {1, 1, 333}};
-  for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(100, 0)\"", " mask=\"causal & window(64, 64)\"", " mask=\"chunk(128)\""}) {
+  for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(100, 0)\"", " mask=\"causal & window(64, 64)\"",
+                           " mask=\"chunk(128)\""}) {
     const auto spec = parse_spec(std::string("fwd bf16 d=64") + mask);
     ASSERT_TRUE(spec);
     for (const Shape& shape : shapes) {
@@ -80,7 +81,8 @@ TEST(Work, EmptyShapesHaveNone) {
 
 TEST(CostModel, MoreWorkTakesLonger) {
   for (const char* target : {"sm_80", "sm_90a", "x86-64-v3"}) {
-    const Plan full = planned("fwd bf16 d=128 heads=32", target), causal = planned("fwd bf16 d=128 heads=32 mask=\"causal\"", target);
+    const Plan full = planned("fwd bf16 d=128 heads=32", target),
+               causal = planned("fwd bf16 d=128 heads=32 mask=\"causal\"", target);
     const double base = roofline(full, {4, 2048, 2048}).predicted.total;
     EXPECT_GT(roofline(full, {8, 2048, 2048}).predicted.total, base) << target;
     EXPECT_GT(roofline(full, {4, 4096, 2048}).predicted.total, base) << target;

@@ -26,8 +26,10 @@ Result<Program> final_program(const std::string& text, const std::string& pins, 
   return program;
 }
 
-constexpr char kTwoStages[] = "family=sync,tile_q=64,tile_kv=64,warps=4,stages=2,q_in=shared,blocks_per_sm=1,unroll_d=4,order=natural";
-constexpr char kOneStage[] = "family=sync,tile_q=64,tile_kv=64,warps=4,stages=1,q_in=registers,blocks_per_sm=1,unroll_d=4,order=natural";
+constexpr char kTwoStages[] =
+    "family=sync,tile_q=64,tile_kv=64,warps=4,stages=2,q_in=shared,blocks_per_sm=1,unroll_d=4,order=natural";
+constexpr char kOneStage[] =
+    "family=sync,tile_q=64,tile_kv=64,warps=4,stages=1,q_in=registers,blocks_per_sm=1,unroll_d=4,order=natural";
 
 Program sound(const char* pins) {
   auto program = final_program("fwd bf16 d=64 heads=8 mask=\"causal\"", pins);
@@ -43,7 +45,8 @@ Statement& loop_of(Program& p) {
 
 // Removes the n-th statement of a kind.
 void remove(std::vector<Statement>& body, Kind kind, int n) {
-  const auto found = std::find_if(body.begin(), body.end(), [&](const Statement& s) { return s.kind == kind && n-- == 0; });
+  const auto found =
+      std::find_if(body.begin(), body.end(), [&](const Statement& s) { return s.kind == kind && n-- == 0; });
   ASSERT_NE(found, body.end());
   body.erase(found);
 }

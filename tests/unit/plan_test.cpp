@@ -32,7 +32,8 @@ TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
     for (const int d_qk : {8, 64, 72, 128, 136, 192, 256}) {
       for (const int d_v : {8, 64, 128, 248, 256}) {
         for (const char* variant : variants) {
-          const std::string text = "fwd fp16 d=" + std::to_string(d_qk) + "/" + std::to_string(d_v) + " heads=8/2" + variant;
+          const std::string text =
+              "fwd fp16 d=" + std::to_string(d_qk) + "/" + std::to_string(d_v) + " heads=8/2" + variant;
           const auto plan = plan_of(text, target.name.data());
           ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
           EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
@@ -69,16 +70,19 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(p.threads, 128);
 
   const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
-  EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask || plain.mask_has_holes);
+  EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
+               plain.mask_has_holes);
   EXPECT_EQ(plain.lse, LseBase::none);
   EXPECT_FLOAT_EQ(plain.scale, 0.125f);
-  EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false) << "a mask that hides nothing is no mask";
+  EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false)
+      << "a mask that hides nothing is no mask";
 }
 
 TEST(Plan, ScheduleIsCompleteAndPinsHold) {
   const Plan p = planned("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", "tile_kv=32,stages=1");
   const Schedule& s = p.schedule;
-  EXPECT_TRUE(s.family && s.tile_q && s.tile_kv && s.warps && s.stages && s.q_in && s.blocks_per_sm && s.order && s.unroll_d);
+  EXPECT_TRUE(s.family && s.tile_q && s.tile_kv && s.warps && s.stages && s.q_in && s.blocks_per_sm && s.order &&
+              s.unroll_d);
   EXPECT_EQ(s.tile_kv, 32);
   EXPECT_EQ(s.stages, 1);
   EXPECT_EQ(s.order, TileOrder::LongestFirst) << "late query tiles of a causal mask have more keys";
@@ -92,7 +96,8 @@ TEST(Plan, ScheduleIsCompleteAndPinsHold) {
 TEST(Plan, IllegalPinsNameTheField) {
   const std::tuple<const char*, const char*, const char*, const char*> rows[] = {
       {"fwd bf16 d=128", "sm_80", "family=host", "schedule family: host does not run on sm_80; use family=sync"},
-      {"fwd bf16 d=128", "x86-64-v3", "family=sync", "schedule family: sync does not run on x86-64-v3; use family=host"},
+      {"fwd bf16 d=128", "x86-64-v3", "family=sync",
+       "schedule family: sync does not run on x86-64-v3; use family=host"},
       {"fwd bf16 d=128", "x86-64-v3", "warps=4", "host schedules have tile_q and tile_kv only"},
       {"fwd bf16 d=128", "x86-64-v3", "tile_kv=24", "tile_kv: 24 is not a multiple of 16"},
       {"fwd bf16 d=128", "sm_80", "tile_q=100", "tile_q: 100 is not a multiple of 64"},
@@ -104,7 +109,8 @@ TEST(Plan, IllegalPinsNameTheField) {
       {"fwd bf16 d=256", "sm_80", "tile_q=64,warps=4,tile_kv=32,blocks_per_sm=3", "blocks_per_sm: 3 blocks take"},
       {"fwd bf16 d=256", "sm_80", "tile_q=128,warps=4", "registers per thread are needed"},
       {"fwd bf16 d=64", "sm_80", "blocks_per_sm=65536", "blocks_per_sm: 65536 is above 32"},
-      {"fwd bf16 d=256", "sm_80", "tile_q=65536,warps=16,stages=8,tile_kv=256,blocks_per_sm=32", "bytes of shared memory"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=65536,warps=16,stages=8,tile_kv=256,blocks_per_sm=32",
+       "bytes of shared memory"},
   };
   for (const auto& [text, target, pins, message] : rows) {
     const auto plan = plan_of(text, target, pins);
@@ -118,13 +124,15 @@ TEST(Plan, Fp32IsForTheHost) {
   const auto plan = plan_of("fwd fp32 d=64", "sm_90a");
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().kind, ErrorKind::Unsupported);
-  EXPECT_NE(plan.error().message.find("fp32 runs on host targets only, sm_90a"), std::string::npos) << plan.error().message;
+  EXPECT_NE(plan.error().message.find("fp32 runs on host targets only, sm_90a"), std::string::npos)
+      << plan.error().message;
   EXPECT_TRUE(plan_of("fwd fp32 d=64", "x86-64-v3"));
 }
 
 TEST(Plan, SlowPathsAreReported) {
   const auto has_note = [](const Plan& plan, std::string_view part) {
-    return std::any_of(plan.notes.begin(), plan.notes.end(), [&](const std::string& n) { return n.find(part) != n.npos; });
+    return std::any_of(plan.notes.begin(), plan.notes.end(),
+                       [&](const std::string& n) { return n.find(part) != n.npos; });
   };
   EXPECT_TRUE(has_note(planned("fwd bf16 d=64 bytes=4", "sm_80"), "slow path: inputs are only 4-byte aligned"));
   EXPECT_TRUE(has_note(planned("fwd bf16 d=72", "sm_80"), "d=72 is padded to 80"));
@@ -132,7 +140,8 @@ TEST(Plan, SlowPathsAreReported) {
 }
 
 TEST(Plan, WideIntegersOnlyWhereNeeded) {
-  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"causal\"", "sm_80").wide_ints) << "default bounds keep positions in 32 bits";
+  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"causal\"", "sm_80").wide_ints)
+      << "default bounds keep positions in 32 bits";
   EXPECT_TRUE(planned("fwd bf16 d=64 mask=\"q * 5 > k\"", "sm_80").wide_ints);
   EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"q * 5 > k\" q_len<=100000", "sm_80").wide_ints);
 }
@@ -163,8 +172,9 @@ TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
   ASSERT_TRUE(s.program.attributes.set("vector_bits", std::int64_t{512}, "assign_warps"));
   const auto planted = select_template(s.program, s.plan);
   ASSERT_FALSE(planted);
-  EXPECT_EQ(planted.error().message,
-            "vector_bits of program: the attribute (written by pass assign_warps) is honoured by no template of the sync family");
+  EXPECT_EQ(
+      planted.error().message,
+      "vector_bits of program: the attribute (written by pass assign_warps) is honoured by no template of the sync family");
 }
 
 TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
@@ -173,7 +183,8 @@ TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
     if (statement.kind != Kind::Mma) return {};
     Attributes changed;
     for (const Attribute& a : statement.attributes.all()) {
-      FLASHJIT_TRY(changed.set(a.key, a.key == "accumulator" ? AttributeValue(std::string("tensor_memory")) : a.value, a.writer));
+      FLASHJIT_TRY(changed.set(a.key, a.key == "accumulator" ? AttributeValue(std::string("tensor_memory")) : a.value,
+                               a.writer));
     }
     statement.attributes = changed;
     return internal("stop after the first");
@@ -181,7 +192,8 @@ TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
   ASSERT_TRUE(planted);
   const auto refused = select_template(s.program, s.plan);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message, "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
+  EXPECT_EQ(refused.error().message,
+            "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
 }
 
 TEST(Plan, DumpsAfterEveryPass) {

@@ -9,7 +9,8 @@ TEST(Schedule, TextForm) {
   const std::pair<const char*, const char*> rows[] = {
       {"", ""},
       {" ", ""},
-      {"tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers", "tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers"},
+      {"tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers",
+       "tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers"},
       {"order=longest_first, unroll_d=4 ,blocks_per_sm=2,q_in=shared,family=sync",
        "family=sync,q_in=shared,blocks_per_sm=2,unroll_d=4,order=longest_first"},
       {"family=host,tile_q=64", "family=host,tile_q=64"},

@@ -59,8 +59,10 @@ TEST(Spec, PrintsCanonically) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" score=\"softcap(50)\"",
        "fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" score=\"softcap(50)\""},
-      {"fwd   bf16\n d=128/128 heads=1/1 out=bf16 kv=bf16 lse=none bytes=16 layout=bshd numerics=fast b<=1073741823", "fwd bf16 d=128"},
-      {"fwd fp16 k_len<=4096 sink q_len=1 d=64 heads=4 mask=causal", "fwd fp16 d=64 heads=4 mask=\"causal\" sink q_len=1 k_len<=4096"},
+      {"fwd   bf16\n d=128/128 heads=1/1 out=bf16 kv=bf16 lse=none bytes=16 layout=bshd numerics=fast b<=1073741823",
+       "fwd bf16 d=128"},
+      {"fwd fp16 k_len<=4096 sink q_len=1 d=64 heads=4 mask=causal",
+       "fwd fp16 d=64 heads=4 mask=\"causal\" sink q_len=1 k_len<=4096"},
       {"fwd bf16 d=64 params=\" a : fp32 [2] ,c:i32\" score=\"s + a[h, q] * c\"",
        "fwd bf16 d=64 score=\"s + a[h, q] * c\" params=\"a: fp32[2], c: i32\""},
       {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
@@ -73,15 +75,21 @@ TEST(Spec, PrintsCanonically) {
 // ---- parse(print(s)) == s ----
 
 void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::string& text) {
-  EXPECT_TRUE(a.operation == b.operation && a.dtype == b.dtype && a.kv_dtype == b.kv_dtype && a.out_dtype == b.out_dtype) << text;
+  EXPECT_TRUE(a.operation == b.operation && a.dtype == b.dtype && a.kv_dtype == b.kv_dtype &&
+              a.out_dtype == b.out_dtype)
+      << text;
   EXPECT_TRUE(a.d_qk == b.d_qk && a.d_v == b.d_v && a.heads_q == b.heads_q && a.heads_kv == b.heads_kv) << text;
   EXPECT_TRUE(a.layout == b.layout && a.page_size == b.page_size && a.alignment == b.alignment) << text;
-  EXPECT_TRUE(a.mask_text == b.mask_text && a.score_text == b.score_text && a.declared == b.declared && a.params == b.params) << text;
+  EXPECT_TRUE(a.mask_text == b.mask_text && a.score_text == b.score_text && a.declared == b.declared &&
+              a.params == b.params)
+      << text;
   EXPECT_EQ(static_cast<bool>(a.mask), static_cast<bool>(b.mask)) << text;
   EXPECT_EQ(static_cast<bool>(a.score), static_cast<bool>(b.score)) << text;
   if (a.mask && b.mask) { EXPECT_TRUE(same(a.mask, b.mask)) << text; }
   if (a.score && b.score) { EXPECT_TRUE(same(a.score, b.score)) << text; }
-  EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink && a.dropout == b.dropout) << text;
+  EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
+              a.dropout == b.dropout)
+      << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
   EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
 }
@@ -143,7 +151,8 @@ TEST(Spec, ParsePrintRoundTrip) {
 TEST(Spec, RandomBytesNeverCrash) {
   constexpr std::uint64_t kSeed = 7;
   std::mt19937_64 random(kSeed);
-  const std::string seed_text = "fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" params=\"a: fp32[1]\" b<=64 sink layout=paged(16)";
+  const std::string seed_text =
+      "fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" params=\"a: fp32[1]\" b<=64 sink layout=paged(16)";
   for (int i = 0; i < 5000; ++i) {
     std::string text = seed_text;
     for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {
@@ -218,7 +227,8 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
     const auto spec = parse_spec(text);
     ASSERT_FALSE(spec) << text;
     EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
-    EXPECT_NE(spec.error().message.find(message), std::string::npos) << text << "\n got: " << spec.error().message << "\nwant: " << message;
+    EXPECT_NE(spec.error().message.find(message), std::string::npos)
+        << text << "\n got: " << spec.error().message << "\nwant: " << message;
   }
   const auto nul = parse_spec(std::string_view("fwd bf16\0d=64", 13));
   ASSERT_FALSE(nul);

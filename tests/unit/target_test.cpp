@@ -11,7 +11,8 @@ TEST(Target, TableIsSound) {
   std::set<std::string_view> names;
   for (const Target& t : targets()) {
     EXPECT_TRUE(names.insert(t.name).second) << t.name << " twice";
-    for (const double fact : {t.clock_ghz, t.mma_flops_per_clock, t.exp_per_clock, t.smem_bytes_per_clock, t.memory_tbs, t.l2_mb}) {
+    for (const double fact :
+         {t.clock_ghz, t.mma_flops_per_clock, t.exp_per_clock, t.smem_bytes_per_clock, t.memory_tbs, t.l2_mb}) {
       EXPECT_GT(fact, 0) << t.name;
     }
     EXPECT_GT(t.sm_count, 0) << t.name;
@@ -37,7 +38,8 @@ TEST(Target, TableIsSound) {
 
 TEST(Target, PeaksAreThoseOfTheProducts) {
   // TFLOP/s of 16-bit mma.sync with fp32 accumulation from the data sheets (for sm_90a: what was measured).
-  const std::pair<const char*, double> rows[] = {{"sm_80", 312}, {"sm_86", 125}, {"sm_89", 165}, {"sm_90a", 577}, {"sm_120a", 209}};
+  const std::pair<const char*, double> rows[] = {
+      {"sm_80", 312}, {"sm_86", 125}, {"sm_89", 165}, {"sm_90a", 577}, {"sm_120a", 209}};
   for (const auto& [name, peak] : rows) {
     const auto t = find_target(name);
     ASSERT_TRUE(t);
@@ -60,9 +62,9 @@ TEST(Target, Lookup) {
 }
 
 TEST(Target, ComputeCapability) {
-  const std::tuple<int, int, const char*> rows[] = {{8, 0, "sm_80"},    {8, 6, "sm_86"},    {8, 7, "sm_87"},    {8, 9, "sm_89"},
-                                                    {9, 0, "sm_90a"},   {10, 0, "sm_100a"}, {10, 3, "sm_103a"}, {12, 0, "sm_120a"},
-                                                    {12, 1, "sm_121a"}};
+  const std::tuple<int, int, const char*> rows[] = {{8, 0, "sm_80"},    {8, 6, "sm_86"},    {8, 7, "sm_87"},
+                                                    {8, 9, "sm_89"},    {9, 0, "sm_90a"},   {10, 0, "sm_100a"},
+                                                    {10, 3, "sm_103a"}, {12, 0, "sm_120a"}, {12, 1, "sm_121a"}};
   for (const auto& [major, minor, name] : rows) {
     const Target* t = target_for_compute_capability(major, minor);
     ASSERT_NE(t, nullptr) << name;
