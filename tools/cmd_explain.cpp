@@ -67,7 +67,7 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   const Prediction& p = r.predicted;
   std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
                                  r.exact ? "" : " (the mask reads tensors: counted as if they held zeros)");
-  text += fmt::format("  arithmetic         {:.4g} GFLOP; {:.1f}% of the scores are visible\n", r.flops * 1e-9, r.visible * 100);
+  text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9, r.visible * 100);
   text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));
   text += fmt::format("                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
                       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);

@@ -142,17 +142,17 @@ def test_unreadable_npy():
 
 def test_params():
     need("host")
-    spec = 'fwd fp32 d=16 heads=2 params="cap: fp32, bias: fp32[2]" score="s * cap + bias[q, k]"'
+    spec = 'fwd fp32 d=16 heads=2 params="cap: fp32, extra: fp32[2]" score="s * cap + extra[q, k]"'
     bias = write("bias.npy", npy((4, 4)))
-    line = flashjit("run", spec, "--shape", "q=4", *HOST, "--param", "cap=0.5", "--param", f"bias={bias}", "--check", "--json").line()
+    line = flashjit("run", spec, "--shape", "q=4", *HOST, "--param", "cap=0.5", "--param", f"extra={bias}", "--check", "--json").line()
     assert line["ok"]
-    for param, says in [("capp=1", "capp"), ("cap", "NAME"), ("=1", "NAME"), ("bias=1.5", "bias"), ("cap=absent.npy", "cap"), (f"bias={write('small.npy', npy((3, 4)))}", "bias")]:
+    for param, says in [("capp=1", "capp"), ("cap", "NAME"), ("=1", "NAME"), ("extra=1.5", "extra"), ("cap=absent.npy", "cap"), (f"extra={write('small.npy', npy((3, 4)))}", "extra")]:
         refused("run", spec, "--shape", "q=4", *HOST, "--param", param, "--json", kind="invalid", says=says)
 
 
 def test_too_large_is_refused():
     need("host")
-    refused("run", "fwd fp32 d=256 heads=64", "--shape", "b=1000000,q=2147483647", *HOST, "--json", kind="invalid", says="memory")
+    refused("run", "fwd fp32 d=256 heads=64", "--shape", "b=1000000,q=1000000000", *HOST, "--json", kind="invalid", says="memory")
     refused("run", "fwd fp32 d=64 heads=1 q_len<=16", "--shape", "q=17", *HOST, "--json", kind="invalid", says=["q", "17", "16"])
 
 
