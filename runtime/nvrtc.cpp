@@ -201,6 +201,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where) {
     nvrtc->path_ = library->path();
     const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
                                              fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
+    // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
+    [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
     nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
                                    file_identity(nvrtc->path_), file_identity(builtins));
     return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
