@@ -163,7 +163,9 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
         for (int v = 0; v < 2; ++v) {
           Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
           Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
-          Value* power = stored ? b_.CreateFAdd(x, minus_m) : ir_.fma(x, unit, minus_m);
+          // Not fused: the largest logit was rounded after the multiplication, and its difference from itself must be 0.
+          Value* logit = stored ? x : b_.CreateFMul(x, unit);
+          Value* power = b_.CreateFAdd(logit, minus_m);
           Value* value = exp2(ir_, power);
           next[v] = b_.CreateFAdd(next[v], value);
           if (c_.pack == 1) {

@@ -142,8 +142,45 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       }
 }
 
-// One step of the online softmax: turns scores into P, moves the reference where the maximum rose too far, and scales
-// the sums and O accordingly. `top` collects the true maximum when it is an output.
+// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an exponent.
+constexpr float kLargeScore = 0x1p20f / kLog2Scale;
+
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
+// scores have had their reference subtracted already: of large ones it must be, exactly, before they are scaled.
+__device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o, const float (&maximum)[kMTiles][2]) {
+  bool large = false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = fmaxf(rows.reference[i][h], maximum[i][h]);
+      // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
+      const float factor = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
+      rows.reference[i][h] = reference;
+      rows.sum[i][h] *= factor;
+      large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+#pragma unroll
+      for (int j = 0; j < kOTiles; ++j) {
+        o[i][j][2 * h] *= factor;
+        o[i][j][2 * h + 1] *= factor;
+      }
+    }
+  if (!__any_sync(0xffffffff, large)) return false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = rows.reference[i][h] == -kInfinity ? 0.0f : rows.reference[i][h];
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j) {
+        s[i][j][2 * h] -= reference;
+        s[i][j][2 * h + 1] -= reference;
+      }
+    }
+  return true;
+}
+
+// One step of the online softmax: turns scores into P. `top` collects the true maximum when it is an output.
 __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o, float (&top)[kMTiles][2]) {
   float maximum[kMTiles][2];
   bool rose = false;
@@ -156,34 +193,17 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
       for (int j = 1; j < kNTiles; ++j) x = fmaxf(x, fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
       maximum[i][h] = quad_max(x);
       if constexpr (config.max_logit) top[i][h] = fmaxf(top[i][h], maximum[i][h]);
-      rose |= maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale;
+      rose |= maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale || fabsf(maximum[i][h]) > kLargeScore;
     }
-
   // The whole warp decides together: a branch that diverges would serialise the loop over O.
-  if (__any_sync(0xffffffff, rose)) {
-#pragma unroll
-    for (int i = 0; i < kMTiles; ++i)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float reference = fmaxf(rows.reference[i][h], maximum[i][h]);
-        // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-        const float factor =
-            reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
-        rows.reference[i][h] = reference;
-        rows.sum[i][h] *= factor;
-#pragma unroll
-        for (int j = 0; j < kOTiles; ++j) {
-          o[i][j][2 * h] *= factor;
-          o[i][j][2 * h + 1] *= factor;
-        }
-      }
-  }
-
+  bool subtracted = false;
+  if (__any_sync(0xffffffff, rose)) subtracted = raise_references(s, rows, o, maximum);
 #pragma unroll
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float offset = rows.reference[i][h] == -kInfinity ? 0.0f : rows.reference[i][h] * kLog2Scale;
+      const bool nothing = subtracted || rows.reference[i][h] == -kInfinity;
+      const float offset = nothing ? 0.0f : rows.reference[i][h] * kLog2Scale;
 #pragma unroll
       for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
@@ -277,28 +297,28 @@ __device__ inline void store_output(const KernelParams& params, const WorkItem& 
           const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = j * 8 + lane_id() % 4 * 2 + e % 2;
           if (q_lo + row < seq.q_len && column < config.head_dim_v) out[row * params.o_stride.token + column] = o[i][j][e];
         }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int i = 0; i < kMTiles; ++i)
+    for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
-    for (int j = 0; j < kOTiles; ++j)
+      for (int j = 0; j < kOTiles; ++j)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = warp_row + i * 16 + lane_id() / 4 + h * 8;
-        store_shared(staging + kLayout.o.offset(row, j) + lane_id() % 4 * 4,
-                     pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
-      }
-  __syncwarp();
-  u16* out = static_cast<u16*>(params.o) + base;
-  constexpr int kChunks = config.head_dim_v / 8;
-  constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
+        for (int h = 0; h < 2; ++h) {
+          const int row = warp_row + i * 16 + lane_id() / 4 + h * 8;
+          store_shared(staging + kLayout.o.offset(row, j) + lane_id() % 4 * 4,
+                       pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
+        }
+    __syncwarp();
+    u16* out = static_cast<u16*>(params.o) + base;
+    constexpr int kChunks = config.head_dim_v / 8;
+    constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
 #pragma unroll 4
-  for (int index = lane_id(); index < kWarpChunks; index += 32) {
-    const int row = warp_row + index / kChunks, chunk = index % kChunks;
-    if (q_lo + row < seq.q_len) {
-      store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * 8,
-                                     load_shared(staging + kLayout.o.offset(row, chunk)));
+    for (int index = lane_id(); index < kWarpChunks; index += 32) {
+      const int row = warp_row + index / kChunks, chunk = index % kChunks;
+      if (q_lo + row < seq.q_len) {
+        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * 8,
+                                       load_shared(staging + kLayout.o.offset(row, chunk)));
+      }
     }
   }
 }

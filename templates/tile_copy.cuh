@@ -24,34 +24,30 @@ __device__ inline void copy_chunk(u32 shared, const u16* global, bool valid) {
 // Starts the copy of rows first..first + tile_rows - 1 of a [rows, head_dim] matrix with `stride` elements between rows.
 // Rows from `rows` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and a zero V
 // keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
+//
+// A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that divides
+// them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of it, and
+// the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes>
 __device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, int first, int rows) {
-  constexpr int kChunks = round_up(head_dim, 16) / 8;
-  constexpr TileLayout kTile = {tile_rows, kChunks};
-  constexpr int kTotal = tile_rows * kChunks;
+  constexpr TileLayout kTile = {tile_rows, round_up(head_dim, 16) / 8};
+  constexpr int kSpan = threads % kTile.chunks == 0 ? kTile.chunks : static_cast<int>(kTile.group());
+  constexpr int kRowStep = threads / kSpan;
   // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that are
   // held across the loop. Unsigned, so that division and modulo become shifts and masks.
   const u32 thread = recompute(threadIdx.x);
-  if constexpr (threads % kChunks == 0 && kTotal % threads == 0) {
-    // A thread stays in its column, so one pointer walks down the rows and one comparison per row is left.
-    constexpr int kRowStep = threads / kChunks;
-    const u32 row = thread / kChunks, chunk = thread % kChunks;
-    const int left = (head_dim % 16 == 0 || chunk < head_dim / 8) ? rows - first - static_cast<int>(row) : 0;
-    const u16* source = global + (first + row) * stride + chunk * 8;
+  const u32 row = thread / kSpan, chunk = thread % kSpan;
+  const int left = rows - first - static_cast<int>(row);
+  const u16* source = global + (first + row) * stride + chunk * 8;
 #pragma unroll
-    for (int i = 0; i < tile_rows; i += kRowStep) {
-      copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk), source, i < left);
-      source += kRowStep * stride;
-    }
-  } else {
+  for (int i = 0; i < tile_rows; i += kRowStep) {
+    if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
 #pragma unroll
-    for (int i = 0; i < kTotal; i += threads) {
-      const u32 index = i + thread;
-      if (kTotal % threads != 0 && index >= kTotal) break;
-      const u32 row = index / kChunks, chunk = index % kChunks;
-      const bool valid = first + static_cast<int>(row) < rows && (head_dim % 16 == 0 || chunk < head_dim / 8);
-      copy_chunk<copy_bytes>(shared + kTile.offset(row, chunk), global + (first + row) * stride + chunk * 8, valid);
+    for (int j = 0; j < kTile.chunks; j += kSpan) {
+      const bool valid = i < left && (head_dim % 16 == 0 || j + chunk < head_dim / 8);
+      copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * 16, source + j * 8, valid);
     }
+    source += kRowStep * stride;
   }
 }
 
