@@ -22,6 +22,7 @@ constexpr int kMaxHostTile = 4096;
 // d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): S and O of up to 192 registers together
 // never spilled, 208 always did. What spills all the same is found in the compile log and passed over.
 constexpr int kBaseRegisters = 35;
+constexpr int kLoadingScoreRegisters = 8;  // addresses and values of a score that reads tensors
 
 // How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs registers,
 // and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only compile time.
@@ -123,7 +124,7 @@ void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector
   s.order = pins.order.value_or(TileOrder::Natural);
   for (const int warps : choices(pins.warps, {4, 8})) {
     for (const int rows : rows_choices(pins, warps)) {
-      for (const int tile_kv : choices(pins.tile_kv, {16, 32, 48, 64, 96, 128})) {
+      for (const int tile_kv : choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})) {
         for (const int stages : choices(pins.stages, {1, 2, 3})) {
           for (const QueryPlace q_in : choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers})) {
             for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
@@ -168,7 +169,9 @@ int estimated_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const int query = c.q_in_registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
   const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
   const int rows = m_tiles * 4 + (spec.max_logit ? m_tiles * 2 : 0);
-  return kBaseRegisters + scores + output + query + fragments + rows;
+  const std::vector<Param> params = spec.score ? params_of(spec.score) : std::vector<Param>{};
+  const bool loads = std::ranges::any_of(params, [](const Param& param) { return param.rank > 0; });
+  return kBaseRegisters + scores + output + query + fragments + rows + (loads ? kLoadingScoreRegisters : 0);
 }
 
 int register_budget(const Target& target, const KernelConfig& c) {

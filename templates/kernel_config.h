@@ -59,13 +59,15 @@ struct TileLayout {
   }
 };
 
-// Shared memory of the sync family: [ Q | K stages | V stages | rows ]. The output tile is staged in Q's place (each warp only
+// Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each warp only
 // touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes through
-// the K/V region before the loop, and then O is staged over K and V. `rows` holds what all threads would otherwise keep in
-// registers between two copies: where K and V of this head start.
+// the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the block agree on and
+// would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
+constexpr int kBlockStateBytes = 80;
+
 struct SyncLayout {
   TileLayout q, k, v, o;
-  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, rows_offset = 0;
+  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, block_offset = 0;
   int bytes = 0;
 };
 
@@ -79,8 +81,8 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
   s.k_offset = c.q_in_registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
-  s.rows_offset = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
-  s.bytes = s.rows_offset + 16;
+  s.block_offset = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.bytes = s.block_offset + kBlockStateBytes;
   return s;
 }
 

@@ -35,18 +35,10 @@ __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
   return seq;
 }
 
-// Read anew at every call: the epilogue asks for its work item again, which is cheaper than holding it in registers during
-// the loop.
-__device__ inline int block_index() {
-  int block;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-  return block;
-}
-
 // Blocks are numbered so that those which run together share K and V in L2 (natural), or so that the query tiles with
 // the most keys start first and the last wave is short (longest first: with a causal mask the last tiles have most).
 __device__ inline WorkItem work_item(const KernelParams& p) {
-  const int block = block_index();
+  const int block = blockIdx.x;
   const int heads = config.heads_q * p.batch;
   const int tile = config.longest_first ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
   const int head = config.longest_first ? block % heads : block / p.tiles_q;

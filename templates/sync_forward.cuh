@@ -31,38 +31,45 @@ using QueryFragments = u32[kMTiles][4];
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 
-// The KV tiles that some row of the query tile can see, from the last to the first.
-struct TileCursor {
-  int tile, first;
-  int full_begin, full_end;  // keys in between are visible to every row: no mask code
-  int q_lo, q_hi;
+// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what this
+// kernel is short of.
+struct BlockState {
+  Sequence seq;
+  const u16* k;  // the first row of this sequence and KV head
+  const u16* v;
+  int q_lo, q_hi;            // queries of this tile
+  int first_tile, last_tile; // KV tiles that some query can see; visited from the last to the first
+  int full_begin, full_end;  // keys in between are visible to every query: no mask code
+};
+static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
-  __device__ bool done() const { return tile < first; }
-  __device__ bool mixed() const { return tile * kTileKv < full_begin || (tile + 1) * kTileKv > full_end; }
-
-  // Steps over tiles that lie in a hole of the mask.
-  __device__ void settle(const KernelParams& params, const Sequence& seq) {
-    if (config.mask_has_holes) {
-      while (!done() && !may_see(params, seq, q_lo, q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) --tile;
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= block.first_tile && !may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv,
+                                                tile * kTileKv + kTileKv - 1)) {
+      --tile;
     }
   }
-  __device__ void next(const KernelParams& params, const Sequence& seq) {
-    --tile;
-    settle(params, seq);
-  }
-};
+  return tile;
+}
 
-__device__ inline TileCursor key_tiles(const KernelParams& params, const Sequence& seq, int q_lo, int q_hi) {
+__device__ inline bool is_mixed(const BlockState& block, int tile) {
+  return tile * kTileKv < block.full_begin || (tile + 1) * kTileKv > block.full_end;
+}
+
+__device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
+  const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
-  TileCursor cursor;
-  cursor.first = begin / kTileKv;
-  cursor.tile = begin < end ? (end - 1) / kTileKv : cursor.first - 1;
-  cursor.full_begin = full_begin(params, seq, q_lo, q_hi);
-  cursor.full_end = full_end(params, seq, q_lo, q_hi);
-  cursor.q_lo = q_lo;
-  cursor.q_hi = q_hi;
-  cursor.settle(params, seq);
-  return cursor;
+  block.seq = seq;
+  block.k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
+  block.v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
+  block.q_lo = q_lo;
+  block.q_hi = q_hi;
+  block.first_tile = begin / kTileKv;
+  block.full_begin = full_begin(params, seq, q_lo, q_hi);
+  block.full_end = full_end(params, seq, q_lo, q_hi);
+  block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
 }
 
 // A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only and
@@ -110,10 +117,22 @@ __device__ inline void load_queries(QueryFragments& q, u32 query_lane, int step)
   for (int i = 0; i < kMTiles; ++i) load_matrices(q[i], along(query_lane, kLayout.q, step) + down(kLayout.q, i));
 }
 
+// Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a mask
+// compares with, are held in registers across the loop.
+struct Corner {
+  int q, k;
+};
+__device__ inline Corner first_element(int q_lo, int k_lo) {
+  const u32 thread = recompute(threadIdx.x);
+  return {static_cast<int>(q_lo + thread / 32 * rows_per_warp(config) + thread % 32 / 4),
+          static_cast<int>(k_lo + thread % 4 * 2)};
+}
+
 // The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the score
 // function may load from a tensor that ends there.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Sequence& seq, int q_row, int key,
-                                            bool mixed) {
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo, bool mixed) {
+  const Sequence& seq = block.seq;
+  Corner corner = first_element(block.q_lo, k_lo);
   if constexpr (!kScaleFolded) {
 #pragma unroll
     for (int i = 0; i < kMTiles; ++i)
@@ -123,21 +142,22 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
         for (int e = 0; e < 4; ++e) {
           s[i][j][e] *= config.scale;
           if constexpr (config.has_score) {
-            const int q = min(q_row + i * 16 + e / 2 * 8, seq.q_len - 1);
-            const int k = min(key + j * 8 + e % 2, seq.k_len - 1);
+            const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+            const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
             s[i][j][e] = score(params, seq, s[i][j][e], q, k);
           }
         }
   }
   if (!mixed) return;
+  corner = first_element(block.q_lo, k_lo);
 #pragma unroll
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
     for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int q = min(q_row + i * 16 + e / 2 * 8, seq.q_len - 1);
-        const int k = key + j * 8 + e % 2;
+        const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+        const int k = corner.k + j * 8 + e % 2;
         if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
       }
 }
@@ -240,10 +260,10 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, u32 value_l
 }
 
 // Row sums, the sink, LSE and maximum; scales O to its final value.
-__device__ inline void finish_rows(const KernelParams& params, const WorkItem& item, SoftmaxRows<kMTiles>& rows, Output& o,
+__device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows, Output& o,
                                    const float (&top)[kMTiles][2]) {
-  const Sequence& seq = item.seq;
-  const int q_row = item.tile * kTileQ + warp_id() * rows_per_warp(config) + lane_id() / 4;
+  const Sequence& seq = block.seq;
+  const int q_row = block.q_lo + warp_id() * rows_per_warp(config) + lane_id() / 4;
 #pragma unroll
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
@@ -281,9 +301,9 @@ __device__ inline void finish_rows(const KernelParams& params, const WorkItem& i
 }
 
 // O to global memory: staged in shared memory, where each warp touches only its own rows, then in whole 16-byte chunks.
-__device__ inline void store_output(const KernelParams& params, const WorkItem& item, const Output& o, u32 staging) {
-  const Sequence& seq = item.seq;
-  const int q_lo = item.tile * kTileQ;
+__device__ inline void store_output(const KernelParams& params, const BlockState& block, const Output& o, u32 staging) {
+  const Sequence& seq = block.seq;
+  const int q_lo = block.q_lo;
   const int warp_row = warp_id() * rows_per_warp(config);
   const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token + q_lo);
   if constexpr (config.output == Element::f32) {
@@ -325,36 +345,29 @@ __device__ inline void store_output(const KernelParams& params, const WorkItem& 
 
 __device__ inline void sync_forward(const KernelParams& params) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const WorkItem item = work_item(params);
-  const Sequence& seq = item.seq;
-  const int q_lo = item.tile * kTileQ;
-  if (q_lo >= seq.q_len) return;
-  const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
-
+  BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.block_offset);
   const u32 base = shared_address(shared);
   const u32 queries = base + kLayout.q_offset, keys = base + kLayout.k_offset, values = base + kLayout.v_offset;
-  const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, seq, seq.h, seq.q_token);
-  const u16* k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
-  const u16* v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
-  const u16** rows_of = reinterpret_cast<const u16**>(shared + kLayout.rows_offset);
-  if (threadIdx.x == 0) {
-    rows_of[0] = k;
-    rows_of[1] = v;
+  {
+    const WorkItem item = work_item(params);
+    const int q_lo = item.tile * kTileQ;
+    if (q_lo >= item.seq.q_len) return;
+    const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, item.seq, item.seq.h, item.seq.q_token);
+    copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo, item.seq.q_len);
+    commit_copies();
+    if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
+    __syncthreads();
   }
-  const auto copy_keys = [&](const u16* k, int tile, int slot) {
-    copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(keys + slot * kLayout.k.bytes(), k,
-                                                                        params.k_stride.token, tile * kTileKv, seq.k_len);
+  const auto copy_keys = [&](int tile, int slot) {
+    copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
+        keys + slot * kLayout.k.bytes(), block.k, params.k_stride.token, tile * kTileKv, block.seq.k_len);
   };
-  const auto copy_values = [&](const u16* v, int tile, int slot) {
-    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(values + slot * kLayout.v.bytes(), v,
-                                                                       params.v_stride.token, tile * kTileKv, seq.k_len);
+  const auto copy_values = [&](int tile, int slot) {
+    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
+        values + slot * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.seq.k_len);
   };
+  int tile = visible_tile(params, block, block.last_tile);
 
-  TileCursor now = key_tiles(params, seq, q_lo, q_hi);
-  TileCursor ahead = now;  // the next tile to copy; with one stage it stays a step before `now`
-
-  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo, seq.q_len);
-  commit_copies();
   constexpr int kHeldSteps = config.q_in_registers ? kSteps : 1;
   QueryFragments held[kHeldSteps];
   if constexpr (config.q_in_registers) {
@@ -366,16 +379,17 @@ __device__ inline void sync_forward(const KernelParams& params) {
     __syncthreads();
   }
 
+  int ahead = tile;  // the next tile to copy
   if constexpr (kStages == 1) {
-    if (!ahead.done()) copy_keys(k, ahead.tile, 0);
+    if (tile >= block.first_tile) copy_keys(tile, 0);
     commit_copies();
   } else {
 #pragma unroll
     for (int slot = 0; slot < kStages - 1; ++slot) {
-      if (!ahead.done()) {
-        copy_keys(k, ahead.tile, slot);
-        copy_values(v, ahead.tile, slot);
-        ahead.next(params, seq);
+      if (ahead >= block.first_tile) {
+        copy_keys(ahead, slot);
+        copy_values(ahead, slot);
+        ahead = visible_tile(params, block, ahead - 1);
       }
       commit_copies();
     }
@@ -391,28 +405,26 @@ __device__ inline void sync_forward(const KernelParams& params) {
 #pragma unroll
     for (int j = 0; j < kOTiles; ++j) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0;
   }
-  const int q_row = q_lo + warp_id() * rows_per_warp(config) + lane_id() / 4;
-
   const u32 q_lane = query_lane(queries), k_lane = key_lane(keys), v_lane = value_lane(values);
 
   int slot = 0;
 #pragma unroll 1
-  for (; !now.done(); now.next(params, seq)) {
+  while (tile >= block.first_tile) {
     if constexpr (kStages == 1) {
       // One buffer each: V arrives while S is computed, the next K while P V is.
       wait_copies<0>();
       __syncthreads();
-      copy_values(rows_of[1], now.tile, 0);
+      copy_values(tile, 0);
       commit_copies();
     } else {
       // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
       wait_copies<kStages - 2>();
       __syncthreads();
-      if (!ahead.done()) {
+      if (ahead >= block.first_tile) {
         const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
-        copy_keys(rows_of[0], ahead.tile, free_slot);
-        copy_values(rows_of[1], ahead.tile, free_slot);
-        ahead.next(params, seq);
+        copy_keys(ahead, free_slot);
+        copy_values(ahead, free_slot);
+        ahead = visible_tile(params, block, ahead - 1);
       }
       commit_copies();
     }
@@ -433,28 +445,27 @@ __device__ inline void sync_forward(const KernelParams& params) {
       }
     }
 
+    const int next = visible_tile(params, block, tile - 1);
     if constexpr (kStages == 1) {
       wait_copies<0>();
       __syncthreads();
-      ahead = now;
-      ahead.next(params, seq);
-      if (!ahead.done()) copy_keys(rows_of[0], ahead.tile, 0);
+      if (next >= block.first_tile) copy_keys(next, 0);
       commit_copies();
     }
 
-    apply_score_and_mask(s, params, seq, q_row, now.tile * kTileKv + lane_id() % 4 * 2, now.mixed());
+    apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
     accumulate_output(o, s, recompute(v_lane + slot * kLayout.v.bytes()));
     if constexpr (kStages > 1) slot = slot + 1 == kStages ? 0 : slot + 1;
+    tile = next;
   }
 
+  finish_rows(params, block, rows, o, top);
   // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads' copies
   // of Q may still be on their way.
   wait_copies<0>();
   __syncthreads();
-  const WorkItem done = work_item(params);
-  finish_rows(params, done, rows, o, top);
-  store_output(params, done, o, base + kLayout.o_offset);
+  store_output(params, block, o, base + kLayout.o_offset);
 }
 
 }  // namespace flashjit

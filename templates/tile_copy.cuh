@@ -38,7 +38,8 @@ __device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, in
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
   const int left = rows - first - static_cast<int>(row);
-  const u16* source = global + (first + row) * stride + chunk * 8;
+  const u16* column = global + chunk * 8;
+  const u16* source = column + (first + row) * stride;
 #pragma unroll
   for (int i = 0; i < tile_rows; i += kRowStep) {
     if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
