@@ -179,6 +179,11 @@ int register_budget(const Target& target, const KernelConfig& c) {
   return std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule);
 }
 
+int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {
+  const KernelConfig sizes = sizes_of(spec, schedule);
+  return register_budget(target, sizes) - estimated_registers(spec, sizes);
+}
+
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
   const Family wanted = target.gpu ? Family::Sync : Family::Host;
   if (s.family != wanted) {

@@ -19,6 +19,8 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
 int estimated_registers(const AttentionSpec& spec, const KernelConfig& sizes);
 // Registers a thread may have so that blocks_per_sm blocks fit an SM.
 int register_budget(const Target& target, const KernelConfig& sizes);
+// What the estimate leaves of the budget, for a complete schedule.
+int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
 // Empty when the complete schedule can run; otherwise names the field, its value and the limit.
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);

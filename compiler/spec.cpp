@@ -149,6 +149,9 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
   if (param.rank < 0 || param.rank > kMaxParamRank) {
     return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));
   }
+  if (param.rank == 0 && (param.dtype == Dtype::F16 || param.dtype == Dtype::BF16)) {
+    return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name, name(param.dtype)));
+  }
   if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2) {
     return invalid(
         fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));

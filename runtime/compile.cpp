@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "compiler/candidates.h"
 #include "runtime/environment.h"
 
 namespace flashjit {
@@ -15,6 +16,7 @@ namespace {
 
 // How many candidates are compiled before one that spills is accepted: each costs a compile.
 constexpr int kMostAttempts = 4;
+constexpr int kRegisterStep = 8;  // estimated registers by which each further attempt is looser
 
 using Clock = std::chrono::steady_clock;
 
@@ -161,9 +163,14 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
   FLASHJIT_ASSIGN(best, compile_plan(first, options, settings));
   std::string passed_over;
   int attempts = 1;
+  int room = spare_registers(first.spec, first.target, first.schedule);
   for (const Candidate& candidate : first.candidates) {
     if (best.facts.spill_bytes == 0 || options.naive || attempts == kMostAttempts) break;
-    if (!candidate.why_illegal.empty() || candidate.schedule == first.schedule) continue;
+    if (!candidate.why_illegal.empty()) continue;
+    // One that is estimated to be as tight would spill as well.
+    const int more = spare_registers(first.spec, first.target, candidate.schedule);
+    if (more < room + kRegisterStep) continue;
+    room = more;
     auto plan = make_plan(first.spec, first.target, candidate.schedule);
     if (!plan) continue;
     ++attempts;

@@ -17,7 +17,7 @@ AttentionSpec parsed(const std::string& text) {
 TEST(Spec, EveryFieldIsRead) {
   const AttentionSpec s = parsed(
       "fwd fp16 kv=fp16 out=fp32 d=192/128 heads=32/8 layout=bhsd mask=\"causal & window(64, 0)\" score=\"s * gain[h] + cap\" "
-      "params=\"gain: fp32[1], cap: fp16\" scale=0.25 align=top_left lse=log2 max_logit sink b<=64 q_len=1 k_len<=131072 bytes=8 "
+      "params=\"gain: fp32[1], cap: fp32\" scale=0.25 align=top_left lse=log2 max_logit sink b<=64 q_len=1 k_len<=131072 bytes=8 "
       "numerics=deterministic");
   EXPECT_EQ(s.dtype, Dtype::F16);
   EXPECT_EQ(s.out_dtype, Dtype::F32);
@@ -30,7 +30,7 @@ TEST(Spec, EveryFieldIsRead) {
   EXPECT_TRUE(s.score);
   ASSERT_EQ(s.params.size(), 2u);
   EXPECT_EQ(s.params[0], (Param{"gain", Dtype::F32, 1}));
-  EXPECT_EQ(s.params[1], (Param{"cap", Dtype::F16, 0}));
+  EXPECT_EQ(s.params[1], (Param{"cap", Dtype::F32, 0}));
   EXPECT_EQ(s.scale, 0.25);
   EXPECT_EQ(s.alignment, Alignment::TopLeft);
   EXPECT_EQ(s.lse, Lse::Log2);
