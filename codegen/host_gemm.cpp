@@ -21,13 +21,7 @@ void emit_vector_body(Ir& ir, const MicroKernel& kernel, llvm::Function* functio
   Value *A = function->getArg(0), *B = function->getArg(1), *C = function->getArg(2), *words = function->getArg(3);
   const int rows = ir.config.row_block, lanes = ir.config.lanes, panel = ir.config.panel;
   llvm::Type* word = ir.config.product == Product::Fma ? ir.f32 : ir.i32;
-  Ir::Values start;
-  for (int row = 0; row < rows; ++row) {
-    for (int v = 0; v < 2; ++v) {
-      start.push_back(kernel.accumulate ? ir.load(ir.f32v, ir.word(C, row * kernel.c_stride + v * lanes))
-                                        : static_cast<Value*>(Ir::real(ir.f32v, 0)));
-    }
-  }
+  const Ir::Values start(static_cast<std::size_t>(2 * rows), Ir::real(ir.f32v, 0));
   const Ir::Values sums =
       ir.loop(ir.integer(0), words, kernel.unroll, "word", start, [&](Value* i, const Ir::Values& carried) {
         Ir::Values acc = carried;
@@ -43,8 +37,12 @@ void emit_vector_body(Ir& ir, const MicroKernel& kernel, llvm::Function* functio
         }
         return acc;
       });
+  // The products of one KV tile are summed by themselves before they join C: shorter chains of additions round less.
   for (int row = 0; row < rows; ++row) {
-    for (int v = 0; v < 2; ++v) ir.store(sums[row * 2 + v], ir.word(C, row * kernel.c_stride + v * lanes));
+    for (int v = 0; v < 2; ++v) {
+      Value *at = ir.word(C, row * kernel.c_stride + v * lanes), *sum = sums[row * 2 + v];
+      ir.store(kernel.accumulate ? b.CreateFAdd(ir.load(ir.f32v, at), sum) : sum, at);
+    }
   }
 }
 
