@@ -16,7 +16,7 @@ namespace {
 
 // How many candidates are compiled before one that spills is accepted: each costs a compile.
 constexpr int kMostAttempts = 4;
-constexpr int kRegisterStep = 8;  // estimated registers by which each further attempt is looser
+constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
 
 using Clock = std::chrono::steady_clock;
 
