@@ -22,7 +22,7 @@ constexpr int kMaxHostTile = 4096;
 // d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): S and O of up to 192 registers together
 // never spilled, 208 always did. What spills all the same is found in the compile log and passed over.
 constexpr int kBaseRegisters = 35;
-constexpr int kLoadingScoreRegisters = 28;  // addresses and values of a score that reads tensors
+constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads tensors
 
 // How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs registers,
 // and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only compile time.
