@@ -22,7 +22,7 @@ constexpr int kMaxHostTile = 4096;
 // d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): S and O of up to 192 registers together
 // never spilled, 208 always did. What spills all the same is found in the compile log and passed over.
 constexpr int kBaseRegisters = 35;
-constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads tensors
+constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads a tensor for every key
 
 // How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs registers,
 // and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only compile time.
@@ -31,6 +31,13 @@ int default_unroll(int steps) {
     if (steps % part == 0) return part;
   }
   return std::min(steps, 4);
+}
+
+// Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
+bool loads_per_key(const Expr& expr) {
+  if (expr.get() == nullptr) return false;
+  if (expr->op == Op::Load) return uses(expr, Variable::K);
+  return std::ranges::any_of(expr->args, loads_per_key);
 }
 
 std::string check_host(const Schedule& s) {
@@ -169,9 +176,7 @@ int estimated_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const int query = c.q_in_registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
   const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
   const int rows = m_tiles * 4 + (spec.max_logit ? m_tiles * 2 : 0);
-  const std::vector<Param> params = spec.score ? params_of(spec.score) : std::vector<Param>{};
-  const bool loads = std::ranges::any_of(params, [](const Param& param) { return param.rank > 0; });
-  return kBaseRegisters + scores + output + query + fragments + rows + (loads ? kLoadingScoreRegisters : 0);
+  return kBaseRegisters + scores + output + query + fragments + rows + (loads_per_key(spec.score) ? kLoadingScoreRegisters : 0);
 }
 
 int register_budget(const Target& target, const KernelConfig& c) {
