@@ -35,7 +35,7 @@ int default_unroll(int steps) {
 
 // Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
 bool loads_per_key(const Expr& expr) {
-  if (expr.get() == nullptr) return false;
+  if (!expr) return false;
   if (expr->op == Op::Load) return uses(expr, Variable::K);
   return std::ranges::any_of(expr->args, loads_per_key);
 }

@@ -107,7 +107,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
 }
 
 void ArgumentChecker::collect_indices(const Expr& expr) {
-  if (expr.get() == nullptr) return;  // `!expr` would be an expression
+  if (!expr) return;
   // The DAG may share nodes; a stack with a list of those seen keeps this linear.
   std::vector<Expr> stack = {expr};
   std::vector<const Node*> seen;
