@@ -18,9 +18,9 @@ constexpr int kMaxBlocksPerSm = 32;
 constexpr int kMaxTileKv = 256;
 constexpr int kMaxHostTile = 4096;
 
-// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling 93 schedules of
-// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): S and O of up to 192 registers together
-// never spilled, 208 always did. What spills all the same is found in the compile log and passed over.
+// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling schedules of
+// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers together
+// spills are rare and a few bytes, with 208 they are common. What spills is found in the compile log and passed over.
 constexpr int kBaseRegisters = 35;
 constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads a tensor for every key
 

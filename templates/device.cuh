@@ -115,11 +115,6 @@ __device__ inline float float_from_f16(u16 bits) {
   return value;
 }
 
-template <Element element>
-__device__ inline float to_float(u16 bits) {
-  return element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
-}
-
 // ---- arithmetic ----
 
 // 2^x with x = -inf giving exactly 0; subnormal results are flushed.

@@ -7,8 +7,6 @@ namespace flashjit {
 enum class Element { f16, bf16, f32 };
 enum class LseBase { none, natural, log2 };
 
-constexpr int element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
-
 struct KernelConfig {
   // The problem
   Element element = Element::bf16;  // Q, K, V
