@@ -7,6 +7,7 @@
 
 #include "codegen/cuda_expr.h"
 #include "codegen/embedded_templates.h"
+#include "codegen/emit_matrix.h"
 
 namespace flashjit {
 namespace {
@@ -47,11 +48,61 @@ std::string_view lse_name(LseBase base) {
   return "";
 }
 
+std::string_view reference_name(Reference reference) {
+  switch (reference) {
+    case Reference::lazy: return "Reference::lazy";
+    case Reference::tile: return "Reference::tile";
+    case Reference::previous: return "Reference::previous";
+    case Reference::first: return "Reference::first";
+  }
+  return "";
+}
+
+std::string_view exclusive_name(Exclusive exclusive) {
+  switch (exclusive) {
+    case Exclusive::none: return "Exclusive::none";
+    case Exclusive::issue: return "Exclusive::issue";
+    case Exclusive::softmax: return "Exclusive::softmax";
+  }
+  return "";
+}
+
 // A float literal that reads back as the same float.
 std::string float_literal(float value) {
   std::string text = fmt::format("{:.9g}", value);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text + "f";
+}
+
+template <class Field>
+void sync_fields(const KernelConfig& c, const Field& field) {
+  field("tile_q", c.tile_q);
+  field("tile_kv", c.tile_kv);
+  field("warps", c.warps);
+  field("stages", c.stages);
+  field("q_in_registers", c.q_in_registers);
+  field("blocks_per_sm", c.blocks_per_sm);
+  field("longest_first", c.longest_first);
+  field("unroll_d", c.unroll_d);
+}
+
+template <class Field>
+void hopper_fields(const KernelConfig& c, const Field& field) {
+  field("loop", "Loop::hopper");
+  field("tile_q", c.tile_q);
+  field("tile_kv", c.tile_kv);
+  field("stages", c.stages);
+  field("longest_first", c.longest_first);
+  field("reference", reference_name(c.reference));
+  field("warpgroups", c.warpgroups);
+  field("q_stages", c.q_stages);
+  field("overlap", c.overlap);
+  field("exclusive", exclusive_name(c.exclusive));
+  field("fma_exponentials", c.fma_exponentials);
+  field("sum_in_matrix", c.sum_in_matrix);
+  field("persistent", c.persistent);
+  field("cluster", c.cluster);
+  field("pack_heads", c.pack_heads);
 }
 
 std::string emit_config(const Plan& plan) {
@@ -74,14 +125,8 @@ std::string emit_config(const Plan& plan) {
   field("mask_has_holes", c.mask_has_holes);
   field("copy_bytes", c.copy_bytes);
   body += "\n";
-  field("tile_q", c.tile_q);
-  field("tile_kv", c.tile_kv);
-  field("warps", c.warps);
-  field("stages", c.stages);
-  field("q_in_registers", c.q_in_registers);
-  field("blocks_per_sm", c.blocks_per_sm);
-  field("longest_first", c.longest_first);
-  field("unroll_d", c.unroll_d);
+  if (c.loop == Loop::hopper) hopper_fields(c, field);
+  else sync_fields(c, field);
   return header(plan, "What this kernel is.") +
          "#pragma once\n\n#include \"templates/kernel_config.h\"\n\nnamespace flashjit {\n\n"
          "constexpr KernelConfig kernel_config() {\n  KernelConfig c;\n" +
@@ -142,25 +187,44 @@ Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& hea
   return {};
 }
 
-Result<KernelSource> assemble(const Plan& plan, std::string entry, std::vector<std::string> entries) {
+// `entry` goes last: it is the one to compile.
+Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry, std::vector<std::string> entries) {
   if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
   KernelSource source;
-  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}, {"entry.cu", std::move(entry)}};
+  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
+  for (SourceFile& file : extra) source.generated.push_back(std::move(file));
+  source.generated.push_back({"entry.cu", std::move(entry)});
   source.entries = std::move(entries);
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
   return source;
 }
 
-}  // namespace
-
-Result<KernelSource> emit_cuda(const Plan& plan) {
+Result<KernelSource> emit_sync(const Plan& plan) {
   std::string entry = header(plan, "Forward attention, fused.") +
                       "#include \"config.gen.cuh\"\n#include \"templates/sync_forward.cuh\"\n\n"
                       "extern \"C\" __global__ void __launch_bounds__(flashjit::threads_of(flashjit::config), "
                       "flashjit::config.blocks_per_sm)\n"
                       "flashjit_forward(const __grid_constant__ flashjit::KernelParams params) {\n"
                       "  flashjit::sync_forward(params);\n}\n";
-  return assemble(plan, std::move(entry), {"flashjit_forward"});
+  return assemble(plan, {}, std::move(entry), {"flashjit_forward"});
+}
+
+Result<KernelSource> emit_hopper(const Plan& plan) {
+  const std::string cluster = plan.config.cluster == 1 ? "" : fmt::format("__cluster_dims__({}, 1, 1) ", plan.config.cluster);
+  std::string entry = header(plan, "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.") +
+                      "#include \"config.gen.cuh\"\n#include \"templates/hopper_forward.cuh\"\n\n"
+                      "extern \"C\" __global__ void " + cluster + "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
+                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params,\n"
+                      "                 const __grid_constant__ flashjit::TensorMaps maps) {\n"
+                      "  flashjit::hopper_forward(params, maps);\n}\n";
+  SourceFile matrix{"matrix.gen.cuh", header(plan, "The matrix products of this kernel.") + emit_matrix(plan.config)};
+  return assemble(plan, {std::move(matrix)}, std::move(entry), {"flashjit_forward"});
+}
+
+}  // namespace
+
+Result<KernelSource> emit_cuda(const Plan& plan) {
+  return plan.config.loop == Loop::hopper ? emit_hopper(plan) : emit_sync(plan);
 }
 
 Result<KernelSource> emit_cuda_naive(const Plan& plan) {
@@ -178,7 +242,7 @@ Result<KernelSource> emit_cuda_naive(const Plan& plan) {
         "{{\n  flashjit::{};\n}}\n",
         name, call);
   }
-  return assemble(plan, std::move(entry), std::move(entries));
+  return assemble(plan, {}, std::move(entry), std::move(entries));
 }
 
 NaiveLaunch naive_launch(const KernelConfig& config, std::int64_t batch, int q_len, int k_len) {

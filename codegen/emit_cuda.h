@@ -1,4 +1,4 @@
-// Plan -> CUDA source. The loops are templates; what is emitted is three small files a kernel engineer would write.
+// Plan -> CUDA source. The loops are templates; what is emitted is a few small files a kernel engineer would write.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct SourceFile {
 };
 
 struct KernelSource {
-  std::vector<SourceFile> generated;          // config.gen.cuh, variant.gen.cuh, entry.cu (last: the one to compile)
+  std::vector<SourceFile> generated;          // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] entry.cu (last: compiled)
   std::vector<SourceFile> headers;            // the embedded templates these include, transitively
   std::vector<std::string> entries;           // extern "C" names: "flashjit_forward"
 };

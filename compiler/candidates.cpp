@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "compiler/candidates_hopper.h"
+
 namespace flashjit {
 
 namespace {
@@ -41,9 +43,6 @@ bool loads_per_key(const Expr& expr) {
 }
 
 std::string check_host(const Schedule& s) {
-  if (s.warps || s.stages || s.q_in || s.blocks_per_sm || s.unroll_d || s.order) {
-    return "family: host schedules have tile_q and tile_kv only; remove the other fields";
-  }
   if (*s.tile_q > kMaxHostTile) return fmt::format("tile_q: {} is above {}", *s.tile_q, kMaxHostTile);
   if (*s.tile_kv > kMaxHostTile) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxHostTile);
   if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the widest vector", *s.tile_kv);
@@ -97,6 +96,11 @@ std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> val
   return pin ? std::vector<T>{*pin} : std::vector<T>(values);
 }
 
+// A pinned family is wanted, otherwise every one that has all pinned fields.
+bool wanted(Family family, const Schedule& pins) {
+  return pins.family ? *pins.family == family : foreign_field(pins, family).empty();
+}
+
 // Rows per query tile for the host: no taller than the queries there can be, so that short queries waste nothing.
 std::vector<int> host_query_tiles(const AttentionSpec& spec, const Schedule& pins) {
   if (pins.tile_q) return {*pins.tile_q};
@@ -110,7 +114,7 @@ void enumerate_host(const AttentionSpec& spec, const Schedule& pins, std::vector
   for (const int tile_q : host_query_tiles(spec, pins)) {
     for (const int tile_kv : choices(pins.tile_kv, {256, 512})) {
       Schedule s = pins;
-      s.family = pins.family.value_or(Family::Host);
+      s.family = Family::Host;
       s.tile_q = tile_q;
       s.tile_kv = tile_kv;
       out.push_back(s);
@@ -126,7 +130,7 @@ std::vector<int> rows_choices(const Schedule& pins, int warps) {
 
 void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector<Schedule>& out) {
   Schedule s = pins;
-  s.family = pins.family.value_or(Family::Sync);
+  s.family = Family::Sync;
   s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
   s.order = pins.order.value_or(TileOrder::Natural);
   for (const int warps : choices(pins.warps, {4, 8})) {
@@ -154,6 +158,7 @@ void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector
 
 KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   KernelConfig c;
+  c.loop = schedule.family == Family::Hopper ? Loop::hopper : Loop::sync;
   c.head_dim_qk = spec.d_qk;
   c.head_dim_v = spec.d_v;
   c.heads_q = spec.heads_q;
@@ -165,10 +170,21 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   c.q_in_registers = schedule.q_in == QueryPlace::Registers;
   c.blocks_per_sm = schedule.blocks_per_sm.value_or(1);
   c.unroll_d = schedule.unroll_d.value_or(0);
+  c.warpgroups = schedule.warpgroups.value_or(0);
+  c.q_stages = schedule.q_stages.value_or(1);
+  c.overlap = schedule.overlap == Overlap::QkPv;
+  c.sum_in_matrix = schedule.row_sum == RowSum::Matrix;
+  c.cluster = schedule.cluster.value_or(1);
+  c.pack_heads = schedule.heads == HeadTiles::Packed;
   return c;
 }
 
+int queries_together(const KernelConfig& c) { return queries_per_tile(c) * c.cluster; }
+
+int score_registers(const AttentionSpec& spec) { return loads_per_key(spec.score) ? kLoadingScoreRegisters : 0; }
+
 int estimated_registers(const AttentionSpec& spec, const KernelConfig& c) {
+  if (c.loop == Loop::hopper) return hopper_registers(spec, c);
   // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too.
   const int m_tiles = rows_per_warp(c) / 16;
   const int scores = m_tiles * c.tile_kv / 2;
@@ -176,10 +192,11 @@ int estimated_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const int query = c.q_in_registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
   const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
   const int rows = m_tiles * 4 + (spec.max_logit ? m_tiles * 2 : 0);
-  return kBaseRegisters + scores + output + query + fragments + rows + (loads_per_key(spec.score) ? kLoadingScoreRegisters : 0);
+  return kBaseRegisters + scores + output + query + fragments + rows + score_registers(spec);
 }
 
 int register_budget(const Target& target, const KernelConfig& c) {
+  if (c.loop == Loop::hopper) return consumer_registers(c);
   const int share = target.registers_per_sm / (threads_of(c) * c.blocks_per_sm);
   return std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule);
 }
@@ -189,18 +206,48 @@ int spare_registers(const AttentionSpec& spec, const Target& target, const Sched
   return register_budget(target, sizes) - estimated_registers(spec, sizes);
 }
 
-std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
-  const Family wanted = target.gpu ? Family::Sync : Family::Host;
-  if (s.family != wanted) {
-    return fmt::format("family: {} does not run on {}; use family={}", name(*s.family), target.name, name(wanted));
+std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target) {
+  if (target.gpu != (family != Family::Host)) {
+    return fmt::format("family: {} does not run on {}; use family={}", name(family), target.name,
+                       name(target.gpu ? Family::Sync : Family::Host));
   }
-  if (wanted == Family::Host) return check_host(s);
+  if (family != Family::Hopper) return {};
+  if (!target.can.wgmma || !target.can.tma)
+    return fmt::format("family: hopper needs WGMMA and TMA, which {} does not have; use family=sync", target.name);
+  if (spec.align_bytes < 16) {
+    return fmt::format(
+        "family: hopper copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec "
+        "has bytes={}; align the inputs, or use family=sync",
+        spec.align_bytes);
+  }
+  return {};
+}
+
+std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  if (std::string why = why_not_family(*s.family, spec, target); !why.empty()) return why;
+  if (const std::string_view field = foreign_field(s, *s.family); !field.empty()) {
+    return fmt::format("{}: {} schedules have no such field, only {}; remove it", field, name(*s.family),
+                       fields_of(*s.family));
+  }
+  if (std::string why = outside_range(s); !why.empty()) return why;
+  if (*s.family == Family::Host) return check_host(s);
+  if (*s.family == Family::Hopper) return why_illegal_hopper(spec, target, s);
   if (std::string why = check_sync_fields(spec, s); !why.empty()) return why;
   return check_sync_resources(spec, target, s);
 }
 
 std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins) {
   std::vector<Schedule> out;
+  const auto can = [&](Family family) { return why_not_family(family, spec, target).empty(); };
+  for (const Family family : {Family::Sync, Family::Host, Family::Hopper}) {
+    // What cannot run is still listed when it is asked for: why_illegal then says why.
+    if (!wanted(family, pins) || !(can(family) || pins.family)) continue;
+    if (family == Family::Sync) enumerate_sync(spec, pins, out);
+    if (family == Family::Host) enumerate_host(spec, pins, out);
+    if (family == Family::Hopper) enumerate_hopper(spec, target, pins, out);
+  }
+  if (!out.empty()) return out;
+  // The pins fit no family that runs here: the one that runs everything says which of them it lacks.
   if (target.gpu) {
     enumerate_sync(spec, pins, out);
   } else {

@@ -15,12 +15,21 @@ namespace flashjit {
 // The part of a KernelConfig that sizes depend on: head dims and schedule. `schedule` must be complete.
 KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
 
-// Registers a thread of the sync loop needs at its peak, estimated; calibrated against ptxas.
+// Queries that visit the same KV tiles: of a block, or of the blocks of a cluster.
+int queries_together(const KernelConfig& sizes);
+
+// What a score that reads a tensor for every key adds to the registers of any loop.
+int score_registers(const AttentionSpec& spec);
+// Registers a thread that computes needs at its peak, estimated; calibrated against ptxas.
 int estimated_registers(const AttentionSpec& spec, const KernelConfig& sizes);
-// Registers a thread may have so that blocks_per_sm blocks fit an SM.
+// Registers such a thread may have: so that blocks_per_sm blocks fit an SM, or what setmaxnreg gives it.
 int register_budget(const Target& target, const KernelConfig& sizes);
 // What the estimate leaves of the budget, for a complete schedule.
 int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
+
+// Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family that does.
+// Empty: some do.
+std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target);
 
 // Empty when the complete schedule can run; otherwise names the field, its value and the limit.
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);

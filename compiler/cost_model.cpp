@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/candidates.h"
+#include "compiler/cost_parts.h"
 
 namespace flashjit {
 
@@ -40,7 +41,6 @@ const Calibration& calibration_of(const Target& target) {
 // Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fit left over.
 // Of a score function: one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200, 2026-11-21).
 constexpr double kSoftmaxSlots = 3, kMaskSlots = 4, kScoreSlotsPerNode = 1;
-constexpr double kIssuePerClock = 128;  // lanes per clock and SM
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
@@ -49,14 +49,6 @@ struct TileClocks {
   double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
   double bound() const { return std::max({mma, exp, issue, smem}); }
 };
-
-double slots_per_score(const AttentionSpec& spec, const Work& work) {
-  const double mixed = work.kv_tiles > 0 ? work.mixed_tiles / work.kv_tiles : 0;
-  double slots = kSoftmaxSlots;
-  if (spec.score) slots += kScoreSlotsPerNode * static_cast<double>(node_count(spec.score));
-  if (spec.mask) slots += mixed * kMaskSlots * static_cast<double>(node_count(spec.mask));
-  return slots;
-}
 
 TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, const Calibration& calibration,
                             const Schedule& s, double slots) {
@@ -74,31 +66,11 @@ TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, con
   return t;
 }
 
-double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
-  const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
-               k = static_cast<double>(shape.k_len);
-  const double element = element_bytes_of(spec);
-  const double read = b * (q * spec.heads_q * spec.d_qk + k * spec.heads_kv * (spec.d_qk + spec.d_v)) * element;
-  return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
-}
-
-// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
-double makespan(double blocks, double slots, double mean, double longest, bool longest_first) {
-  const double waves = blocks / slots;
-  if (waves <= 1) return longest;
-  if (longest > mean * 1.05) {
-    // Unequal blocks fill gaps; what remains is a part of the last block, small when the long ones went first.
-    return waves * mean + (longest_first ? 0.15 : 0.5) * longest;
-  }
-  // Equal blocks run in whole waves, blurred because SMs drift apart.
-  return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
-}
-
 Prediction predict_sync(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
                         const Work& work) {
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
-  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, slots_per_score(spec, work));
+  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + added_slots(spec, work));
   const double blocks =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
@@ -149,7 +121,7 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
   p.mma =
       2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
-  p.issue = scores * slots_per_score(spec, work) * 32 / target.vector_bits / clocks_per_us / cores;
+  p.issue = scores * (kSoftmaxSlots + added_slots(spec, work)) * 32 / target.vector_bits / clocks_per_us / cores;
   p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
   p.latency = 5;
@@ -160,7 +132,39 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
 // Longest first pays when late query tiles have more keys; a moving window has the same everywhere.
 bool work_grows(const Work& work) { return work.kv_tiles_max > 1.3 * work.kv_tiles; }
 
+// Products of 16-bit operands per clock and SM, on the path that the family takes.
+double matrix_rate(const Target& target, Family family) {
+  return family == Family::Hopper ? target.wgmma_flops_per_clock : target.mma_flops_per_clock;
+}
+
 }  // namespace
+
+double added_slots(const AttentionSpec& spec, const Work& work) {
+  const double mixed = work.kv_tiles > 0 ? work.mixed_tiles / work.kv_tiles : 0;
+  double slots = 0;
+  if (spec.score) slots += kScoreSlotsPerNode * static_cast<double>(node_count(spec.score));
+  if (spec.mask) slots += mixed * kMaskSlots * static_cast<double>(node_count(spec.mask));
+  return slots;
+}
+
+double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
+  const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
+               k = static_cast<double>(shape.k_len);
+  const double element = element_bytes_of(spec);
+  const double read = b * (q * spec.heads_q * spec.d_qk + k * spec.heads_kv * (spec.d_qk + spec.d_v)) * element;
+  return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
+}
+
+double makespan(double blocks, double slots, double mean, double longest, bool longest_first) {
+  const double waves = blocks / slots;
+  if (waves <= 1) return longest;
+  if (longest > mean * 1.05) {
+    // Unequal blocks fill gaps; what remains is a part of the last block, small when the long ones went first.
+    return waves * mean + (longest_first ? 0.15 : 0.5) * longest;
+  }
+  // Equal blocks run in whole waves, blurred because SMs drift apart.
+  return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
+}
 
 Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
@@ -175,8 +179,12 @@ Shape reference_shape(const AttentionSpec& spec) {
 Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
                    const Work& work) {
   if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
-  return target.gpu ? predict_sync(spec, target, schedule, shape, work)
-                    : predict_host(spec, target, schedule, shape, work);
+  switch (*schedule.family) {
+    case Family::Sync: return predict_sync(spec, target, schedule, shape, work);
+    case Family::Hopper: return predict_hopper(spec, target, schedule, shape, work);
+    case Family::Host: break;
+  }
+  return predict_host(spec, target, schedule, shape, work);
 }
 
 std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
@@ -187,8 +195,9 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
     Candidate candidate;
     candidate.why_illegal = why_illegal(spec, target, schedule);
     if (candidate.why_illegal.empty()) {
-      const auto [work, fresh] = works.try_emplace({*schedule.tile_q, *schedule.tile_kv});
-      if (fresh) work->second = work_of(spec, tiles, shape, *schedule.tile_q, *schedule.tile_kv);
+      const int queries = queries_together(sizes_of(spec, schedule));
+      const auto [work, fresh] = works.try_emplace({queries, *schedule.tile_kv});
+      if (fresh) work->second = work_of(spec, tiles, shape, queries, *schedule.tile_kv);
       if (target.gpu && !pins.order && work_grows(work->second)) schedule.order = TileOrder::LongestFirst;
       candidate.predicted_us = predict(spec, target, schedule, shape, work->second).total;
     }
@@ -204,7 +213,8 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
 
 Roofline roofline(const Plan& plan, const Shape& shape) {
   const AttentionSpec& spec = plan.spec;
-  const Work work = work_of(spec, plan.tiles, shape, *plan.schedule.tile_q, *plan.schedule.tile_kv);
+  const int queries = queries_together(sizes_of(spec, plan.schedule));
+  const Work work = work_of(spec, plan.tiles, shape, queries, *plan.schedule.tile_kv);
   const double scores =
       static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
   Roofline r;
@@ -217,7 +227,7 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
   r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;
   r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
-  r.balance_point = plan.target.mma_flops_per_clock * plan.target.clock_ghz * 1e9 * plan.target.sm_count /
+  r.balance_point = matrix_rate(plan.target, *plan.schedule.family) * plan.target.clock_ghz * 1e9 * plan.target.sm_count /
                     (plan.target.memory_tbs * 1e12);
   r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);

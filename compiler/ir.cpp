@@ -29,8 +29,11 @@ constexpr AttributeRow kRows[] = {
     {"family", "choose_tiling", "kernel family"},
     {"tile_q", "choose_tiling", "query rows per block"},
     {"tile_kv", "choose_tiling", "keys per step"},
+    {"head_tiles", "choose_tiling", "whose queries a tile has: of a single head, or packed: of all that share a KV head"},
     {"warps", "assign_warps", "warps that compute"},
     {"rows_per_warp", "assign_warps", "query rows of a warp"},
+    {"warpgroups", "assign_warps", "warpgroups that compute; one more copies"},
+    {"exclusive", "assign_warps", "what only one warpgroup at a time does"},
     {"shape", "assign_warps", "matrix instruction"},
     {"issuer", "assign_warps", "who issues the matrix instruction: a warp, a warpgroup or one thread"},
     {"accumulator", "assign_warps", "where the product accumulates: registers or tensor memory"},
@@ -45,20 +48,30 @@ constexpr AttributeRow kRows[] = {
     {"copy", "pipeline_copies", "instruction of the copy"},
     {"copy_bytes", "pipeline_copies", "width of a global access"},
     {"stages", "pipeline_copies", "K/V tiles in flight"},
+    {"q_stages", "pipeline_copies", "Q tiles in flight"},
+    {"overlap", "pipeline_copies", "products under way together: qk_pv, those of the next KV tile and of this one"},
     {"tile", "pipeline_copies",
-     "which KV tile a copy fetches, counted from the current one; in the prologue from the first"},
+     "which KV tile, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
+    {"barrier", "pipeline_copies", "what is awaited of a slot: full or empty"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
     // softmax, grid, budget
     {"reference", "choose_softmax", "what is subtracted in the exponent"},
     {"exp", "choose_softmax", "base of the exponential, and where the scale goes"},
+    {"exp_fma", "choose_softmax", "of eight exponentials, how many run on the FMA pipes"},
+    {"row_sum", "choose_softmax", "what sums the rows of P: adds, or the matrix unit, from a column of ones beside V"},
+    {"redo", "choose_softmax",
+     "reference with which a tile is done again when its row sums show that the one taken was too far off"},
     {"order", "choose_grid", "which query tiles start first"},
+    {"grid", "choose_grid", "a block per query tile, or one per SM that takes one after the other"},
+    {"cluster", "choose_grid", "blocks that share K and V by multicast"},
     {"blocks_per_sm", "budget_registers", "blocks that must fit an SM together"},
     {"registers", "budget_registers", "per thread: estimated need / what the budget leaves"},
+    {"register_limit", "budget_registers", "per thread of a role, set when it starts"},
 };
 
-constexpr std::array<std::string_view, 17> kKindNames = {
-    "load", "commit", "wait", "barrier", "fragment", "fill", "loop", "mma",  "score",
-    "mask", "softmax", "rescale", "convert", "reduce", "finalize", "stage", "store"};
+constexpr std::array<std::string_view, 21> kKindNames = {
+    "load",  "commit", "wait",    "barrier", "producer", "consumer", "await",    "release", "fragment", "fill", "loop", "mma",
+    "score", "mask",   "softmax", "rescale", "convert",  "reduce",   "finalize", "stage",   "store"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

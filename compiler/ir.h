@@ -50,7 +50,7 @@ struct Buffer {
   Space space = Space::Global;
   Dtype dtype = Dtype::F32;
   std::string rows, cols;     // extents as they are known so far: "q_len", "128"
-  std::string layout;         // "", "rows" (plain), "xor8" (swizzled chunks), "fragment"
+  std::string layout;         // "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do), "fragment"
   int stages = 1;             // copies of the tile, used in turn
   std::int64_t offset = -1;   // shared: bytes from the start of the block's memory
   std::int64_t bytes = 0;     // shared: of one stage
@@ -61,9 +61,13 @@ struct Buffer {
 
 enum class Kind {
   Load,      // global -> shared, asynchronous once copies are pipelined; global -> nothing yet before that
-  Commit,    // closes a group of asynchronous copies
+  Commit,    // closes a group of asynchronous copies, or of a consumer's products
   Wait,      // until at most `pending` groups are under way; makes this thread's copies visible to itself
   Barrier,   // all warps of the block
+  Producer,  // what the warp that copies does for a query tile, beside the consumers
+  Consumer,  // what each of the warpgroups that compute does for it
+  Await,     // until the next slot of a buffer's ring is full (consumer) or empty (producer)
+  Release,   // this consumer is done with a slot: empty once all of them are
   Fragment,  // shared -> register operands
   Fill,      // a constant
   Loop,      // over the KV tiles of the phases
@@ -84,7 +88,7 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;     // Loop
+  std::vector<Statement> body;     // Loop, Producer, Consumer
 };
 
 // A part of the KV range, from `begin` to `end` (names of expressions of the mask analysis).

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/ir.h"
+#include "compiler/ir_verify_roles.h"
 
 namespace flashjit {
 
@@ -43,7 +44,8 @@ struct DefinitionCheck {
       for (const int b : s.writes) {
         if (b < 0 || b >= static_cast<int>(p.buffers.size()))
           return internal(fmt::format("{}: writes a buffer that is not there", name(s.kind)));
-        defined[b] = true;
+        // These two name a ring and leave what is in it alone.
+        defined[b] = defined[b] || (s.kind != Kind::Await && s.kind != Kind::Release);
       }
       FLASHJIT_TRY(run(s.body));
     }
@@ -66,6 +68,12 @@ Result<void> check_definitions(const Program& p) {
   return {};
 }
 
+int count(const std::vector<Statement>& body, Kind kind) {
+  int found = 0;
+  for (const Statement& s : body) found += (s.kind == kind) + count(s.body, kind);
+  return found;
+}
+
 Result<void> check_phases(const Program& p) {
   if (p.phases.empty()) return internal("the KV loop has no phases");
   if (p.phases.front().begin != "kv_begin" || p.phases.back().end != "kv_end") {
@@ -79,13 +87,9 @@ Result<void> check_phases(const Program& p) {
           fmt::format("phase {} begins at {}, the one before ends at {}", i, p.phases[i].begin, p.phases[i - 1].end));
     }
   }
-  int masks = 0;
-  for (const Statement& s : p.body) {
-    if (s.kind == Kind::Loop)
-      masks += std::count_if(s.body.begin(), s.body.end(), [](const Statement& t) { return t.kind == Kind::Mask; });
-  }
-  if (mixed && masks != 1)
-    return internal(fmt::format("a mixed phase needs one mask statement in the loop, there are {}", masks));
+  const int masks = count(p.body, Kind::Mask), softmaxes = count(p.body, Kind::Softmax);
+  if (mixed && masks != softmaxes)
+    return internal(fmt::format("a mixed phase needs a mask statement for each softmax, there are {} for {}", masks, softmaxes));
   return {};
 }
 
@@ -249,7 +253,7 @@ Result<void> verify(const Program& p) {
   FLASHJIT_TRY(check_definitions(p));
   if (p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
-  if (p.ran("pipeline_copies")) FLASHJIT_TRY(check_copies(p));
+  if (p.ran("pipeline_copies")) FLASHJIT_TRY(has_roles(p) ? check_roles(p) : check_copies(p));
   return {};
 }
 

@@ -3,12 +3,13 @@
 
 #include "compiler/candidates.h"
 #include "compiler/passes.h"
+#include "compiler/passes_hopper.h"
 
 namespace flashjit {
 
 namespace {
 
-bool sync(const PassContext& context) { return *context.schedule.family == Family::Sync; }
+bool is(const PassContext& context, Family family) { return *context.schedule.family == family; }
 
 Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int offset, int stages) {
   Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.chunks * 8)};
@@ -135,37 +136,47 @@ struct Pipeliner {
   }
 };
 
-}  // namespace
-
-Result<Program> place_buffers(Program p, const PassContext& context) {
-  constexpr std::string_view kPass = "place_buffers";
-  if (!sync(context)) return p;
+// O passes through shared memory where stores of 16 bytes need it: fp32 output goes straight from registers, half of a 32-byte
+// sector per quad is wide enough.
+void add_sync_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.spec;
   const KernelConfig sizes = sizes_of(spec, context.schedule);
   const SyncLayout layout = sync_layout(sizes);
-  if (layout.bytes > context.target.smem_per_block) {
-    return internal(fmt::format("pass {}: {} bytes of shared memory are above the {} of {}", kPass, layout.bytes,
-                                context.target.smem_per_block, context.target.name));
-  }
-  FLASHJIT_TRY(p.attributes.set("smem_bytes", std::int64_t{layout.bytes}, kPass));
-  FLASHJIT_TRY(p.attributes.set("q_in", std::string(sizes.q_in_registers ? "registers" : "shared"), kPass));
   p.buffers.push_back(shared_tile("Qs", spec.dtype, layout.q, layout.q_offset, 1));
   p.buffers.back().own_rows = true;
   p.buffers.push_back(shared_tile("Ks", spec.kv_dtype, layout.k, layout.k_offset, sizes.stages));
   p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, layout.v, layout.v_offset, sizes.stages));
-  // fp32 output goes straight from registers: half of a 32-byte sector per quad is wide enough.
-  const bool staged = spec.out_dtype != Dtype::F32;
-  if (staged) {
+  if (spec.out_dtype != Dtype::F32) {
     p.buffers.push_back(shared_tile("Os", spec.out_dtype, layout.o, layout.o_offset, 1));
     p.buffers.back().own_rows = true;
   }
-  if (sizes.q_in_registers) {
-    Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows),
-                fmt::format("{}", layout.q.chunks * 8)};
-    held.layout = "fragment";
-    held.own_rows = true;
-    p.buffers.push_back(held);
+  if (!sizes.q_in_registers) return;
+  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.chunks * 8)};
+  held.layout = "fragment";
+  held.own_rows = true;
+  p.buffers.push_back(held);
+}
+
+}  // namespace
+
+Result<Program> place_buffers(Program p, const PassContext& context) {
+  constexpr std::string_view kPass = "place_buffers";
+  if (is(context, Family::Host)) return p;
+  const bool hopper = is(context, Family::Hopper);
+  const KernelConfig sizes = sizes_of(context.spec, context.schedule);
+  const int bytes = hopper ? hopper_layout(sizes).bytes : sync_layout(sizes).bytes;
+  if (bytes > context.target.smem_per_block) {
+    return internal(fmt::format("pass {}: {} bytes of shared memory are above the {} of {}", kPass, bytes,
+                                context.target.smem_per_block, context.target.name));
   }
+  FLASHJIT_TRY(p.attributes.set("smem_bytes", std::int64_t{bytes}, kPass));
+  FLASHJIT_TRY(p.attributes.set("q_in", std::string(sizes.q_in_registers ? "registers" : "shared"), kPass));
+  if (hopper) {
+    add_hopper_tiles(p, context);
+  } else {
+    add_sync_tiles(p, context);
+  }
+  const bool staged = find(p, "Os") >= 0;
   std::vector<Statement> body;
   body.push_back(make(Kind::Load, {find(p, "Qs")}, {find(p, "q")}));
   if (sizes.q_in_registers) body.push_back(make(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
@@ -182,7 +193,8 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 }
 
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
-  if (!sync(context)) return p;
+  if (is(context, Family::Host)) return p;
+  if (is(context, Family::Hopper)) return split_roles(std::move(p), context);
   Pipeliner pipeline{p, *context.schedule.stages, copy_width(context.spec.align_bytes), {}};
   FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{pipeline.stages}, Pipeliner::kPass));
   std::vector<Statement> body = std::move(p.body);
@@ -208,15 +220,21 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
 
 Result<Program> budget_registers(Program p, const PassContext& context) {
   constexpr std::string_view kPass = "budget_registers";
-  if (!sync(context)) return p;
+  if (is(context, Family::Host)) return p;
   const KernelConfig sizes = sizes_of(context.spec, context.schedule);
   const int needed = estimated_registers(context.spec, sizes), budget = register_budget(context.target, sizes);
   if (needed > budget) {
     return internal(
         fmt::format("pass {}: about {} registers per thread are needed, {} are there", kPass, needed, budget));
   }
-  FLASHJIT_TRY(p.attributes.set("blocks_per_sm", std::int64_t{sizes.blocks_per_sm}, kPass));
+  const bool sync = is(context, Family::Sync);
+  if (sync) FLASHJIT_TRY(p.attributes.set("blocks_per_sm", std::int64_t{sizes.blocks_per_sm}, kPass));
   FLASHJIT_TRY(p.attributes.set("registers", fmt::format("{}/{}", needed, budget), kPass));
+  if (sync) return p;
+  for (Statement& role : p.body) {
+    const int limit = role.kind == Kind::Producer ? producer_registers(sizes) : consumer_registers(sizes);
+    FLASHJIT_TRY(role.attributes.set("register_limit", std::int64_t{limit}, kPass));
+  }
   return p;
 }
 

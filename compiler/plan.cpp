@@ -1,7 +1,10 @@
 #include "compiler/plan.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
+#include "compiler/candidates.h"
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 #include "compiler/select_template.h"
@@ -66,7 +69,20 @@ bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
   return false;
 }
 
-std::vector<std::string> notes_of(const Plan& plan) {
+// On a target with WGMMA: why the plan is not of the family that uses it.
+std::string why_not_hopper(const Plan& plan, const Schedule& pins) {
+  if (std::string why = why_not_family(Family::Hopper, plan.spec, plan.target); !why.empty()) return why;
+  if (pins.family) return fmt::format("family={} is pinned", name(*pins.family));
+  if (const std::string_view field = foreign_field(pins, Family::Hopper); !field.empty())
+    return fmt::format("{} is pinned, which hopper schedules do not have", field);
+  const auto best = std::ranges::find_if(
+      plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
+  if (!best->why_illegal.empty()) return best->why_illegal;
+  return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the hopper family",
+                     plan.candidates.front().predicted_us, best->predicted_us);
+}
+
+std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
   std::vector<std::string> notes;
   const AttentionSpec& spec = plan.spec;
   if (plan.target.gpu && spec.align_bytes < 16) {
@@ -78,16 +94,16 @@ std::vector<std::string> notes_of(const Plan& plan) {
     notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                                 spec.d_qk, padded_dim_qk(plan.config)));
   }
-  if (plan.target.gpu && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk) {
+  if (plan.schedule.family == Family::Sync && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk) {
     notes.push_back(
         fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                     spec.d_v, padded_dim_v(plan.config)));
   }
   if (plan.wide_ints)
     notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
-  if (plan.target.gpu && plan.target.can.wgmma) {
-    notes.push_back(fmt::format("the sync family uses mma.sync, which reaches about 60 % of the matrix rate of {}",
-                                plan.target.name));
+  if (plan.target.can.wgmma && plan.schedule.family == Family::Sync) {
+    notes.push_back(fmt::format("the sync family computes this with mma.sync, which reaches about 60 % of the matrix rate of {}: {}",
+                                plan.target.name, why_not_hopper(plan, pins)));
   }
   return notes;
 }
@@ -107,7 +123,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink));
   FLASHJIT_TRY(select_template(program, plan));
   plan.wide_ints = any_wide(spec, plan.tiles);
-  plan.notes = notes_of(plan);
+  plan.notes = notes_of(plan, pins);
   plan.program = dump(program);
   return plan;
 }

@@ -13,24 +13,96 @@ namespace flashjit {
 
 namespace {
 
-// The only list of the fields that hold a number; order of printing.
-struct IntField {
-  std::string_view name;
-  std::optional<int> Schedule::*member;
-};
-constexpr std::array kIntFields = {
-    IntField{"tile_q", &Schedule::tile_q},       IntField{"tile_kv", &Schedule::tile_kv},
-    IntField{"warps", &Schedule::warps},         IntField{"stages", &Schedule::stages},
-    IntField{"blocks_per_sm", &Schedule::blocks_per_sm}, IntField{"unroll_d", &Schedule::unroll_d},
-};
-constexpr std::array<std::string_view, 9> kNames = {"family", "tile_q",        "tile_kv",  "warps", "stages",
-                                                    "q_in",   "blocks_per_sm", "unroll_d", "order"};
 constexpr int kLargestNumber = 65536;
 constexpr std::size_t kMaxScheduleText = 1024;
 
-constexpr std::array<std::string_view, 2> kFamilies = {"sync", "host"};
+constexpr std::array<std::string_view, 3> kFamilies = {"sync", "host", "hopper"};
 constexpr std::array<std::string_view, 2> kPlaces = {"shared", "registers"};
 constexpr std::array<std::string_view, 2> kOrders = {"natural", "longest_first"};
+constexpr std::array<std::string_view, 2> kOverlaps = {"none", "qk_pv"};
+constexpr std::array<std::string_view, 3> kExclusiveParts = {"none", "issue", "softmax"};
+constexpr std::array<std::string_view, 3> kReferences = {"tile", "previous", "first"};
+constexpr std::array<std::string_view, 2> kRowSums = {"adds", "matrix"};
+constexpr std::array<std::string_view, 2> kGrids = {"tiles", "persistent"};
+constexpr std::array<std::string_view, 2> kHeadTiles = {"single", "packed"};
+
+struct Field {
+  std::string_view name;
+  unsigned families;  // bits
+  Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
+  std::string (*get)(const Schedule& schedule);  // empty: not set
+  std::optional<int> Schedule::*number = nullptr;
+  int least = 1, most = kLargestNumber;  // of a number
+};
+
+template <std::optional<int> Schedule::*member>
+constexpr Field number(std::string_view name, unsigned families, int least = 1, int most = kLargestNumber) {
+  const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
+    const auto parsed = parse_integer(value);
+    if (!parsed) return invalid(fmt::format("schedule {}: {} is not a whole number", field.name, quoted(value)));
+    if (*parsed < field.least || *parsed > field.most) {
+      return invalid(fmt::format("schedule {}: {} is outside {}..{}", field.name, *parsed, field.least, field.most));
+    }
+    schedule.*member = static_cast<int>(*parsed);
+    return {};
+  };
+  const auto get = [](const Schedule& schedule) {
+    return schedule.*member ? fmt::format("{}", *(schedule.*member)) : std::string();
+  };
+  return {name, families, set, get, member, least, most};
+}
+
+// `values` holds the names of the enum's values, in their order.
+template <auto member, const auto& values>
+constexpr Field word(std::string_view name, unsigned families) {
+  const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
+    const auto found = std::find(values.begin(), values.end(), value);
+    if (found == values.end()) {
+      return invalid(fmt::format("schedule {}: {} is none of {}", field.name, quoted(value), join(values)));
+    }
+    auto& target = schedule.*member;
+    target = static_cast<typename std::remove_reference_t<decltype(target)>::value_type>(found - values.begin());
+    return {};
+  };
+  const auto get = [](const Schedule& schedule) {
+    return schedule.*member ? std::string(values[static_cast<int>(*(schedule.*member))]) : std::string();
+  };
+  return {name, families, set, get};
+}
+
+constexpr unsigned bit_of(Family family) { return 1u << static_cast<int>(family); }
+constexpr unsigned kSync = bit_of(Family::Sync), kHopper = bit_of(Family::Hopper), kAll = kSync | kHopper | bit_of(Family::Host);
+
+// The only list of fields; order of printing.
+constexpr std::array kFields = {
+    word<&Schedule::family, kFamilies>("family", kAll),
+    number<&Schedule::tile_q>("tile_q", kAll),
+    number<&Schedule::tile_kv>("tile_kv", kAll),
+    number<&Schedule::warps>("warps", kSync),
+    number<&Schedule::warpgroups>("warpgroups", kHopper, 1, 3),
+    number<&Schedule::stages>("stages", kSync | kHopper),
+    number<&Schedule::q_stages>("q_stages", kHopper, 1, 2),
+    word<&Schedule::q_in, kPlaces>("q_in", kSync),
+    number<&Schedule::blocks_per_sm>("blocks_per_sm", kSync),
+    number<&Schedule::unroll_d>("unroll_d", kSync),
+    word<&Schedule::overlap, kOverlaps>("overlap", kHopper),
+    word<&Schedule::exclusive, kExclusiveParts>("exclusive", kHopper),
+    word<&Schedule::reference, kReferences>("reference", kHopper),
+    number<&Schedule::exp_fma>("exp_fma", kHopper, 0, 4),
+    word<&Schedule::row_sum, kRowSums>("row_sum", kHopper),
+    word<&Schedule::grid, kGrids>("grid", kHopper),
+    number<&Schedule::cluster>("cluster", kHopper, 1, 2),
+    word<&Schedule::heads, kHeadTiles>("heads", kHopper),
+    word<&Schedule::order, kOrders>("order", kSync | kHopper),
+};
+
+std::vector<std::string_view> names_of(unsigned families) {
+  std::vector<std::string_view> names;
+  for (const Field& field : kFields) {
+    if (field.families & families) names.push_back(field.name);
+  }
+  return names;
+}
 
 std::string_view trim(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
@@ -39,40 +111,25 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// A named value; `field` has an enum whose values are the places in `names`.
-template <class Enum>
-Result<void> set_named(std::optional<Enum>& field, std::string_view key, std::string_view value,
-                       std::span<const std::string_view> names) {
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == value) {
-      field = static_cast<Enum>(i);
-      return {};
-    }
-  }
-  return invalid(fmt::format("schedule {}: {} is none of {}", key, quoted(value), join(names)));
-}
-
 Result<void> set_field(Schedule& schedule, std::string_view key, std::string_view value) {
-  if (key == "family") return set_named(schedule.family, key, value, kFamilies);
-  if (key == "q_in") return set_named(schedule.q_in, key, value, kPlaces);
-  if (key == "order") return set_named(schedule.order, key, value, kOrders);
-  for (const IntField& field : kIntFields) {
-    if (field.name != key) continue;
-    const auto number = parse_integer(value);
-    if (!number) return invalid(fmt::format("schedule {}: {} is not a whole number", key, quoted(value)));
-    if (*number < 1 || *number > kLargestNumber) {
-      return invalid(fmt::format("schedule {}: {} is outside 1..{}", key, *number, kLargestNumber));
-    }
-    schedule.*field.member = static_cast<int>(*number);
-    return {};
-  }
-  return invalid(fmt::format("schedule: there is no field {}{}; fields are {}", quoted(key), did_you_mean(key, kNames),
-                             join(kNames)));
+  const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == key; });
+  if (field != kFields.end()) return field->set(schedule, *field, value);
+  const std::vector<std::string_view> names = names_of(kAll);
+  return invalid(fmt::format("schedule: there is no field {}{}; fields are {}", quoted(key), did_you_mean(key, names),
+                             join(names)));
 }
 
 }  // namespace
 
 std::string_view name(Family family) { return kFamilies[static_cast<int>(family)]; }
+std::string_view name(QueryPlace place) { return kPlaces[static_cast<int>(place)]; }
+std::string_view name(TileOrder order) { return kOrders[static_cast<int>(order)]; }
+std::string_view name(Overlap overlap) { return kOverlaps[static_cast<int>(overlap)]; }
+std::string_view name(ExclusivePart part) { return kExclusiveParts[static_cast<int>(part)]; }
+std::string_view name(SoftmaxReference reference) { return kReferences[static_cast<int>(reference)]; }
+std::string_view name(RowSum sum) { return kRowSums[static_cast<int>(sum)]; }
+std::string_view name(GridKind grid) { return kGrids[static_cast<int>(grid)]; }
+std::string_view name(HeadTiles heads) { return kHeadTiles[static_cast<int>(heads)]; }
 
 Result<Schedule> parse_schedule(std::string_view text) {
   if (text.size() > kMaxScheduleText) {
@@ -104,16 +161,34 @@ Result<Schedule> parse_schedule(std::string_view text) {
 }
 
 std::string print(const Schedule& schedule) {
-  std::vector<std::string> fields;
-  if (schedule.family) fields.push_back(fmt::format("family={}", name(*schedule.family)));
-  for (const IntField& field : kIntFields) {
-    if (field.name == "blocks_per_sm" && schedule.q_in) {
-      fields.push_back(fmt::format("q_in={}", kPlaces[static_cast<int>(*schedule.q_in)]));
-    }
-    if (const auto& value = schedule.*field.member) fields.push_back(fmt::format("{}={}", field.name, *value));
+  std::vector<std::string> items;
+  for (const Field& field : kFields) {
+    if (const std::string value = field.get(schedule); !value.empty()) items.push_back(fmt::format("{}={}", field.name, value));
   }
-  if (schedule.order) fields.push_back(fmt::format("order={}", kOrders[static_cast<int>(*schedule.order)]));
-  return fmt::format("{}", fmt::join(fields, ","));
+  return fmt::format("{}", fmt::join(items, ","));
+}
+
+std::string fields_of(Family family) {
+  const std::vector<std::string_view> names = names_of(bit_of(family));
+  return join(std::span(names).subspan(1));  // the first is `family`
+}
+
+std::string_view foreign_field(const Schedule& schedule, Family family) {
+  for (const Field& field : kFields) {
+    if (!(field.families & bit_of(family)) && !field.get(schedule).empty()) return field.name;
+  }
+  return {};
+}
+
+std::string outside_range(const Schedule& schedule) {
+  for (const Field& field : kFields) {
+    if (!field.number || !(schedule.*field.number)) continue;
+    const int value = *(schedule.*field.number);
+    if (value < field.least || value > field.most) {
+      return fmt::format("{}: {} is outside {}..{}", field.name, value, field.least, field.most);
+    }
+  }
+  return {};
 }
 
 }  // namespace flashjit

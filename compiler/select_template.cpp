@@ -90,6 +90,33 @@ bool take_q_in(const AttributeValue& value, KernelConfig& c) {
 bool take_order(const AttributeValue& value, KernelConfig& c) {
   return take_choice<&KernelConfig::longest_first>(value, c, "natural", "longest_first");
 }
+bool take_overlap(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::overlap>(value, c, "none", "qk_pv");
+}
+bool take_grid(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::persistent>(value, c, "tiles", "persistent");
+}
+bool take_head_tiles(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::pack_heads>(value, c, "single", "packed");
+}
+bool take_row_sum(const AttributeValue& value, KernelConfig& c) {
+  return take_choice<&KernelConfig::sum_in_matrix>(value, c, "adds", "matrix");
+}
+bool take_family(const AttributeValue& value, KernelConfig& c) {
+  c.loop = is(value, "hopper") ? Loop::hopper : Loop::sync;
+  return text(value) != nullptr;
+}
+bool take_exclusive(const AttributeValue& value, KernelConfig& c) {
+  c.exclusive = is(value, "issue") ? Exclusive::issue : is(value, "softmax") ? Exclusive::softmax : Exclusive::none;
+  return c.exclusive != Exclusive::none || is(value, "none");
+}
+bool take_reference(const AttributeValue& value, KernelConfig& c) {
+  c.reference = is(value, "tile")       ? Reference::tile
+                : is(value, "previous") ? Reference::previous
+                : is(value, "first")    ? Reference::first
+                                        : Reference::lazy;
+  return c.reference != Reference::lazy;
+}
 bool take_score(const AttributeValue& value, KernelConfig& c) { return c.has_score = is(value, "score"); }
 bool take_sink(const AttributeValue& value, KernelConfig& c) { return c.sink = is(value, "yes"); }
 bool take_max_logit(const AttributeValue& value, KernelConfig& c) { return c.max_logit = is(value, "yes"); }
@@ -110,7 +137,7 @@ template <Word expected>
 bool only(const AttributeValue& value, KernelConfig&) {
   return is(value, expected.value);
 }
-// Carries a figure for the reader, or one that another field implies and finish_sync() checks.
+// Carries a figure for the reader, or one that other fields imply and finish_*() checks.
 bool implied(const AttributeValue&, KernelConfig&) { return true; }
 
 constexpr Honoured kProblem[] = {
@@ -133,7 +160,7 @@ constexpr Honoured kProblem[] = {
 
 // templates/sync_forward.cuh
 constexpr Honoured kSync[] = {
-    {"family", {}, only<"sync">},
+    {"family", {}, take_family},
     {"warps", {}, take_int<&KernelConfig::warps>},
     {"rows_per_warp", {}, implied},
     {"q_in", {}, take_q_in},
@@ -157,6 +184,53 @@ constexpr Honoured kSync[] = {
     {"copy_bytes", Kind::Store, take_int<&KernelConfig::copy_bytes>},
     {"tile", Kind::Load, implied},
     {"pending", Kind::Wait, implied},
+};
+
+// templates/hopper_forward.cuh
+constexpr Honoured kHopper[] = {
+    {"family", {}, take_family},
+    {"head_tiles", {}, take_head_tiles},
+    {"warpgroups", {}, take_int<&KernelConfig::warpgroups>},
+    {"exclusive", {}, take_exclusive},
+    {"q_in", {}, only<"shared">},
+    {"smem_bytes", {}, implied},
+    {"stages", {}, take_int<&KernelConfig::stages>},
+    {"q_stages", {}, take_int<&KernelConfig::q_stages>},
+    {"overlap", {}, take_overlap},
+    {"order", {}, take_order},
+    {"grid", {}, take_grid},
+    {"cluster", {}, take_int<&KernelConfig::cluster>},
+    {"registers", {}, implied},
+    {"register_limit", Kind::Producer, implied},
+    {"register_limit", Kind::Consumer, implied},
+    {"direction", Kind::Loop, only<"last_to_first">},
+    {"shape", Kind::Mma, implied},
+    {"issuer", Kind::Mma, only<"warpgroup">},
+    {"accumulator", Kind::Mma, only<"registers">},
+    {"a_in", Kind::Mma, implied},
+    {"row_owner", Kind::Softmax, only<"quad">},
+    {"row_owner", Kind::Reduce, only<"quad">},
+    {"rescaled_by", Kind::Rescale, only<"row_owner">},
+    {"reference", Kind::Softmax, take_reference},
+    {"exp_fma", Kind::Softmax, take_int<&KernelConfig::fma_exponentials>},
+    {"row_sum", Kind::Softmax, take_row_sum},
+    {"redo", Kind::Finalize, only<"tile">},
+    {"copy", Kind::Load, implied},
+    {"copy_bytes", Kind::Store, take_int<&KernelConfig::copy_bytes>},
+    {"barrier", Kind::Await, implied},
+    {"pending", Kind::Wait, implied},
+    // Where the statements of overlapping tiles stand follows from `overlap`.
+    {"tile", Kind::Load, implied},
+    {"tile", Kind::Await, implied},
+    {"tile", Kind::Release, implied},
+    {"tile", Kind::Commit, implied},
+    {"tile", Kind::Wait, implied},
+    {"tile", Kind::Mma, implied},
+    {"tile", Kind::Score, implied},
+    {"tile", Kind::Mask, implied},
+    {"tile", Kind::Softmax, implied},
+    {"tile", Kind::Rescale, implied},
+    {"tile", Kind::Convert, implied},
 };
 
 // codegen/host_*.cpp
@@ -200,18 +274,43 @@ struct Matcher {
 };
 
 // What follows from other fields must say the same as the program.
+Result<void> agrees(const Attributes& attributes, std::string_view key, const AttributeValue& value) {
+  const Attribute* a = attributes.find(key);
+  if (a && a->value == value) return {};
+  return internal(fmt::format("{} of the program is {}, the template's is {}", key, a ? print(a->value) : "not set", print(value)));
+}
+
 Result<void> finish_sync(const Program& program, Plan& plan) {
-  const SyncLayout layout = sync_layout(plan.config);
-  plan.smem_bytes = layout.bytes;
+  plan.smem_bytes = sync_layout(plan.config).bytes;
   plan.threads = threads_of(plan.config);
-  const auto agrees = [&](std::string_view key, std::int64_t value) {
-    const Attribute* a = program.attributes.find(key);
-    return a && std::get<std::int64_t>(a->value) == value;
-  };
-  if (!agrees("smem_bytes", layout.bytes)) return internal("smem_bytes of the program differs from the template's");
-  if (!agrees("rows_per_warp", rows_per_warp(plan.config)))
-    return internal("rows_per_warp of the program differs from the template's");
-  return {};
+  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes}));
+  return agrees(program.attributes, "rows_per_warp", std::int64_t{rows_per_warp(plan.config)});
+}
+
+Result<void> finish_hopper(Program& program, Plan& plan) {
+  const KernelConfig& c = plan.config;
+  plan.smem_bytes = hopper_layout(c).bytes;
+  plan.threads = hopper_threads(c);
+  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes}));
+  FLASHJIT_TRY(agrees(program.attributes, "tile_q", std::int64_t{c.warpgroups * kRowsPerWarpgroup}));
+  return for_each(program.body, [&](Statement& s) -> Result<void> {
+    if (s.kind == Kind::Producer) return agrees(s.attributes, "register_limit", std::int64_t{producer_registers(c)});
+    if (s.kind == Kind::Consumer) return agrees(s.attributes, "register_limit", std::int64_t{consumer_registers(c)});
+    if (s.kind == Kind::Load) {
+      const bool shared_by_blocks = c.cluster > 1 && program.buffers[s.writes[0]].name != "Qs";
+      return agrees(s.attributes, "copy", std::string(shared_by_blocks ? "tma_multicast" : "tma"));
+    }
+    if (s.kind != Kind::Mma) return {};
+    const bool scores = s.writes[0] == program.buffer("S");
+    FLASHJIT_TRY(agrees(s.attributes, "a_in", std::string(scores ? "shared" : "registers")));
+    return agrees(s.attributes, "shape", fmt::format("m64n{}k16", scores ? c.tile_kv : output_columns(c)));
+  });
+}
+
+std::span<const Honoured> honoured_by(std::string_view family) {
+  if (family == name(Family::Sync)) return kSync;
+  if (family == name(Family::Hopper)) return kHopper;
+  return kHost;
 }
 
 }  // namespace
@@ -219,16 +318,17 @@ Result<void> finish_sync(const Program& program, Plan& plan) {
 Result<void> select_template(Program& program, Plan& plan) {
   const Attribute* family = program.attributes.find("family");
   if (!family) return internal("the program has no family");
-  const bool sync = is(family->value, name(Family::Sync));
   const auto element = element_of(name(plan.spec.dtype));
   if (!element) return unsupported(fmt::format("dtype: {} is computed by no template", name(plan.spec.dtype)));
   plan.config = KernelConfig{};
   plan.config.element = *element;
-  const Matcher matcher{name(sync ? Family::Sync : Family::Host), sync ? std::span<const Honoured>(kSync) : kHost,
-                        plan.config};
+  const std::string loop = print(family->value);
+  const Matcher matcher{loop, honoured_by(loop), plan.config};
   FLASHJIT_TRY(matcher.take(program.attributes, {}));
   FLASHJIT_TRY(for_each(program.body, [&](Statement& s) { return matcher.take(s.attributes, s.kind); }));
-  return sync ? finish_sync(program, plan) : Result<void>();
+  if (loop == name(Family::Sync)) return finish_sync(program, plan);
+  if (loop == name(Family::Hopper)) return finish_hopper(program, plan);
+  return {};
 }
 
 }  // namespace flashjit

@@ -85,6 +85,7 @@ constexpr std::array kTargets = {
            .sm_count = 132,
            .clock_ghz = 1.75,
            .mma_flops_per_clock = 2750,
+           .wgmma_flops_per_clock = 4096,
            .exp_per_clock = 16,
            .smem_bytes_per_clock = 128,
            .memory_tbs = 4.54,

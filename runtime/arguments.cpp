@@ -9,6 +9,7 @@
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/tensor_check.h"
+#include "runtime/tensor_maps.h"
 
 namespace flashjit {
 namespace {
@@ -101,7 +102,7 @@ Result<CallArguments> view(const Arguments& arguments) {
 }
 
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
-    : spec_(plan.spec), gpu_(plan.target.gpu), ordinal_(ordinal), tile_q_(plan.schedule.tile_q.value_or(1)) {
+    : spec_(plan.spec), grid_(plan), gpu_(plan.target.gpu), hopper_(plan.config.loop == Loop::hopper), ordinal_(ordinal) {
   collect_indices(spec_.mask);
   collect_indices(spec_.score);
 }
@@ -135,21 +136,37 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
-  const std::int64_t tiles = (sizes.q_len + tile_q_ - 1) / tile_q_;
-  std::int64_t blocks = 0;
-  if (__builtin_mul_overflow(tiles * spec_.heads_q, sizes.batch, &blocks) || blocks > kLargestGrid) {
+  return fill_grid(sizes, params);
+}
+
+Result<void> ArgumentChecker::fill_grid(const Sizes& sizes, KernelParams& params) const {
+  const std::int64_t tiles = grid_.tiles(sizes.q_len), blocks = grid_.most_blocks(sizes.q_len, sizes.batch);
+  if (blocks < 0 || blocks > kLargestGrid) {
     return invalid(fmt::format("batch: {} with {} heads and {} query tiles makes more blocks than a launch can have ({}); split "
                                "the batch",
-                               sizes.batch, spec_.heads_q, tiles, kLargestGrid));
+                               sizes.batch, grid_.heads, tiles, kLargestGrid));
   }
   params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles);
+  params.heads_per_group = grid_.heads_per_group(sizes.k_len, sizes.batch);
   return {};
 }
 
 Result<void> ArgumentChecker::check_sizes(const Sizes& sizes) const {
   FLASHJIT_TRY(check_bound("b", sizes.batch, spec_.batch));
   FLASHJIT_TRY(check_bound("q_len", sizes.q_len, spec_.q_len));
-  return check_bound("k_len", sizes.k_len, spec_.k_len);
+  FLASHJIT_TRY(check_bound("k_len", sizes.k_len, spec_.k_len));
+  return hopper_ && spec_.layout == Layout::Packed ? check_packed_reach(sizes) : Result<void>();
+}
+
+// No sequence is too long for its map: the bounds of a spec are smaller.
+Result<void> ArgumentChecker::check_packed_reach(const Sizes& sizes) const {
+  for (const auto& [name, tokens] : {std::pair{"q", sizes.q_tokens}, std::pair{"k", sizes.k_tokens}}) {
+    if (tokens <= kMostPackedTokens) continue;
+    return invalid(fmt::format("{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family=sync "
+                               "in the schedule",
+                               name, tokens, kMostPackedTokens));
+  }
+  return {};
 }
 
 Result<void> ArgumentChecker::fill_inputs(const CallArguments& call, Sizes& sizes, KernelParams& params) const {

@@ -9,6 +9,7 @@
 
 #include "compiler/plan.h"
 #include "compiler/result.h"
+#include "runtime/grid.h"
 #include "templates/kernel_params.h"
 
 namespace flashjit {
@@ -74,15 +75,18 @@ class ArgumentChecker {
   };
   void collect_indices(const Expr& expr);
   Result<void> check_sizes(const Sizes& sizes) const;
+  Result<void> check_packed_reach(const Sizes& sizes) const;
   Result<void> fill_inputs(const CallArguments& call, Sizes& sizes, KernelParams& params) const;
   Result<void> fill_row_outputs(const CallArguments& call, const Sizes& sizes, KernelParams& params) const;
   Result<void> fill_params(const CallArguments& call, const Sizes& sizes, KernelParams& params) const;
   Result<void> check_index(const Index& index, const TensorView& tensor, const Sizes& sizes) const;
 
+  Result<void> fill_grid(const Sizes& sizes, KernelParams& params) const;
+
   AttentionSpec spec_;
-  bool gpu_;
+  Grid grid_;
+  bool gpu_, hopper_;
   int ordinal_;
-  int tile_q_;
   std::vector<Index> indices_;
 };
 

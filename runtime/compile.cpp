@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "compiler/candidates.h"
 #include "runtime/environment.h"
@@ -14,7 +15,7 @@
 namespace flashjit {
 namespace {
 
-// How many candidates are compiled before one that spills is accepted: each costs a compile.
+// How many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a compile.
 constexpr int kMostAttempts = 4;
 constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
 
@@ -29,6 +30,11 @@ int number(const StoreFacts& facts, std::string_view name) {
   int value = 0;
   if (found != facts.end()) std::from_chars(found->second.data(), found->second.data() + found->second.size(), value);
   return value;
+}
+
+std::string text(const StoreFacts& facts, std::string_view name) {
+  const auto found = facts.find(name);
+  return found == facts.end() ? "" : found->second;
 }
 
 StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
@@ -59,6 +65,8 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
                  {"spill_bytes", std::to_string(most.spill_bytes)},
                  {"smem_bytes", std::to_string(plan.smem_bytes + most.static_smem_bytes)},
                  {"threads", std::to_string(plan.threads)},
+                 {"serialised", cubin.facts.serialised},
+                 {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
                  {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
                  {"log", cubin.log}};
   entry.payload = std::move(cubin.bytes);
@@ -129,13 +137,111 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options, const En
   facts.threads = made.threads;
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes = made.notes;
-  if (const auto warnings = compiled.binary->facts.find("warnings");
-      warnings != compiled.binary->facts.end() && !warnings->second.empty()) {
-    facts.notes.push_back("compiler: " + warnings->second);
+  if (const std::string warnings = text(compiled.binary->facts, "warnings"); !warnings.empty()) {
+    facts.notes.push_back("compiler: " + warnings);
   }
   if (!settings.dump_dir.empty()) write_dump(settings.dump_dir, compiled);
   return compiled;
 }
+
+// Why a kernel must not run; empty if it may. What the hopper loop is built on, its registers and matrix products that run
+// beside other work, is lost with these; kernels of the sync loop only get somewhat slower.
+std::string why_rejected(const Compiled& compiled) {
+  if (compiled.plan.config.loop != Loop::hopper) return {};
+  std::vector<std::string> reasons;
+  if (compiled.facts.spill_bytes > 0) {
+    reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", compiled.facts.spill_bytes));
+  }
+  for (const char* fact : {"serialised", "setmaxnreg_ignored"}) {
+    if (std::string reason = text(compiled.binary->facts, fact); !reason.empty()) reasons.push_back(std::move(reason));
+  }
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+// From the cost model's choice to a kernel: schedules whose kernels turn out bad are passed over.
+class Search {
+ public:
+  Search(const Plan& first, const CompileOptions& options, const EnvironmentSettings& settings)
+      : first_(first), options_(options), settings_(settings) {}
+
+  Result<Compiled> run() {
+    if (options_.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
+    FLASHJIT_ASSIGN(accepted, run_hopper());
+    if (accepted) return std::move(*accepted);
+    for (const Candidate& candidate : first_.candidates) {
+      if (!is_legal(candidate, Family::Sync)) continue;
+      FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+      return run_sync(plan);
+    }
+    return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family=sync", notes_.front()),
+                       fmt::format("{}", fmt::join(notes_, "\n")));
+  }
+
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  static bool is_legal(const Candidate& candidate, Family family) {
+    return candidate.why_illegal.empty() && candidate.schedule.family == family;
+  }
+  int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
+
+  // Nothing if the kernel is rejected; a note says why then.
+  Result<std::optional<Compiled>> try_hopper(const Plan& plan) {
+    auto compiled = compile_plan(plan, options_, settings_);
+    const std::string why = compiled ? why_rejected(*compiled) : refused_for_registers(compiled.error().detail);
+    if (why.empty()) {
+      if (!compiled) return compiled.error();
+      return std::optional<Compiled>(std::move(*compiled));
+    }
+    notes_.push_back(fmt::format("{} was passed over: {}", print(plan.schedule), why));
+    return std::optional<Compiled>();
+  }
+
+  Result<std::optional<Compiled>> run_hopper() {
+    FLASHJIT_ASSIGN(accepted, try_hopper(first_));
+    int attempts = 1, least = room(first_.schedule);
+    for (const Candidate& candidate : first_.candidates) {
+      if (accepted || attempts == kMostAttempts) break;
+      // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be rejected too.
+      if (!is_legal(candidate, Family::Hopper) || room(candidate.schedule) < least + kRegisterStep) continue;
+      least = room(candidate.schedule);
+      auto plan = make_plan(first_.spec, first_.target, candidate.schedule);
+      if (!plan) continue;
+      ++attempts;
+      FLASHJIT_ASSIGN(next, try_hopper(*plan));
+      accepted = std::move(next);
+    }
+    return std::move(accepted);
+  }
+
+  // The first that spills nothing, or the one that spills least.
+  Result<Compiled> run_sync(const Plan& plan) {
+    FLASHJIT_ASSIGN(best, compile_plan(plan, options_, settings_));
+    std::string passed_over;
+    int attempts = 1, least = room(plan.schedule);
+    for (const Candidate& candidate : first_.candidates) {
+      if (best.facts.spill_bytes == 0 || options_.naive || attempts == kMostAttempts) break;
+      // One that is estimated to be as tight would spill as well.
+      if (!is_legal(candidate, Family::Sync) || room(candidate.schedule) < least + kRegisterStep) continue;
+      least = room(candidate.schedule);
+      auto looser = make_plan(first_.spec, first_.target, candidate.schedule);
+      if (!looser) continue;
+      ++attempts;
+      FLASHJIT_ASSIGN(next, compile_plan(std::move(*looser), options_, settings_));
+      if (next.facts.spill_bytes >= best.facts.spill_bytes) continue;
+      passed_over = fmt::format("{} would spill {} bytes of registers and was passed over", best.facts.schedule,
+                                best.facts.spill_bytes);
+      best = std::move(next);
+    }
+    if (!passed_over.empty()) notes_.push_back(passed_over);
+    return std::move(best);
+  }
+
+  const Plan& first_;
+  const CompileOptions& options_;
+  const EnvironmentSettings& settings_;
+  std::vector<std::string> notes_;  // of schedules that were passed over
+};
 
 }  // namespace
 
@@ -160,27 +266,9 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
                                "with target host",
                                target));
   }
-  FLASHJIT_ASSIGN(best, compile_plan(first, options, settings));
-  std::string passed_over;
-  int attempts = 1;
-  int room = spare_registers(first.spec, first.target, first.schedule);
-  for (const Candidate& candidate : first.candidates) {
-    if (best.facts.spill_bytes == 0 || options.naive || attempts == kMostAttempts) break;
-    if (!candidate.why_illegal.empty()) continue;
-    // One that is estimated to be as tight would spill as well.
-    const int more = spare_registers(first.spec, first.target, candidate.schedule);
-    if (more < room + kRegisterStep) continue;
-    room = more;
-    auto plan = make_plan(first.spec, first.target, candidate.schedule);
-    if (!plan) continue;
-    ++attempts;
-    FLASHJIT_ASSIGN(next, compile_plan(std::move(*plan), options, settings));
-    if (next.facts.spill_bytes >= best.facts.spill_bytes) continue;
-    passed_over = fmt::format("{} would spill {} bytes of registers and was passed over", best.facts.schedule,
-                              best.facts.spill_bytes);
-    best = std::move(next);
-  }
-  if (!passed_over.empty()) best.facts.notes.push_back(passed_over);
+  Search search(first, options, settings);
+  FLASHJIT_ASSIGN(best, search.run());
+  for (const std::string& note : search.notes()) best.facts.notes.push_back(note);
   if (best.facts.spill_bytes > 0) {
     best.facts.notes.push_back(fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
                                            schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));

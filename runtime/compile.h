@@ -29,7 +29,9 @@ struct Compiled {
 };
 
 // The cost model's choice, or what the pins leave of it. A schedule that spills registers is passed over while another
-// candidate is left; if all of them spill, the one that spills least is taken, with a note.
+// candidate is left; if all of them spill, the one that spills least is taken, with a note. Hopper kernels that spill, or whose
+// matrix products or registers the compiler handled otherwise than planned, are never taken: the sync family is the last
+// resort, and pins that exclude it make error Unsupported.
 // Reads FLASHJIT_NVRTC, FLASHJIT_JIT and FLASHJIT_DUMP_DIR.
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options = {});

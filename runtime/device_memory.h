@@ -1,4 +1,4 @@
-// Memory, streams, events and graphs for the tools and the device tests. Not used by run().
+// Memory, streams, events and graphs for work counters, tools and device tests. Nothing here is called in run().
 #pragma once
 
 #include <cstddef>

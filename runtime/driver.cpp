@@ -14,7 +14,6 @@ constexpr int kOldestDriver = 12000;  // cuLibrary* begins here
 // CUdevice_attribute and CUfunction_attribute
 constexpr int kMultiprocessors = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76, kSmemPerBlockOptin = 97;
 constexpr int kMaxDynamicSmem = 8;
-constexpr int kCaptureModeRelaxed = 2;
 
 struct Remedy {
   CuResult code;
@@ -100,8 +99,7 @@ Result<std::shared_ptr<const Driver>> Driver::load() {
                              version / 1000, version % 1000 / 10),
                  missing.empty() ? "" : fmt::format("{} has no {}", library->path(), missing)};
   }
-  auto driver = std::make_shared<Driver>(api);
-  driver->version_ = version;
+  auto driver = std::make_shared<Driver>(api, version);
   driver->path_ = library->path();
   FLASHJIT_TRY(driver->check(api.init(0), "cuInit"));
   FLASHJIT_TRY(driver->check(api.device_count(&driver->device_count_), "cuDeviceGetCount"));
@@ -152,23 +150,6 @@ Result<GpuContext> GpuContext::open(std::shared_ptr<const Driver> driver, int or
   gpu.driver = std::move(driver);
   return gpu;
 }
-
-namespace {
-
-// While some thread captures in the default mode, loading code would break that capture; in relaxed mode it does not.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.api.exchange_capture_mode(&mode_); }
-  ~RelaxedCapture() { driver_.api.exchange_capture_mode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const Driver& driver_;
-  int mode_ = kCaptureModeRelaxed;
-};
-
-}  // namespace
 
 Result<std::unique_ptr<LoadedLibrary>> LoadedLibrary::load(const GpuContext& gpu, std::span<const std::uint8_t> cubin) {
   std::unique_ptr<LoadedLibrary> loaded(new LoadedLibrary(gpu));

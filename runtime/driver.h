@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "compiler/result.h"
+#include "templates/kernel_params.h"
 
 namespace flashjit {
 
@@ -58,8 +59,12 @@ struct CuLaunchConfig {
   row(kernel_set_attribute, "cuKernelSetAttribute", CuResult (*)(int, int, CuKernel, CuDevice), 12000)         \
   row(kernel_function, "cuKernelGetFunction", CuResult (*)(CuFunction*, CuKernel), 12000)                      \
   row(launch, "cuLaunchKernelEx", CuResult (*)(const CuLaunchConfig*, CuFunction, void**, void**), 11060)      \
+  row(tensor_map_encode, "cuTensorMapEncodeTiled",                                                             \
+      CuResult (*)(TensorMap*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,          \
+                   const std::uint32_t*, const std::uint32_t*, int, int, int, int), 12000)                     \
   row(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", CuResult (*)(int*), 10010)                   \
   row(stream_is_capturing, "cuStreamIsCapturing", CuResult (*)(CuStream, int*), 10000)                         \
+  row(stream_id, "cuStreamGetId", CuResult (*)(CuStream, unsigned long long*), 12000)                          \
   row(stream_create, "cuStreamCreate", CuResult (*)(CuStream*, unsigned), 2000)                                \
   row(stream_destroy, "cuStreamDestroy", CuResult (*)(CuStream), 4000)                                         \
   row(stream_synchronize, "cuStreamSynchronize", CuResult (*)(CuStream), 2000)                                 \
@@ -101,7 +106,7 @@ class Driver {
  public:
   // The process-wide driver, initialised. Error NotFound: no driver, or no GPU; Driver: it does not work.
   static Result<std::shared_ptr<const Driver>> open();
-  explicit Driver(const DriverApi& functions) : api(functions) {}
+  explicit Driver(const DriverApi& functions, int version = 0) : api(functions), version_(version) {}
 
   const DriverApi api;
   int version() const { return version_; }  // 13000 for CUDA 13.0
@@ -119,7 +124,7 @@ class Driver {
  private:
   static Result<std::shared_ptr<const Driver>> load();
 
-  int version_ = 0, device_count_ = 0;
+  int version_, device_count_ = 0;
   std::string path_;
 };
 
@@ -153,6 +158,21 @@ class CurrentContext {
   const Driver& driver_;
   CuResult status_ = 0;
   bool pushed_ = false;
+};
+
+// While some thread captures in the default mode, loading code and allocating would break that capture; in relaxed mode, for a
+// scope of this thread, they do not.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.api.exchange_capture_mode(&mode_); }
+  ~RelaxedCapture() { driver_.api.exchange_capture_mode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  static constexpr int kRelaxed = 2;
+  const Driver& driver_;
+  int mode_ = kRelaxed;
 };
 
 // A cubin in the driver.

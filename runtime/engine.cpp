@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <exception>
+#include <mutex>
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile.h"
@@ -87,7 +88,12 @@ class GpuEngine : public EngineBase {
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
-    FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled));
+    std::shared_ptr<WorkCounters> counters;
+    if (takes_items(compiled.plan)) {
+      FLASHJIT_ASSIGN(shared, work_counters());
+      counters = std::move(shared);
+    }
+    FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters)));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
@@ -105,9 +111,21 @@ class GpuEngine : public EngineBase {
   }
 
  private:
+  // Made for the first kernel that needs them; many engines never have one.
+  Result<std::shared_ptr<WorkCounters>> work_counters() {
+    const std::lock_guard lock(counters_mutex_);
+    if (!counters_) {
+      FLASHJIT_ASSIGN(counters, WorkCounters::create(gpu_));
+      counters_ = std::move(counters);
+    }
+    return counters_;
+  }
+
   GpuContext gpu_;
   GpuInfo info_;
   KernelStore store_;
+  std::mutex counters_mutex_;
+  std::shared_ptr<WorkCounters> counters_;
 };
 
 class HostEngine : public EngineBase {

@@ -3,6 +3,8 @@
 #include <exception>
 #include <new>
 
+#include "runtime/tensor_maps.h"
+
 namespace flashjit {
 
 Kernel::~Kernel() = default;
@@ -25,17 +27,21 @@ Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
-      heads_q_(compiled.plan.spec.heads_q),
+      config_(compiled.plan.config),
+      grid_(compiled.plan),
+      sm_count_(compiled.plan.target.sm_count),
       threads_(compiled.plan.threads),
       smem_bytes_(compiled.plan.smem_bytes) {}
 
-Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled) {
+Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
+                                                   std::shared_ptr<WorkCounters> counters) {
   if (compiled.source.entries.empty()) return internal("the emitted source names no entry");
   std::shared_ptr<GpuKernel> kernel(new GpuKernel(gpu, ordinal, compiled));
   FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
   FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
   kernel->library_ = std::move(library);
   kernel->function_ = function;
+  if (takes_items(compiled.plan)) kernel->counters_ = std::move(counters);
   return kernel;
 }
 
@@ -46,13 +52,22 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(current.status());
   CuLaunchConfig config = {};
-  config.grid_x = static_cast<unsigned>(params.tiles_q) * static_cast<unsigned>(heads_q_) * static_cast<unsigned>(params.batch);
+  config.grid_x = static_cast<unsigned>(grid_.blocks(params, sm_count_));
   config.grid_y = config.grid_z = 1;
   config.block_x = static_cast<unsigned>(threads_);
   config.block_y = config.block_z = 1;
   config.shared_bytes = static_cast<unsigned>(smem_bytes_);
   config.stream = static_cast<CuStream>(stream);
-  void* arguments[] = {&params};
+  if (counters_) {
+    FLASHJIT_ASSIGN(pair, counters_->take(config.stream));
+    params.work_counters = pair;
+  }
+  TensorMaps maps;
+  if (config_.loop == Loop::hopper) {
+    FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
+    FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
+  }
+  void* arguments[] = {&params, &maps};  // the driver reads as many as the kernel has
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
 }
 

@@ -8,7 +8,9 @@
 #include "runtime/arguments.h"
 #include "runtime/compile.h"
 #include "runtime/driver.h"
+#include "runtime/grid.h"
 #include "runtime/thread_pool.h"
+#include "runtime/work_counters.h"
 
 namespace flashjit {
 
@@ -28,8 +30,9 @@ class RunnableKernel : public Kernel {
 
 class GpuKernel : public RunnableKernel {
  public:
-  // Loads the cubin: nothing is left for the first launch to do.
-  static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled);
+  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when takes_items(compiled.plan).
+  static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
+                                                 std::shared_ptr<WorkCounters> counters);
 
  private:
   GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled);
@@ -38,7 +41,10 @@ class GpuKernel : public RunnableKernel {
   GpuContext gpu_;
   std::unique_ptr<LoadedLibrary> library_;
   CuFunction function_ = nullptr;
-  int heads_q_, threads_, smem_bytes_;
+  const KernelConfig config_;
+  const Grid grid_;
+  const int sm_count_, threads_, smem_bytes_;
+  std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
 };
 
 class HostRunner : public RunnableKernel {

@@ -23,8 +23,26 @@ std::string_view quoted(std::string_view line) {
   return end == std::string_view::npos ? std::string_view{} : line.substr(begin + 1, end - begin - 1);
 }
 
+bool has(std::string_view line, std::string_view words) { return line.find(words) != std::string_view::npos; }
+
+// ptxas numbers its remarks about wgmma and setmaxnreg C7501 and up.
 bool is_warning(std::string_view line) {
-  return line.find("warning") != std::string_view::npos || line.find("Potential Performance Loss") != std::string_view::npos;
+  return has(line, "warning") || has(line, "Potential Performance Loss") || has(line, "(C75");
+}
+
+// "ptxas info    : (C7510) Potential ...": the words after the number.
+std::string remark(std::string_view line) {
+  const std::size_t end = line.find(") ");
+  return std::string(end == std::string_view::npos ? line : line.substr(end + 2));
+}
+
+void note_lost_performance(std::string_view line, CompileLog& result) {
+  // All wgmma of a function are serialised, or a wait was put into it because registers in flight are touched.
+  const bool serialised = has(line, "wgmma") && has(line, "serialized");
+  if (serialised || (has(line, "warpgroup.wait") && has(line, "injected"))) {
+    if (result.serialised.empty() || serialised) result.serialised = remark(line);
+  }
+  if (has(line, "setmaxnreg") && has(line, "ignored")) result.setmaxnreg_ignored = remark(line);
 }
 
 }  // namespace
@@ -35,7 +53,10 @@ CompileLog parse_compile_log(std::string_view log) {
     const std::size_t end = log.find('\n');
     const std::string_view line = log.substr(0, end);
     log = end == std::string_view::npos ? std::string_view{} : log.substr(end + 1);
-    if (is_warning(line)) result.warnings.emplace_back(line);
+    if (is_warning(line)) {
+      result.warnings.emplace_back(line);
+      note_lost_performance(line, result);
+    }
     if (line.find("Compiling entry function") != std::string_view::npos) {
       result.entries.push_back({.entry = std::string(quoted(line))});
       continue;
@@ -49,6 +70,11 @@ CompileLog parse_compile_log(std::string_view log) {
     entry.static_smem_bytes += number_before(line, " bytes smem");
   }
   return result;
+}
+
+std::string refused_for_registers(std::string_view log) {
+  const std::size_t at = log.find("Insufficient registers");
+  return at == std::string_view::npos ? "" : std::string(log.substr(at, log.find('\n', at) - at));
 }
 
 }  // namespace flashjit

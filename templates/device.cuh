@@ -115,12 +115,25 @@ __device__ inline float float_from_f16(u16 bits) {
   return value;
 }
 
+// ---- global memory ----
+
+__device__ inline void store_global(void* address, uint4 value) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+}
+
 // ---- arithmetic ----
 
 // 2^x with x = -inf giving exactly 0; subnormal results are flushed.
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -6,6 +6,9 @@ namespace flashjit {
 
 enum class Element { f16, bf16, f32 };
 enum class LseBase { none, natural, log2 };
+enum class Loop { sync, hopper };              // which templates/*_forward.cuh
+enum class Reference { lazy, tile, previous, first };  // what the exponent of a score is taken relative to
+enum class Exclusive { none, issue, softmax }; // what only one warpgroup at a time may do
 
 struct KernelConfig {
   // The problem
@@ -26,14 +29,27 @@ struct KernelConfig {
   int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
-  int tile_q = 0;
+  Loop loop = Loop::sync;
+  int tile_q = 0;                   // rows of a block: queries, or (query, head of a group) pairs
   int tile_kv = 0;
-  int warps = 0;
   int stages = 1;
+  bool longest_first = false;
+  Reference reference = Reference::lazy;
+  // of the sync loop
+  int warps = 0;
   bool q_in_registers = false;
   int blocks_per_sm = 1;
-  bool longest_first = false;
   int unroll_d = 0;                 // k-steps of QK unrolled at a time
+  // of the hopper loop
+  int warpgroups = 0;               // that compute, 64 rows each; one more copies
+  int q_stages = 1;
+  bool overlap = false;             // Q K^T of the next tile is issued before P V of this one
+  Exclusive exclusive = Exclusive::none;
+  int fma_exponentials = 0;         // of eight, how many are a polynomial on the FMA pipes
+  bool sum_in_matrix = false;       // row sums come from a column of ones beside V
+  bool persistent = false;          // a block works on several query tiles, one after the other
+  int cluster = 1;                  // blocks that share K and V by multicast
+  bool pack_heads = false;          // the query heads of a KV head share a tile
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -81,6 +97,65 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
   s.block_offset = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
   s.bytes = s.block_offset + kBlockStateBytes;
+  return s;
+}
+
+// ---- the hopper family ----
+
+// A tile as TMA writes and WGMMA reads it: panels of `width` bytes per row, one below the other; within a panel the hardware
+// XORs 16-byte chunks with row bits. The widest swizzle that divides the row, so nothing is padded beyond 16 columns.
+struct PanelLayout {
+  int rows = 0;
+  int columns = 0;  // 16-bit elements, a multiple of 16
+  constexpr int width() const { return columns % 64 == 0 ? 128 : columns % 32 == 0 ? 64 : 32; }
+  constexpr int panels() const { return columns * 2 / width(); }
+  constexpr int panel_bytes() const { return rows * width(); }
+  constexpr int bytes() const { return rows * columns * 2; }
+};
+
+constexpr int kRowsPerWarpgroup = 64;
+constexpr int kThreadsPerWarpgroup = 128;
+
+constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
+constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
+constexpr int queries_per_tile(const KernelConfig& c) { return c.pack_heads ? c.tile_q / group_size(c) : c.tile_q; }
+
+// The columns of O += P V: V's, and with sum_in_matrix eight more that hold the row sum.
+constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.sum_in_matrix ? 8 : 0); }
+
+// Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
+constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
+constexpr int consumer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160; }
+
+// Shared memory: [ Q stages | K stages | V stages | work states | redo list | barriers ], tiles on 1024 bytes, where every
+// swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
+constexpr int kWorkStateBytes = 96;
+// One more than the item whose Q is on its way and the one whose tiles are visited: an item's state is read until O is written,
+// which is after Q of the next item may have been released.
+constexpr int work_slots(const KernelConfig& c) { return c.q_stages + 2; }
+
+struct HopperLayout {
+  PanelLayout q, k, v;
+  int v_stage_bytes = 0;
+  int k_offset = 0, v_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
+  int barriers = 0;
+  int bytes = 0;
+};
+
+constexpr HopperLayout hopper_layout(const KernelConfig& c) {
+  HopperLayout s;
+  s.q = {c.tile_q, padded_dim_qk(c)};
+  s.k = {c.tile_kv, padded_dim_qk(c)};
+  s.v = {c.tile_kv, padded_dim_v(c)};
+  const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
+  s.v_stage_bytes = round_up(s.v.bytes() + (c.sum_in_matrix ? s.v.panel_bytes() : 0), 1024);
+  s.k_offset = c.q_stages * q_bytes;
+  s.v_offset = s.k_offset + c.stages * k_bytes;
+  s.state_offset = s.v_offset + c.stages * s.v_stage_bytes;
+  s.redo_offset = s.state_offset + work_slots(c) * kWorkStateBytes;
+  s.barrier_offset = round_up(s.redo_offset + c.cluster * c.warpgroups * 4, 8);
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 1;
+  s.bytes = s.barrier_offset + s.barriers * 8;
   return s;
 }
 

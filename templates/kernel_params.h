@@ -31,8 +31,22 @@ struct KernelParams {
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
   int q_len, k_len;  // dense: the lengths; packed: no sequence is longer
-  int tiles_q;       // query tiles of the longest sequence
+  int tiles_q;       // query tiles of the longest sequence (hopper: tiles of a cluster)
+  int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
+  int* work_counters;   // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
+                        // Null: items are dealt out evenly
   ExtraParam extra[8];
+};
+
+// Hopper kernels get Q, K and V as tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
+//   dense               d, token, head, batch
+//   dense, packed heads d, head of a group, token, group, batch      (Q only)
+//   packed              d, token, head, and two more that end a sequence: see sequence_rows() in hopper_forward.cuh
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+struct TensorMaps {
+  TensorMap q, k, v;
 };
 
 }  // namespace flashjit

@@ -1,5 +1,6 @@
 // flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -16,7 +17,8 @@
 namespace flashjit {
 namespace {
 
-constexpr int kShownCandidates = 6;
+constexpr int kShownCandidates = 6;   // of all families together
+constexpr int kShownOfOthers = 1;     // and of each family that is not among these
 constexpr int kShownRefusals = 4;
 
 struct ExplainArgs {
@@ -32,23 +34,51 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
+// The choices of a hopper schedule in words.
+std::string hopper_text(const Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const auto copies = [](int count, const char* what) { return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s"); };
+  std::string text = fmt::format("  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
+                                 c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
+  text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
+  text += fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
+  if (c.exclusive != Exclusive::none) {
+    text += fmt::format("  warpgroups take turns with the {}\n", c.exclusive == Exclusive::issue ? "products" : "softmax");
+  }
+  // By Reference; the first is of the sync family.
+  constexpr const char* kReferences[] = {"", "maximum up to each tile", "maximum up to the tile before",
+                                         "maximum of the first tile; a query tile for which that is too low is done again"};
+  text += fmt::format("  softmax relative to the {}\n", kReferences[static_cast<int>(c.reference)]);
+  if (c.fma_exponentials > 0) text += fmt::format("  {} of 8 exponentials on the FMA pipes\n", c.fma_exponentials);
+  text += fmt::format("  row sums by {}\n", c.sum_in_matrix ? "a column of ones beside V" : "additions");
+  text += fmt::format("  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
+  if (c.cluster > 1) text += fmt::format("  clusters of {} blocks share K and V by multicast\n", c.cluster);
+  if (c.pack_heads) text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c), queries_per_tile(c));
+  return text;
+}
+
 std::string how(const Plan& plan) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
   if (plan.target.gpu) {
     text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
   }
+  if (plan.schedule.family == Family::Hopper) text += hopper_text(plan);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
 
 std::string candidates_text(const Plan& plan) {
   std::string text = "candidates (predicted time on the shape they are ranked by; the first is taken)\n";
-  int shown = 0, legal = 0, refused = 0;
+  int shown = 0, legal = 0, listed = 0, refused = 0;
+  std::map<Family, int> of_family;
   for (const Candidate& candidate : plan.candidates) {
     if (!candidate.why_illegal.empty()) continue;
-    if (legal++ < kShownCandidates) text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
+    const int earlier = of_family[*candidate.schedule.family]++;
+    if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
+    text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
+    ++listed;
   }
-  if (legal > kShownCandidates) text += fmt::format("  and {} more\n", legal - kShownCandidates);
+  if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
   std::vector<std::string> reasons;
   for (const Candidate& candidate : plan.candidates) {
     if (candidate.why_illegal.empty()) continue;
@@ -72,8 +102,9 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   text += fmt::format("                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
                       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
   text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
-  text += fmt::format("  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {} is balanced at {:.1f}\n", r.intensity,
-                      r.textbook_intensity, plan.target.name, r.balance_point);
+  const bool wgmma = plan.schedule.family == Family::Hopper;
+  text += fmt::format("  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n", r.intensity,
+                      r.textbook_intensity, plan.target.name, wgmma ? " at the rate of WGMMA" : "", r.balance_point);
   text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
                       r.intensity >= r.balance_point ? "above" : "below", r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
   text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token), bytes_text(r.kv_cache_bytes_per_sequence));

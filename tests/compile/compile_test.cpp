@@ -1,5 +1,7 @@
-// Target x dtype x head dim x mask x score through NVRTC: every default schedule compiles, spills nothing, uses the shared
-// memory that was predicted, and fits its target as often as it says it does.
+// Target x dtype x head dim x mask x score through NVRTC: every default schedule (and, where that may be of the hopper family, the
+// best one of the sync family, which must do when hopper kernels do not) compiles, spills nothing, uses the shared
+// memory that was predicted, and fits its target as often as it says it does. (Hopper kernels that are not as planned are never
+// the result: see compile_spec.)
 //
 //   compile_check                  a spread-out sample
 //   compile_check --all            every combination (takes long)
@@ -27,14 +29,14 @@ namespace {
 constexpr int kSkipped = 77;
 
 struct Options {
-  int count = 40, jobs = 2;
+  int count = 50, jobs = 2;
   bool all = false, json = false;
   std::string only;
 };
 
 struct Row {
   std::string spec;
-  std::string_view target;
+  std::string_view target, pins;
 };
 
 struct Outcome {
@@ -42,8 +44,13 @@ struct Outcome {
   std::string problem, schedule;
   double milliseconds = 0;
   int registers = 0, spill_bytes = 0, smem_bytes = 0;
-  bool passed_over = false;  // the cost model's first choice spilled, and another schedule was taken
+  bool passed_over = false;  // the kernel of the cost model's first choice was bad, and another schedule was taken
 };
+
+std::vector<std::string_view> pins_for(const Target& target) {
+  if (target.can.wgmma) return {"", "family=sync"};
+  return {""};
+}
 
 // Everything, in an order in which neighbours are alike.
 std::vector<Row> every_row() {
@@ -62,9 +69,13 @@ std::vector<Row> every_row() {
     if (!target.gpu) continue;
     for (const char* dtype : {"bf16", "fp16"}) {
       for (const char* variant : kVariants) {
-        for (int d = 8; d <= 256; d += 8) rows.push_back({fmt::format("fwd {} d={} heads=32/8{}", dtype, d, variant), target.name});
-        rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name});
-        rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name});
+        for (const std::string_view pins : pins_for(target)) {
+          for (int d = 8; d <= 256; d += 8) {
+            rows.push_back({fmt::format("fwd {} d={} heads=32/8{}", dtype, d, variant), target.name, pins});
+          }
+          rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, pins});
+          rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name, pins});
+        }
       }
     }
   }
@@ -75,10 +86,13 @@ std::vector<Row> every_row() {
 // of samples evenly over all axes.
 std::vector<Row> sample(int count) {
   std::vector<Row> rows;
-  for (const char* target : {"sm_80", "sm_90a"}) {
-    for (const int d : {64, 128, 256}) {
-      for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(1024, 0)\""}) {
-        rows.push_back({fmt::format("fwd bf16 d={} heads=32/8{}", d, mask), target});
+  for (const char* name : {"sm_80", "sm_90a"}) {
+    const Target& target = **find_target(name);
+    for (const std::string_view pins : pins_for(target)) {
+      for (const int d : {64, 128, 256}) {
+        for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(1024, 0)\""}) {
+          rows.push_back({fmt::format("fwd bf16 d={} heads=32/8{}", d, mask), target.name, pins});
+        }
       }
     }
   }
@@ -119,7 +133,7 @@ std::string problem_of(const Compiled& compiled) {
 
 Outcome compile(const Row& row) {
   Outcome outcome{.row = row};
-  const auto compiled = compile_spec(row.spec, row.target, "");
+  const auto compiled = compile_spec(row.spec, row.target, row.pins);
   if (!compiled) {
     outcome.problem = fmt::format("{}: {}", name(compiled.error().kind), compiled.error().message);
     return outcome;
@@ -138,7 +152,7 @@ Outcome compile(const Row& row) {
 
 void print_row(const Outcome& o) {
   fmt::print("{:8} {:4} {:3} registers {:6} smem {:5.0f} ms  {}  [{}]{}{}\n", o.row.target, o.problem.empty() ? "ok" : "BAD",
-             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? o.passed_over ? " after another that spilled" : "" : ": ", o.problem);
+             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? o.passed_over ? " after another that was passed over" : "" : ": ", o.problem);
   std::fflush(stdout);
 }
 
@@ -166,7 +180,7 @@ int finish(const std::vector<Outcome>& outcomes, bool json) {
   if (outcomes.empty()) return 0;
   std::sort(times.begin(), times.end());
   if (!json) {
-    fmt::print("{} kernels, {} bad, {} where the first choice spilled; compile median {:.0f} ms, worst {:.0f} ms ({} {}); at most {} "
+    fmt::print("{} kernels, {} bad, {} where the first choice was passed over; compile median {:.0f} ms, worst {:.0f} ms ({} {}); at most {} "
                "registers\n",
                outcomes.size(), bad, passed_over, times[times.size() / 2], times.back(), slowest->row.target, slowest->row.spec,
                most_registers);

@@ -5,6 +5,19 @@ namespace {
 
 using Lens = std::vector<std::int64_t>;
 
+// About the numbers that a softmax over tiles can get wrong.
+FixedCase softmax(std::string_view name, std::string_view spec, Lens q_lens, Lens k_lens, Data data, double jump = 0) {
+  return {name, spec, std::move(q_lens), std::move(k_lens), data, false, false, jump, true};
+}
+// On a GPU, at the same time as others of its kind: more query tiles than SMs, and uneven ones.
+FixedCase side_by_side(std::string_view name, std::string_view spec, Lens q_lens, Lens k_lens) {
+  return {name, spec, std::move(q_lens), std::move(k_lens), Data::Normal, false, true, 0, false, true};
+}
+
+constexpr std::string_view kPlain64 = "fwd bf16 d=64 heads=4 lse=ln", kMax64 = "fwd bf16 d=64 heads=4 lse=ln max_logit", kCausal64 = "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln",
+                           kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln", kHalf64 = "fwd fp16 d=64 heads=4 lse=ln",
+                           kPacked64 = "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" lse=ln";
+
 // clang-format off
 const FixedCase kCases[] = {
     // layouts
@@ -86,6 +99,73 @@ const FixedCase kCases[] = {
     {"inf-nan",         "fwd bf16 d=64 heads=2 mask=\"causal\" lse=ln", {200}, {200}, Data::NotFinite},
     // scale
     {"scale-negative",  "fwd bf16 d=64 heads=2 scale=-0.125 lse=ln max_logit", {100}, {100}},
+    // jumps of the logits between tiles. exp(88) is the end of fp32, 65504 = exp(11.09) that of fp16
+    softmax("late-jump-12-fp16",  kHalf64, {300}, {700}, Data::LateJump, 12),
+    softmax("late-jump-16-fp16",  kHalf64, {300}, {700}, Data::LateJump, 16),
+    softmax("late-jump-20-fp16",  kHalf64, {300}, {700}, Data::LateJump, 20),
+    softmax("late-jump-11-fp16",  kHalf64, {300}, {700}, Data::LateJump, 10.9),
+    softmax("late-jump-40",       kPlain64, {300}, {700}, Data::LateJump, 40),
+    softmax("late-jump-40-128",   kPlain128, {300}, {700}, Data::LateJump, 40),
+    softmax("late-jump-69",       kPlain128, {300}, {700}, Data::LateJump, 69),
+    softmax("late-jump-88",       kPlain64, {300}, {700}, Data::LateJump, 88),
+    softmax("late-jump-100",      kPlain128, {300}, {700}, Data::LateJump, 100),
+    softmax("late-jump-300",      kPlain64, {300}, {700}, Data::LateJump, 300),
+    softmax("late-jump-1e4",      kPlain64, {300}, {700}, Data::LateJump, 1e4),
+    softmax("late-jump-1e4-max",  kMax64, {300}, {700}, Data::LateJump, 1e4),
+    softmax("late-jump-40-max",   kMax64, {300}, {700}, Data::LateJump, 40),
+    softmax("late-jump-1e4-128",  kPlain128, {300}, {700}, Data::LateJump, 1e4),
+    softmax("late-jump-causal",   kCausal64, {900}, {900}, Data::LateJump, 100),
+    softmax("late-jump-packed",   kPacked64, {300, 1, 0, 450}, {300, 500, 20, 450}, Data::LateJump, 100),
+    softmax("late-jump-softcap",  "fwd bf16 d=64 heads=4 score=\"softcap(60.0)\" lse=ln", {300}, {700}, Data::LateJump, 1e3),
+    softmax("late-jump-sink",     "fwd bf16 d=64 heads=4 sink lse=ln", {300}, {700}, Data::LateJump, 100),
+    softmax("early-peak-100",     kPlain64, {300}, {700}, Data::EarlyPeak, 100),
+    softmax("early-peak-20-fp16", kHalf64, {300}, {700}, Data::EarlyPeak, 20),
+    softmax("early-low-15-fp16",  kHalf64, {300}, {700}, Data::EarlyLow, 15),
+    softmax("early-low-30",       kPlain128, {300}, {700}, Data::EarlyLow, 30),
+    softmax("early-low-200",      kPlain64, {300}, {700}, Data::EarlyLow, 200),
+    softmax("early-low-1e4",      kPlain64, {300}, {700}, Data::EarlyLow, 1e4),
+    softmax("staircase-3",        kPlain64, {300}, {1500}, Data::Staircase, 3),
+    softmax("staircase-3-max",    kMax64, {300}, {1500}, Data::Staircase, 3),
+    softmax("staircase-10-fp16",  kHalf64, {300}, {1500}, Data::Staircase, 10),
+    softmax("staircase-15",       kPlain128, {300}, {1500}, Data::Staircase, 15),
+    softmax("staircase-50-causal",kCausal64, {1500}, {1500}, Data::Staircase, 50),
+    softmax("large-values-fp16",  kHalf64, {300}, {700}, Data::LargeValues, 0),
+    softmax("large-values-fp16-8",kHalf64, {300}, {700}, Data::LargeValues, 8),
+    softmax("large-values",       kPlain64, {300}, {700}, Data::LargeValues, 0),
+    softmax("large-values-30",    kPlain128, {300}, {700}, Data::LargeValues, 30),
+    softmax("equal-long",         kPlain128, {300}, {1500}, Data::Equal),
+    softmax("huge-long",          kPlain128, {300}, {1500}, Data::Huge),
+    softmax("sharp-long",         kCausal64, {900}, {900}, Data::Sharp),
+    // what the first visited tile, or none, shows to a row
+    softmax("first-tile-empty",   "fwd bf16 d=64 heads=4 mask=\"q % 2 == 0 | k < 100\" lse=ln", {300}, {700}, Data::LateJump, 60),
+    softmax("first-tile-hidden",  "fwd bf16 d=64 heads=4 mask=\"k < 50 | (q % 4 == 1 & k > 690)\" lse=ln", {300}, {700}, Data::Normal),
+    softmax("rows-without-keys",  "fwd bf16 d=64 heads=4 mask=\"q % 3 != 0\" lse=ln", {300}, {700}, Data::LateJump, 60),
+    softmax("half-without-keys",  kCausal64, {700}, {300}, Data::LateJump, 60),
+    // infinities and NaN
+    softmax("poisoned",           "fwd bf16 d=64 heads=30 lse=ln", {300}, {500}, Data::Poisoned),
+    softmax("poisoned-causal",    "fwd bf16 d=128 heads=30/15 mask=\"causal\" lse=ln", {400}, {400}, Data::Poisoned),
+    softmax("poisoned-fp16",      "fwd fp16 d=64 heads=15 lse=ln", {200}, {300}, Data::Poisoned),
+    softmax("neighbours",         "fwd bf16 d=128 heads=4/2 lse=ln", {177, 177, 177}, {333, 333, 333}, Data::Neighbours),
+    softmax("neighbours-bhsd",    "fwd fp16 d=64 heads=4/2 layout=bhsd mask=\"causal\" lse=ln", {130, 130, 130}, {190, 190, 190}, Data::Neighbours),
+    softmax("neighbours-packed",  kPacked64, {70, 33, 200, 1, 129, 64, 0}, {70, 50, 333, 65, 129, 500, 40}, Data::Neighbours),
+    softmax("neighbours-keyless", "fwd bf16 d=64 heads=2 layout=packed lse=ln", {40, 70, 33, 10, 100}, {0, 64, 5, 300, 191}, Data::Neighbours),
+    // heads of a group in one tile
+    softmax("group-decode",       "fwd bf16 d=128 heads=32/8 q_len=1 lse=ln", {1, 1, 1}, {1500, 1500, 1500}, Data::Normal),
+    softmax("group-decode-jump",  "fwd bf16 d=64 heads=32/4 q_len<=5 lse=ln", {5, 5}, {700, 700}, Data::LateJump, 100),
+    softmax("group-causal",       "fwd fp16 d=64 heads=16/2 q_len<=40 mask=\"causal\" sink lse=ln", {33, 33}, {190, 190}, Data::Normal),
+    softmax("group-alibi",        "fwd bf16 d=128 heads=8/2 mask=\"causal\" score=\"alibi\" lse=ln", {177}, {333}, Data::Normal),
+    softmax("group-bhsd",         "fwd bf16 d=64 heads=8/1 layout=bhsd mask=\"window(100, 0)\" lse=ln", {65}, {400}, Data::Normal),
+    softmax("group-poisoned",     "fwd bf16 d=64 heads=60/15 q_len<=20 lse=ln", {17}, {300}, Data::Poisoned),
+    // lengths that are no multiple of any tile
+    softmax("ragged",             kPlain128, {191}, {577}, Data::Normal),
+    softmax("ragged-causal",      kCausal64, {449}, {449}, Data::Normal),
+    softmax("ragged-few-keys",    kPlain64, {300}, {3}, Data::Normal),
+    softmax("no-keys-at-all",     kPlain64, {300}, {0}, Data::Normal),
+    softmax("no-queries-at-all",  kPlain64, {0}, {300}, Data::Normal),
+    // at the same time
+    side_by_side("side-by-side",        "fwd bf16 d=64 heads=32/8 mask=\"causal\" lse=ln", {1000}, {1000}),
+    side_by_side("side-by-side-128",    "fwd bf16 d=128 heads=32/8 mask=\"causal\" numerics=deterministic lse=ln", {700}, {900}),
+    side_by_side("side-by-side-packed", "fwd bf16 d=64 heads=24 layout=packed mask=\"causal\" lse=ln", {900, 64, 500, 300}, {900, 64, 500, 300}),
     // 64-bit offsets and large grids
     {"far-batches",     "fwd bf16 d=64 heads=2 lse=ln", {70, 70}, {130, 130}, Data::Normal, true, true},
     {"many-blocks",     "fwd bf16 d=8 heads=32", Lens(70000, 1), Lens(70000, 2), Data::Normal, false, true},

@@ -48,6 +48,8 @@ struct Case {
   std::int64_t max_q_len = 0, max_k_len = 0;
   reference::Semantics semantics;
   bool independent = true;     // false: take the meaning from the spec's own expressions
+  bool any_schedule = false;   // without pins: on a GPU some are drawn
+  bool side_by_side = false;   // on a GPU: launch it many times at once as well
 
   // Calls `visit` for every tensor that is given.
   void each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit);

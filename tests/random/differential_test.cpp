@@ -3,6 +3,9 @@
 //   differential --device host|gpu --count N --seed S     cases of seeds S, S+1, ... S+N-1
 //   differential --device gpu --table                     the fixed table
 //
+// On a GPU seeds draw a schedule as well, and the table is run with the cost model's choice, with each family, and with every kind of
+// softmax or grid where it is about these. --schedule TEXT is for all cases instead.
+//
 // Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
 #include <atomic>
 #include <charconv>
@@ -19,6 +22,7 @@
 #include "fmt/format.h"
 #include "tests/device/cases.h"
 #include "tests/random/runner.h"
+#include "tests/random/schedule_generator.h"
 #include "tests/random/spec_generator.h"
 
 namespace flashjit::testing_random {
@@ -90,19 +94,23 @@ class Report {
     const std::lock_guard lock(mutex_);
     ++done_;
     if (!outcome.ok) ++failed_;
+    if (outcome.schedule.find("family=hopper") != std::string::npos) ++hopper_;
+    if (!outcome.refused.empty()) ++refused_;
+    if (outcome.other_bits) ++other_bits_;
     const reference::Comparison& r = outcome.comparison;
     if (r.max_abs_limit > 0) worst_ = std::max(worst_, r.max_abs_err / r.max_abs_limit);
     if (r.rel_limit > 0) worst_rel_ = std::max(worst_rel_, r.rel_err / r.rel_limit);
     if (options_.json) {
-      fmt::print("{{\"case\": {}, \"spec\": {}, \"shape\": {}, \"data\": {}, \"schedule\": {}, \"ok\": {}, \"error\": {}, "
+      fmt::print("{{\"case\": {}, \"spec\": {}, \"shape\": {}, \"data\": {}, \"schedule\": {}, \"refused\": {}, \"ok\": {}, \"error\": {}, "
                  "\"max_abs_err\": {}, \"limit\": {}, \"rel_err\": {}, \"rel_limit\": {}, \"rows\": {}, \"rows_checked\": {}}}\n",
                  json_text(label), json_text(c.spec), json_text(c.shape), json_text(c.data), json_text(outcome.schedule),
-                 outcome.ok, outcome.ok ? "null" : json_text(outcome.problem), number(r.max_abs_err),
+                 json_text(outcome.refused), outcome.ok, outcome.ok ? "null" : json_text(outcome.problem), number(r.max_abs_err),
                  number(r.max_abs_limit), number(r.rel_err), number(r.rel_limit), r.rows, r.rows_checked);
-    } else if (!outcome.ok || options_.show) {
+    } else if (!outcome.ok || !outcome.refused.empty() || options_.show) {
       fmt::print("{} {}\n  {}\n  {}; data: {}; schedule: {}\n", outcome.ok ? "ok" : "FAILED", label, c.spec, c.shape, c.data,
                  outcome.schedule);
-      if (!outcome.ok) fmt::print("  {}\n  again: {}\n", outcome.problem, command(label));
+      if (!outcome.refused.empty()) fmt::print("  refused: {}\n", outcome.refused);
+      if (!outcome.ok) fmt::print("  {}\n  again: {}\n", outcome.problem, command(c, label));
       for (const auto& [name, value] : c.scalars) fmt::print("  {} = {}\n", name, value);
     }
     std::fflush(stdout);
@@ -110,12 +118,13 @@ class Report {
 
   int finish(const std::string& target, double seconds) const {
     const std::string sentence = fmt::format(
-        "{} cases on {}: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit; {:.1f} s", done_,
-        target, failed_, worst_, worst_rel_, seconds);
+        "{} cases on {}, {} of them hopper: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit; "
+        "{} schedules refused, {} with other bits the second time; {:.1f} s",
+        done_, target, hopper_, failed_, worst_, worst_rel_, refused_, other_bits_, seconds);
     if (options_.json) {
-      fmt::print("{{\"target\": {}, \"cases\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, \"worst_rel_of_limit\": {:.4f}, "
-                 "\"seconds\": {:.1f}}}\n",
-                 json_text(target), done_, failed_, worst_, worst_rel_, seconds);
+      fmt::print("{{\"target\": {}, \"cases\": {}, \"hopper\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, "
+                 "\"worst_rel_of_limit\": {:.4f}, \"refused\": {}, \"other_bits\": {}, \"seconds\": {:.1f}}}\n",
+                 json_text(target), done_, hopper_, failed_, worst_, worst_rel_, refused_, other_bits_, seconds);
     } else {
       fmt::print("{}\n", sentence);
     }
@@ -123,18 +132,19 @@ class Report {
   }
 
  private:
-  std::string command(const std::string& label) const {
+  std::string command(const Case& c, const std::string& label) const {
     std::string text = fmt::format("differential --device {}", options_.runner.device == Device::Host ? "host" : "gpu");
     text += options_.table ? fmt::format(" --table --only '{}'", label) : fmt::format(" --seed {} --count 1", label);
     if (options_.large) text += " --large";
     if (!options_.runner.target.empty()) text += " --target " + options_.runner.target;
-    if (!options_.runner.schedule.empty()) text += fmt::format(" --schedule '{}'", options_.runner.schedule);
+    const std::string& schedule = c.schedule.empty() ? options_.runner.schedule : c.schedule;
+    if (!schedule.empty()) text += fmt::format(" --schedule '{}'", schedule);
     return text;
   }
 
   const Options& options_;
   std::mutex mutex_;
-  std::int64_t done_ = 0, failed_ = 0;
+  std::int64_t done_ = 0, failed_ = 0, hopper_ = 0, refused_ = 0, other_bits_ = 0;
   double worst_ = 0, worst_rel_ = 0;
 };
 
@@ -150,6 +160,59 @@ void spread(std::int64_t count, std::int64_t jobs, const std::function<void(std:
   for (std::thread& thread : threads) thread.join();
 }
 
+// A row of the table, and the schedule it is run under; empty: the cost model's.
+struct TableCase {
+  const FixedCase* row;
+  std::string_view schedule;
+};
+
+constexpr std::string_view kFamilies[] = {"family=sync", "family=hopper"};
+constexpr std::string_view kSoftmaxes[] = {
+    "family=hopper,reference=tile",
+    "family=hopper,reference=tile,warpgroups=1",
+    "family=hopper,reference=tile,overlap=none,exp_fma=3",
+    "family=hopper,reference=previous",
+    "family=hopper,reference=previous,warpgroups=2,exclusive=softmax",
+    "family=hopper,reference=previous,row_sum=matrix,exp_fma=1",
+    "family=hopper,reference=first,warpgroups=1,tile_kv=64",
+    "family=hopper,reference=first,warpgroups=2,exclusive=issue,tile_kv=128",
+    "family=hopper,reference=first,overlap=none",
+    "family=hopper,reference=first,row_sum=matrix,exp_fma=2",
+    "family=hopper,reference=first,cluster=2",
+    "family=hopper,reference=first,heads=packed",
+    "family=hopper,reference=first,grid=tiles",
+    "family=hopper,reference=first,grid=persistent,q_stages=1",
+};
+
+// With and without counters that blocks take items from.
+constexpr std::string_view kGrids[] = {
+    "family=hopper,grid=persistent,cluster=1",
+    "family=hopper,grid=persistent,cluster=1,reference=tile,warpgroups=1",
+    "family=hopper,grid=persistent,cluster=2",
+    "family=hopper,grid=tiles",
+};
+
+std::vector<TableCase> table_cases(const Options& options, std::string_view target) {
+  const bool gpu = options.runner.device == Device::Gpu;
+  std::vector<TableCase> cases;
+  for (const FixedCase& row : fixed_cases()) {
+    if ((row.gpu_only && !gpu) || row.name.find(options.only) == std::string_view::npos) continue;
+    cases.push_back({&row, {}});
+    if (!gpu || !options.runner.schedule.empty()) continue;
+    const auto add = [&](std::string_view schedule) {
+      if (can_pin(row.spec, target, schedule)) cases.push_back({&row, schedule});
+    };
+    for (const std::string_view schedule : kFamilies) add(schedule);
+    if (row.many_schedules) {
+      for (const std::string_view schedule : kSoftmaxes) add(schedule);
+    }
+    if (row.side_by_side) {
+      for (const std::string_view schedule : kGrids) add(schedule);
+    }
+  }
+  return cases;
+}
+
 int run(const Options& options) {
   auto runner = Runner::create(options.runner);
   if (!runner) {
@@ -161,15 +224,12 @@ int run(const Options& options) {
   Report report(options);
   const auto start = std::chrono::steady_clock::now();
   if (options.table) {
-    std::vector<const FixedCase*> chosen;
-    for (const FixedCase& row : fixed_cases()) {
-      const bool gpu_only = row.gpu_only && options.runner.device == Device::Host;
-      if (!gpu_only && row.name.find(options.only) != std::string_view::npos) chosen.push_back(&row);
-    }
-    spread(static_cast<std::int64_t>(chosen.size()), options.jobs, [&](std::int64_t i) {
-      Case c = make_case(*chosen[i]);
+    const std::vector<TableCase> cases = table_cases(options, (*runner)->target());
+    spread(static_cast<std::int64_t>(cases.size()), options.jobs, [&](std::int64_t i) {
+      Case c = make_case(*cases[i].row);
+      c.schedule = cases[i].schedule;
       const Outcome outcome = (*runner)->run(c);
-      report.add(c, std::string(chosen[i]->name), outcome);
+      report.add(c, std::string(cases[i].row->name), outcome);
     });
   } else {
     const GeneratorOptions generator{options.runner.device, options.large};

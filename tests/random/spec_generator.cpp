@@ -26,6 +26,7 @@ class Generator {
     draw_tensors();
     fill_inputs();
     write_spec();
+    case_.any_schedule = true;
     return std::move(case_);
   }
 
@@ -40,8 +41,10 @@ class Generator {
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
     draw_tensors();
     fill_inputs();
+    place_extremes(row.jump, spec.effective_scale());
     case_.spec = row.spec;
     case_.independent = false;
+    case_.side_by_side = row.side_by_side;
     return std::move(case_);
   }
 
@@ -246,6 +249,9 @@ class Generator {
       case Data::Equal: return 0.75;
       case Data::Huge: return random_.normal() * (&tensor == &case_.v ? largest / 8 : random_.chance(0.02) ? largest : 1);
       case Data::Zero: return 0;
+      case Data::LargeValues:
+        if (&tensor != &case_.v) return random_.normal();
+        return dtype_ == Dtype::F16 ? random_.pick({-65504.0, 65504.0, 60000.0}) : random_.normal() * 1e33;
       default: return random_.normal();
     }
   }
@@ -272,8 +278,84 @@ class Generator {
         reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
       }
     }
-    const char* names[] = {"normal", "sharp", "equal", "huge", "zero", "a few inf and nan"};
+    const char* names[] = {"normal", "sharp", "equal", "huge", "zero", "a few inf and nan", "late jump", "early peak", "early low",
+                           "staircase", "large values", "poisoned", "neighbours"};
     case_.data = names[static_cast<int>(data_)];
+  }
+
+  // A row of Q, K or V: token `at` of sequence `b`, which has `len` of them.
+  struct Place {
+    std::int64_t b, at, len, head, offset;
+  };
+  template <class F>
+  void each_row(CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads, F visit) {
+    const bool packed = layout_ == Layout::Packed, bhsd = layout_ == Layout::Bhsd;
+    const std::size_t token_axis = packed ? 0 : bhsd ? 2 : 1, head_axis = packed || bhsd ? 1 : 2;
+    std::int64_t start = 0;
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(lens.size()); ++b) {
+      for (std::int64_t at = 0; at < lens[b]; ++at) {
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const std::int64_t token = packed ? start + at : at;
+          visit(Place{b, at, lens[b], head,
+                      (packed ? 0 : b * tensor.strides[0]) + token * tensor.strides[token_axis] + head * tensor.strides[head_axis]});
+        }
+      }
+      start += lens[b];
+    }
+  }
+  void put(CaseTensor& tensor, std::int64_t offset, double value) {
+    reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
+  }
+
+  // Column 0 of Q and K is what lifts a logit: kLift in the queries that see it, the height in the key.
+  void lift_keys(double scale, const std::function<double(const Place&)>& nats) {
+    constexpr double kLift = 8;
+    each_row(case_.q, q_lens_, heads_q_, [&](const Place& p) { put(case_.q, p.offset, p.at % 3 == 2 ? 0 : kLift); });
+    each_row(case_.k, k_lens_, heads_kv_, [&](const Place& p) { put(case_.k, p.offset, nats(p) / (kLift * scale)); });
+  }
+
+  void place_extremes(double jump, double scale) {
+    constexpr std::int64_t kLow = 300, kStair = 64;
+    switch (data_) {
+      case Data::LateJump:
+      case Data::LargeValues: lift_keys(scale, [&](const Place& p) { return p.at == 0 ? jump : 0; }); break;
+      case Data::EarlyPeak: lift_keys(scale, [&](const Place& p) { return p.at == p.len - 1 ? jump : 0; }); break;
+      case Data::EarlyLow: lift_keys(scale, [&](const Place& p) { return p.at >= p.len - kLow ? -jump : 0; }); break;
+      case Data::Staircase:
+        lift_keys(scale, [&](const Place& p) { return jump * static_cast<double>((p.len - 1 - p.at) / kStair); });
+        break;
+      case Data::Poisoned: poison_places(); break;
+      case Data::Neighbours: poison_neighbours(); break;
+      default: break;
+    }
+  }
+
+  void poison_places() {
+    const double values[] = {INFINITY, -INFINITY, NAN};
+    const auto value = [&](std::int64_t head) { return values[head / 5 % 3]; };
+    each_row(case_.q, q_lens_, heads_q_, [&](const Place& p) {
+      if (p.head % 5 == 0 && p.at == p.len / 2) put(case_.q, p.offset + 3, value(p.head));
+    });
+    const auto keys = [&](CaseTensor& tensor, std::int64_t first) {
+      each_row(tensor, k_lens_, heads_kv_, [&](const Place& p) {
+        const bool here = (p.head % 5 == first && p.at == 0) || (p.head % 5 == first + 1 && p.at == p.len - 1);
+        if (here) put(tensor, p.offset + 2, value(p.head));
+      });
+    };
+    keys(case_.k, 1);
+    keys(case_.v, 3);
+  }
+
+  void poison_neighbours() {
+    const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads, std::int64_t dim) {
+      each_row(tensor, lens, heads, [&](const Place& p) {
+        if (p.b % 2 == 0) return;
+        for (std::int64_t i = 0; i < dim; ++i) put(tensor, p.offset + i, random_.pick<double>({NAN, INFINITY, -INFINITY}));
+      });
+    };
+    poison(case_.q, q_lens_, heads_q_, d_qk_);
+    poison(case_.k, k_lens_, heads_kv_, d_qk_);
+    poison(case_.v, k_lens_, heads_kv_, d_v_);
   }
 
   void write_spec() {

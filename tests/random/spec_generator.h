@@ -17,7 +17,18 @@ struct GeneratorOptions {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options);
 
-enum class Data { Normal, Sharp, Equal, Huge, Zero, NotFinite };
+enum class Data {
+  Normal, Sharp, Equal, Huge, Zero, NotFinite,
+  // What a softmax that goes over the keys in tiles can get wrong. Kernels may go from the last key to the first, so "late" is
+  // key 0 and "early" the last one. `jump` is in nats. A third of the queries do not see the jump.
+  LateJump,    // the logit of key 0 is above the others
+  EarlyPeak,   // that of the last key is
+  EarlyLow,    // the last 300 keys are below the others
+  Staircase,   // logits rise by `jump` every 64 keys towards key 0
+  LargeValues, // LateJump, and V is near the largest number of fp16, or so large in bf16 that 2^30 times it is no fp32
+  Poisoned,    // single infinities and NaN: in Q, at key 0 or at the last key of K or V, another place in every head
+  Neighbours,  // every second sequence is NaN and infinities
+};
 
 struct FixedCase {
   std::string_view name;
@@ -26,6 +37,9 @@ struct FixedCase {
   Data data = Data::Normal;
   bool far_batches = false;  // the last two batches of K lie more than 2^31 elements apart
   bool gpu_only = false;
+  double jump = 0;
+  bool many_schedules = false;  // on a GPU: under all kinds of softmax, not only one of each family
+  bool side_by_side = false;    // on a GPU: also launched many times, on streams and in graphs
 };
 
 // The spec must parse. Parameters get data by their rank and type: fp32 [heads], i32 [batch, position],

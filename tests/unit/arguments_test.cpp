@@ -76,6 +76,52 @@ TEST(Arguments, DenseParameters) {
   EXPECT_EQ(params->lse, nullptr);
 }
 
+TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
+  // One key is 256 bytes of K and V, 128 Ki keys are the 32 MB that stay in L2.
+  const auto group = [](int keys, int batch, bool pack_heads) {
+    Plan plan = plan_of("fwd bf16 d=64 heads=8/2");
+    plan.config.loop = Loop::hopper;
+    plan.config.heads_q = 8;
+    plan.config.heads_kv = 2;
+    plan.config.tile_q = 128;
+    plan.config.cluster = 2;
+    plan.config.pack_heads = pack_heads;
+    Arguments a;
+    a.q = {address(0x1000), "bf16", {batch, 1000, 8, 64}, {}};
+    a.o = {address(0x60000), "bf16", {batch, 1000, 8, 64}, {}};
+    a.k = a.v = {address(0x20000), "bf16", {batch, keys, 2, 64}, {}};
+    const auto params = fill(plan, a);
+    EXPECT_TRUE(params) << params.error().message;
+    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 2 blocks x 128 rows: 256 queries, or 64 of four heads each
+    return params->heads_per_group;
+  };
+  EXPECT_EQ(group(40000, 9, false), 3 * 4);  // three KV heads fit, each with its four query heads
+  EXPECT_EQ(group(40000, 9, true), 3);
+  EXPECT_EQ(group(40000, 1, false), 2 * 4);  // there are no more
+  EXPECT_EQ(group(40000, 1, true), 2);
+  EXPECT_EQ(group(1 << 17, 9, true), 1);
+  EXPECT_EQ(group(1 << 20, 9, true), 1);     // not even one fits
+  EXPECT_EQ(group(0, 3, false), 6 * 4);
+}
+
+TEST(Arguments, PackedTensorsThatTmaCannotReach) {
+  const auto filled = [](Loop loop, std::int64_t tokens) {
+    Plan plan = plan_of(kSpec + " layout=packed");
+    plan.config.loop = loop;
+    plan.config.tile_q = 64;
+    Arguments a = packed();
+    for (Tensor* t : {&a.k, &a.v}) t->shape[0] = tokens;
+    a.max_k_len = 100;
+    return fill(plan, a);
+  };
+  EXPECT_TRUE(filled(Loop::hopper, 0x7fff0000));
+  EXPECT_TRUE(filled(Loop::sync, 0x7fff0001));
+  const auto params = filled(Loop::hopper, 0x7fff0001);
+  ASSERT_FALSE(params);
+  EXPECT_NE(params.error().message.find("k.shape[0]: 2147418113 tokens, this kernel reaches 2147418112 in packed tensors; split"),
+            std::string::npos) << params.error().message;
+}
+
 TEST(Arguments, HeadsBeforeTokens) {
   Arguments a = dense();
   for (Tensor* tensor : {&a.q, &a.k, &a.v, &a.o}) std::swap(tensor->shape[1], tensor->shape[2]);

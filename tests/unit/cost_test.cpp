@@ -1,5 +1,7 @@
 #include "compiler/cost_model.h"
 
+#include <tuple>
+
 #include <gtest/gtest.h>
 
 #include "compiler/candidates.h"
@@ -96,7 +98,8 @@ TEST(CostModel, NeverFasterThanTheHardware) {
     const Plan plan = planned("fwd bf16 d=128 heads=32/8", target.name.data());
     for (const Shape& shape : {Shape{1, 1, 1}, Shape{1, 4096, 4096}, Shape{64, 1, 8192}, Shape{2, 300, 17}}) {
       const Roofline r = roofline(plan, shape);
-      const double peak = target.mma_flops_per_clock * target.clock_ghz * target.sm_count * 1e3;  // flops per us
+      const double rate = std::max(target.mma_flops_per_clock, target.wgmma_flops_per_clock);
+      const double peak = rate * target.clock_ghz * target.sm_count * 1e3;  // flops per us
       EXPECT_GE(r.predicted.total, r.flops / peak) << target.name;
       EXPECT_GE(r.predicted.total, r.fused_bytes / (target.memory_tbs * 1e6)) << target.name;
     }
@@ -120,6 +123,61 @@ TEST(CostModel, CandidatesAreSortedAndExplained) {
   }
   EXPECT_TRUE(illegal);
   EXPECT_EQ(plan.candidates.front().schedule, plan.schedule);
+}
+
+// What a schedule of the hopper family is predicted to take, with some of its fields pinned.
+double hopper_us(const std::string& spec, const std::string& pins, const Shape& shape) {
+  const Plan plan = planned(spec, "sm_90a", ("family=hopper," + pins).c_str());
+  return roofline(plan, shape).predicted.total;
+}
+
+TEST(CostModel, HopperKnowsWavesAndTails) {
+  const std::string spec = "fwd bf16 d=128 heads=16";
+  // 16 heads x 8 tiles of 128 rows are one wave of 132 SMs; 9 tiles are two.
+  const auto at = [&](std::int64_t q) { return hopper_us(spec, "tile_q=128,tile_kv=128", {1, q, 4096}); };
+  EXPECT_NEAR(at(1024), at(512), 0.02 * at(512)) << "SMs without work take no time";
+  EXPECT_GT(at(1152), 1.5 * at(1024));
+  // Few queries: lower tiles fill more SMs.
+  EXPECT_LT(hopper_us(spec, "tile_q=64", {1, 512, 4096}), hopper_us(spec, "tile_q=192", {1, 512, 4096}));
+  EXPECT_LT(hopper_us(spec, "tile_q=128", {4, 4096, 4096}), hopper_us(spec, "tile_q=64", {4, 4096, 4096}));
+}
+
+TEST(CostModel, HopperKnowsWhatChoicesAreFor) {
+  const Shape shape{1, 16384, 16384};
+  const auto faster = [&](const std::string& a, const std::string& b) {
+    const std::string tile = "tile_q=128,tile_kv=128,row_sum=adds,";
+    EXPECT_LT(hopper_us("fwd bf16 d=128 heads=16", tile + a, shape), hopper_us("fwd bf16 d=128 heads=16", tile + b, shape))
+        << a << " before " << b;
+  };
+  faster("reference=first", "reference=previous");
+  faster("reference=previous", "reference=tile");
+  faster("reference=tile,overlap=qk_pv,exclusive=issue", "reference=tile,overlap=qk_pv,exclusive=softmax");
+  faster("reference=tile,overlap=qk_pv,exclusive=issue", "reference=tile,overlap=none");
+  faster("grid=persistent,q_stages=2", "grid=persistent,q_stages=1");
+  faster("grid=persistent,q_stages=1", "grid=tiles,q_stages=1");
+  // Packed heads fill a tile that the queries of one head leave empty.
+  const std::string decode = "fwd bf16 d=128 heads=64/8 q_len=8";
+  EXPECT_LT(hopper_us(decode, "heads=packed", {64, 8, 8192}), 0.6 * hopper_us(decode, "heads=single", {64, 8, 8192}));
+}
+
+// How many times as fast a choice was on an H200 (2026-11-21, 16384 tokens), and what the model says of it.
+TEST(CostModel, HopperAgreesWithWhatWasMeasured) {
+  const std::string d64 = "fwd bf16 d=64 heads=32", d128 = "fwd bf16 d=128 heads=16", d256 = "fwd bf16 d=256 heads=8";
+  const std::string tall = "tile_q=192,tile_kv=128,", wide = "tile_q=128,tile_kv=128,", narrow = "tile_q=128,tile_kv=80,";
+  const std::tuple<std::string, std::string, const char*, const char*, double> rows[] = {
+      {d128, wide, "cluster=2", "cluster=1", 0.75},
+      {d256, narrow, "cluster=2", "cluster=1", 0.75},
+      {d64, tall, "exp_fma=1", "exp_fma=0", 0.88},
+      {d128, wide, "row_sum=matrix", "row_sum=adds", 1.02},
+      {d64, tall, "exclusive=issue", "exclusive=none", 1.1},
+      {d128, wide, "exclusive=issue", "exclusive=none", 1.02},
+  };
+  for (const auto& [spec, tile, choice, other, measured] : rows) {
+    const Shape shape{1, 16384, 16384};
+    const double predicted = hopper_us(spec, tile + other, shape) / hopper_us(spec, tile + choice, shape);
+    EXPECT_NEAR(predicted, measured, 0.05) << spec << ": " << choice << " over " << other;
+    EXPECT_EQ(predicted > 1, measured > 1) << spec << ": " << choice << " over " << other << ": " << predicted;
+  }
 }
 
 TEST(Roofline, Figures) {

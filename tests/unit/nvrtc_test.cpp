@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "codegen/embedded_templates.h"
+#include "codegen/emit_matrix.h"
 #include "runtime/environment.h"
 
 namespace flashjit {
@@ -91,6 +93,79 @@ TEST_F(NvrtcTest, ThreadsGetTheSameBytes) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& result : results) EXPECT_EQ(result, reference->bytes);
+}
+
+// A kernel around one of the matrix products of a configuration: `call` fills `sums` numbers, `between` stands before its end.
+std::string matrix_kernel(const std::string& name, int sums, const std::string& call, const std::string& between) {
+  const std::string count = std::to_string(sums);
+  return "extern \"C\" __global__ void __launch_bounds__(128) " + name + "(float* x, u64 a, u64 b) {\n"
+         "  float sums[" + count + "] = {};\n"
+         "  u32 p[4] = {1, 2, 3, 4};\n"
+         "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
+         "  " + call + "\n"
+         "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+         "  " + between + "\n"
+         "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+         "  for (int i = 0; i < " + count + "; ++i) x[threadIdx.x * 1024 + i] = sums[i];\n}\n";
+}
+
+KernelSource matrix_kernels(const KernelConfig& c, const std::string& between = "") {
+  KernelSource source{.generated = {{"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
+                                    {"matrix.gen.cuh", emit_matrix(c)},
+                                    {"entry.cu", "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
+                                                     matrix_kernel("scores", c.tile_kv / 2, "multiply_scores(sums, a, b, 0);", between) +
+                                                     matrix_kernel("output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
+                      .entries = {"scores", "output"}};
+  for (const EmbeddedFile& file : embedded_templates()) source.headers.push_back({std::string(file.name), std::string(file.text)});
+  return source;
+}
+
+TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
+  const Target hopper{.name = "sm_90a"};
+  for (const Element element : {Element::bf16, Element::f16}) {
+    for (const int columns : {8, 16, 72, 128, 136, 176, 256}) {
+      KernelConfig c;
+      c.element = element;
+      c.tile_kv = columns;
+      c.sum_in_matrix = columns % 16 != 0;  // the row sum's eight columns beside a V that is padded to 16
+      c.head_dim_v = columns - (c.sum_in_matrix ? 8 : 0);
+      const KernelSource source = matrix_kernels(c);
+      const std::string type = element == Element::f16 ? ".f32.f16.f16" : ".f32.bf16.bf16";
+      const std::string instruction = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16" + type;
+      SCOPED_TRACE(instruction);
+      const auto cubin = nvrtc->compile(source, hopper);
+      ASSERT_TRUE(cubin) << cubin.error().message << cubin.error().detail;
+      EXPECT_EQ(cubin->facts.serialised, "") << cubin->log;
+      ASSERT_EQ(cubin->facts.entries.size(), 2u);
+      for (const EntryUsage& entry : cubin->facts.entries) EXPECT_EQ(entry.spill_bytes, 0) << entry.entry;
+      const auto ptx = nvrtc->ptx(source, hopper);
+      ASSERT_TRUE(ptx) << ptx.error().message;
+      std::size_t count = 0;
+      for (std::size_t at = ptx->find(instruction); at != std::string::npos; at = ptx->find(instruction, at + 1)) ++count;
+      EXPECT_EQ(count, 2u);
+    }
+  }
+}
+
+TEST_F(NvrtcTest, SerialisationIsSeen) {
+  KernelConfig c;
+  c.tile_kv = c.head_dim_v = 64;
+  const auto cubin = nvrtc->compile(matrix_kernels(c, "sums[3] *= x[0];"), Target{.name = "sm_90a"});
+  ASSERT_TRUE(cubin) << cubin.error().message << cubin.error().detail;
+  EXPECT_NE(cubin->facts.serialised, "") << cubin->log;
+}
+
+TEST_F(NvrtcTest, IgnoredRegisterCountsAreSeen) {
+  const auto facts = [&](const std::string& bounds) {
+    const auto cubin = nvrtc->compile(source("extern \"C\" __global__ void " + bounds + " scale(float* x) {\n"
+                                             "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+                                             "  x[threadIdx.x] *= kFactor;\n}\n"),
+                                      Target{.name = "sm_90a"});
+    EXPECT_TRUE(cubin) << cubin.error().message << cubin.error().detail;
+    return cubin ? cubin->facts : CompileLog{};
+  };
+  EXPECT_NE(facts("").setmaxnreg_ignored, "");
+  EXPECT_EQ(facts("__launch_bounds__(384, 1)").setmaxnreg_ignored, "");
 }
 
 TEST(NvrtcPlaces, NamedFolderWithoutIt) {

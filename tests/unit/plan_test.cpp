@@ -98,7 +98,14 @@ TEST(Plan, IllegalPinsNameTheField) {
       {"fwd bf16 d=128", "sm_80", "family=host", "schedule family: host does not run on sm_80; use family=sync"},
       {"fwd bf16 d=128", "x86-64-v3", "family=sync",
        "schedule family: sync does not run on x86-64-v3; use family=host"},
-      {"fwd bf16 d=128", "x86-64-v3", "warps=4", "host schedules have tile_q and tile_kv only"},
+      {"fwd bf16 d=128", "x86-64-v3", "warps=4", "warps: host schedules have no such field, only tile_q, tile_kv; remove it"},
+      {"fwd bf16 d=128", "sm_90a", "family=hopper,warps=4", "warps: hopper schedules have no such field, only tile_q"},
+      {"fwd bf16 d=128", "sm_90a", "family=sync,overlap=none", "overlap: sync schedules have no such field, only tile_q"},
+      {"fwd bf16 d=128", "sm_90a", "warps=4,overlap=none", "overlap: sync schedules have no such field"},
+      {"fwd bf16 d=128", "sm_80", "warpgroups=2", "warpgroups: sync schedules have no such field"},
+      {"fwd bf16 d=128", "sm_80", "family=hopper", "family: hopper needs WGMMA and TMA, which sm_80 does not have; use family=sync"},
+      {"fwd bf16 d=128 bytes=8", "sm_90a", "family=hopper", "family: hopper copies by TMA"},
+      {"fwd bf16 d=128", "x86-64-v3", "family=hopper", "family: hopper does not run on x86-64-v3; use family=host"},
       {"fwd bf16 d=128", "x86-64-v3", "tile_kv=24", "tile_kv: 24 is not a multiple of 16"},
       {"fwd bf16 d=128", "sm_80", "tile_q=100", "tile_q: 100 is not a multiple of 64"},
       {"fwd bf16 d=128", "sm_80", "tile_kv=40", "tile_kv: 40 is not a multiple of 16"},
@@ -139,6 +146,89 @@ TEST(Plan, SlowPathsAreReported) {
   EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
 }
 
+TEST(Plan, HopperWhereItCan) {
+  for (const char* text : {"fwd bf16 d=128 heads=16", "fwd fp16 d=64 heads=32 mask=\"causal\"", "fwd bf16 d=256 heads=8 layout=packed",
+                           "fwd bf16 d=192/128 heads=16 score=\"softcap(50)\" lse=ln max_logit sink"}) {
+    const Plan p = planned(text, "sm_90a");
+    EXPECT_EQ(p.schedule.family, Family::Hopper) << text;
+    EXPECT_EQ(p.config.loop, Loop::hopper) << text;
+    EXPECT_TRUE(p.notes.empty()) << text << ": " << p.notes.front();
+    EXPECT_NE(planned(text, "sm_100a").schedule.family, Family::Hopper) << "has TMA, but no WGMMA";
+  }
+}
+
+TEST(Plan, SaysWhyItIsNotHopper) {
+  const std::tuple<const char*, const char*, const char*> rows[] = {
+      {"fwd bf16 d=128 bytes=8", "", "pointers and strides that are multiples of 16 bytes, and the spec has bytes=8"},
+      {"fwd bf16 d=128", "family=sync", "family=sync is pinned"},
+      {"fwd bf16 d=128", "warps=4", "warps is pinned, which hopper schedules do not have"},
+      {"fwd bf16 d=64", "tile_q=256", "tile_q: 256 is not 192, 64 rows for each of 3 warpgroups"},
+      {"fwd bf16 d=16 heads=8 q_len=64 k_len=64 b=512", "", "us for the best of the hopper family"},
+  };
+  for (const auto& [text, pins, reason] : rows) {
+    const Plan p = planned(text, "sm_90a", pins);
+    EXPECT_EQ(p.schedule.family, Family::Sync) << text;
+    EXPECT_EQ(p.config.loop, Loop::sync);
+    ASSERT_FALSE(p.notes.empty()) << text;
+    EXPECT_NE(p.notes.back().find("reaches about 60 % of the matrix rate of sm_90a: "), std::string::npos) << p.notes.back();
+    EXPECT_NE(p.notes.back().find(reason), std::string::npos) << p.notes.back();
+  }
+}
+
+TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
+  const Plan p = planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
+                         "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
+                         "reference=previous,exp_fma=2,row_sum=matrix,grid=persistent,cluster=1,heads=packed,order=longest_first");
+  const KernelConfig& c = p.config;
+  EXPECT_EQ(c.loop, Loop::hopper);
+  EXPECT_EQ(c.output, Element::f32);
+  EXPECT_EQ(c.tile_q, 192);
+  EXPECT_EQ(c.tile_kv, 80);
+  EXPECT_EQ(c.warpgroups, 3);
+  EXPECT_EQ(c.stages, 3);
+  EXPECT_EQ(c.q_stages, 2);
+  EXPECT_TRUE(c.overlap && c.sum_in_matrix && c.persistent && c.pack_heads && c.longest_first && c.sink);
+  EXPECT_EQ(c.exclusive, Exclusive::issue);
+  EXPECT_EQ(c.reference, Reference::previous);
+  EXPECT_EQ(c.fma_exponentials, 2);
+  EXPECT_EQ(c.cluster, 1);
+  EXPECT_EQ(p.threads, 512);
+  EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
+
+  const KernelConfig plain = planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
+                                     "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=softmax,reference=tile,exp_fma=0,"
+                                     "row_sum=adds,grid=tiles,cluster=2,order=natural").config;
+  EXPECT_FALSE(plain.overlap || plain.sum_in_matrix || plain.persistent || plain.pack_heads || plain.longest_first);
+  EXPECT_EQ(plain.fma_exponentials, 0);
+  EXPECT_EQ(plain.lse, LseBase::log2);
+  EXPECT_EQ(plain.exclusive, Exclusive::softmax);
+  EXPECT_EQ(plain.reference, Reference::tile);
+  EXPECT_EQ(plain.cluster, 2);
+  EXPECT_EQ(plain.warpgroups, 2) << "follows from tile_q";
+  EXPECT_EQ(planned("fwd bf16 d=64", "sm_80").config.reference, Reference::lazy);
+}
+
+// What is chosen with nothing pinned: what won on an H200.
+TEST(Plan, HopperDefaults) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3"},
+      {"fwd bf16 d=64 heads=32", "row_sum=adds,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=64 heads=32", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0"},
+      {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=128 heads=16", "reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1"},
+      {"fwd bf16 d=128 heads=16 lse=ln", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=128 heads=16 lse=ln", "row_sum=adds"},
+      {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
+      {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
+      {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue"},
+      {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "heads=packed"},
+  };
+  for (const auto& [text, part] : rows) {
+    const std::string schedule = print(planned(text, "sm_90a").schedule);
+    EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos) << text << ": " << schedule;
+  }
+}
+
 TEST(Plan, WideIntegersOnlyWhereNeeded) {
   EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"causal\"", "sm_80").wide_ints)
       << "default bounds keep positions in 32 bits";
@@ -153,9 +243,9 @@ struct Selected {
   Program program;
 };
 
-Selected selected(const char* text) {
+Selected selected(const char* text, const char* pins) {
   Selected s;
-  s.plan = planned(text, "sm_90a");
+  s.plan = planned(text, "sm_90a", pins);
   for (const Pass& pass : passes()) {
     auto next = pass.run(std::move(s.program), {s.plan.spec, s.plan.target, s.plan.tiles, s.plan.schedule});
     EXPECT_TRUE(next);
@@ -165,7 +255,7 @@ Selected selected(const char* text) {
 }
 
 TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
-  Selected s = selected("fwd bf16 d=64 mask=\"causal\"");
+  Selected s = selected("fwd bf16 d=64 mask=\"causal\"", "family=sync");
   EXPECT_TRUE(select_template(s.program, s.plan));
 
   // An attribute that only host programs have, on a GPU program.
@@ -178,7 +268,7 @@ TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
 }
 
 TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
-  Selected s = selected("fwd bf16 d=64");
+  Selected s = selected("fwd bf16 d=64", "family=sync");
   const bool planted = !for_each(s.program.body, [](Statement& statement) -> Result<void> {
     if (statement.kind != Kind::Mma) return {};
     Attributes changed;
@@ -194,6 +284,29 @@ TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message,
             "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
+}
+
+TEST(SelectTemplate, HopperRefusesWhatItsLoopDoesNotDo) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"accumulator", "accumulator of mma: the hopper family does not do `changed`"},
+      {"shape", "shape of the program is changed, the template's is m64n64k16"},
+      {"a_in", "a_in of the program is changed, the template's is shared"},
+  };
+  for (const auto& [key, message] : rows) {
+    Selected s = selected("fwd bf16 d=64", "family=hopper,tile_kv=64");
+    const auto planted = for_each(s.program.body, [&](Statement& statement) -> Result<void> {
+      Attributes changed;
+      for (const Attribute& a : statement.attributes.all()) {
+        FLASHJIT_TRY(changed.set(a.key, a.key == key ? AttributeValue(std::string("changed")) : a.value, a.writer));
+      }
+      statement.attributes = changed;
+      return {};
+    });
+    ASSERT_TRUE(planted);
+    const auto refused = select_template(s.program, s.plan);
+    ASSERT_FALSE(refused) << key;
+    EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
+  }
 }
 
 TEST(Plan, DumpsAfterEveryPass) {

@@ -65,6 +65,7 @@ class FLASHJIT_API Kernel {
   virtual const Facts& facts() const = 0;
   // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's primary
   // context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph capture.
+  // A kernel must outlive the graphs that launch it.
   // Host: `stream` is ignored, and the result is there on return.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
 };

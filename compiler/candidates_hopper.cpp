@@ -1,0 +1,247 @@
+#include "compiler/candidates_hopper.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "compiler/candidates.h"
+#include "compiler/interval.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxStages = 8;
+constexpr int kMaxTileKv = 256;       // N of one WGMMA
+constexpr int kMaxOutputColumns = 256;
+// Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21).
+constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
+// Heads for which a column of ones beside V pays for the products it adds (d=128: 1.02; d=64: 0.95; H200, 2026-11-21).
+constexpr int kLeastMatrixSumDims = 96;
+
+// Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are known to
+// do with what three and two warpgroups leave.
+constexpr int kBaseRegisters = 28;
+
+std::string check_tile(const Schedule& s) {
+  if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
+    return fmt::format("tile_q: {} is not {}, 64 rows for each of {} warpgroups; set warpgroups to tile_q / 64", *s.tile_q,
+                       *s.warpgroups * kRowsPerWarpgroup, *s.warpgroups);
+  }
+  if (*s.tile_kv % 16 != 0)
+    return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv > kMaxTileKv)
+    return fmt::format("tile_kv: {} is above {}, the widest matrix instruction", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
+  return {};
+}
+
+std::string check_loop(const AttentionSpec& spec, const Schedule& s) {
+  if (*s.overlap == Overlap::QkPv && *s.stages < 2)
+    return "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none";
+  if (*s.exclusive != ExclusivePart::None && *s.warpgroups < 2)
+    return fmt::format("exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none", name(*s.exclusive));
+  if (*s.exclusive == ExclusivePart::Issue && *s.overlap != Overlap::QkPv)
+    return "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none";
+  if (*s.reference == SoftmaxReference::First && spec.max_logit)
+    return "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile or previous";
+  if (*s.reference == SoftmaxReference::First && spec.numerics == Numerics::BatchInvariant)
+    return "reference: first does a tile again when the reference was too far off, which numerics=batch_invariant excludes; use "
+           "reference=tile";
+  return {};
+}
+
+std::string check_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes) {
+  if (*s.row_sum == RowSum::Matrix && spec.d_v != padded_dim_v(sizes)) {
+    return fmt::format("row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of 16; use "
+                       "row_sum=adds", spec.d_v);
+  }
+  if (*s.row_sum == RowSum::Matrix && spec.lse != Lse::None) {
+    return "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
+           "lse; use row_sum=adds";
+  }
+  if (output_columns(sizes) > kMaxOutputColumns) {
+    return fmt::format("row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
+                       output_columns(sizes), spec.d_v, kMaxOutputColumns);
+  }
+  return {};
+}
+
+bool ranges_use_head(const AttentionSpec& spec) {
+  if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
+  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  for (const Expr* expr : {&tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+    if (*expr && uses(*expr, Variable::H)) return true;
+  }
+  return false;
+}
+
+std::string check_heads(const AttentionSpec& spec, const Schedule& s) {
+  if (*s.heads == HeadTiles::Single) return {};
+  const int group = spec.heads_q / spec.heads_kv;
+  if (spec.layout == Layout::Packed)
+    return "heads: packed does not do layout=packed, whose Q would take a tensor map of rank 6; use heads=single";
+  if (*s.tile_q % group != 0) {
+    return fmt::format("heads: packed needs tile_q={} to be a multiple of {}, the query heads of a KV head; use heads=single",
+                       *s.tile_q, group);
+  }
+  if (ranges_use_head(spec))
+    return "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single";
+  return {};
+}
+
+std::string check_cluster(const AttentionSpec& spec, const Schedule& s) {
+  if (*s.cluster == 1) return {};
+  if (spec.layout == Layout::Packed)
+    return "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give; use cluster=1";
+  if (*s.heads == HeadTiles::Packed) return "cluster: 2 is not done with heads=packed; use cluster=1 or heads=single";
+  return {};
+}
+
+std::string check_resources(const AttentionSpec& spec, const Target& target, const KernelConfig& sizes) {
+  const int smem = hopper_layout(sizes).bytes;
+  if (smem > target.smem_per_block) {
+    return fmt::format(
+        "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles, fewer stages or q_stages", smem,
+        target.name, target.smem_per_block);
+  }
+  const int needed = hopper_registers(spec, sizes), budget = consumer_registers(sizes);
+  if (needed > budget) {
+    return fmt::format("tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}", needed,
+                       sizes.warpgroups, budget, sizes.overlap ? " or overlap=none" : "");
+  }
+  return {};
+}
+
+bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  return check_tile(s).empty() && check_resources(spec, target, sizes_of(spec, s)).empty();
+}
+
+// ---- enumeration: each step sets some fields of `s` and hands it to the next ----
+
+struct Enumeration {
+  const AttentionSpec& spec;
+  const Target& target;
+  const Schedule& pins;
+  std::vector<Schedule>& out;
+
+  int group() const { return spec.heads_q / spec.heads_kv; }
+  bool dense() const { return spec.layout != Layout::Packed; }
+
+  // What does not depend on anything else.
+  void run() {
+    Schedule s = pins;
+    s.family = Family::Hopper;
+    s.order = pins.order.value_or(TileOrder::Natural);
+    s.grid = pins.grid.value_or(GridKind::Persistent);
+    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit;
+    s.reference = pins.reference.value_or(first ? SoftmaxReference::First : SoftmaxReference::Tile);
+    tiles(s);
+  }
+
+  void tiles(Schedule s) {
+    for (int warpgroups = 1; warpgroups <= 3; ++warpgroups) {
+      s.warpgroups = pins.warpgroups.value_or(pins.tile_q ? std::clamp(*pins.tile_q / kRowsPerWarpgroup, 1, 3) : warpgroups);
+      s.tile_q = pins.tile_q.value_or(*s.warpgroups * kRowsPerWarpgroup);
+      heads(s);
+      if (pins.warpgroups || pins.tile_q) return;
+    }
+  }
+
+  // Heads share a tile where one head's queries do not fill it; no tile is a warpgroup taller than its rows.
+  void heads(Schedule s) {
+    for (const HeadTiles heads : {HeadTiles::Single, HeadTiles::Packed}) {
+      if (pins.heads && *pins.heads != heads) continue;
+      const bool packed = heads == HeadTiles::Packed;
+      const bool pays = group() > 1 && dense() && spec.q_len.max < *s.tile_q && *s.tile_q % group() == 0;
+      if (packed && !pays && !pins.heads) continue;
+      const std::int64_t rows = spec.q_len.max * (packed ? group() : 1);
+      if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
+      s.heads = heads;
+      clusters(s);
+    }
+  }
+
+  // Two blocks that share K and V lost at d=128 and 256, full and causal (0.73, 0.77; H200, 2026-11-21): they wait for each other.
+  void clusters(Schedule s) {
+    s.cluster = pins.cluster.value_or(1);
+    keys(s);
+  }
+
+  void keys(Schedule s) {
+    std::int64_t covered = 0;  // by the tile before: a longer one would hold nothing more
+    for (const int tile_kv : kTilesKv) {
+      if (covered >= spec.k_len.max && covered > 0 && !pins.tile_kv) return;
+      s.tile_kv = pins.tile_kv.value_or(tile_kv);
+      covered = tile_kv;
+      tails(s);
+      if (pins.tile_kv) return;
+    }
+  }
+
+  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth; H200, 2026-11-21).
+  void tails(Schedule s) {
+    s.exp_fma = pins.exp_fma.value_or(0);
+    const bool pays = spec.d_v >= kLeastMatrixSumDims && spec.d_v % 16 == 0 && spec.d_v + 8 <= kMaxOutputColumns &&
+                      spec.lse == Lse::None;
+    for (const RowSum sum : {RowSum::Matrix, RowSum::Adds}) {
+      if (pins.row_sum ? *pins.row_sum != sum : sum == RowSum::Matrix && !pays) continue;
+      s.row_sum = sum;
+      buffers(s);
+    }
+  }
+
+  // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q.
+  void buffers(Schedule s) {
+    int stages_beside_two = 0;
+    for (int q_stages = *s.grid == GridKind::Persistent ? 2 : 1; q_stages > 0; --q_stages) {
+      s.q_stages = pins.q_stages.value_or(q_stages);
+      s.overlap = Overlap::None;  // which takes fewest registers, so only memory decides
+      for (const int stages : {4, 3, 2, 1}) {
+        s.stages = pins.stages.value_or(stages);
+        if (pins.stages || fits(spec, target, s)) break;
+      }
+      if (*s.stages == stages_beside_two) return;
+      stages_beside_two = *s.stages;
+      overlaps(s);
+      if (pins.q_stages) return;
+    }
+  }
+
+  // Overlap wherever registers and stages allow.
+  void overlaps(Schedule s) {
+    s.overlap = Overlap::QkPv;
+    if (*s.stages < 2 || !fits(spec, target, s)) s.overlap = Overlap::None;
+    s.overlap = pins.overlap.value_or(*s.overlap);
+    // Turns pay or do no harm wherever they can be taken (d=64: 1.1, d=128: 1.02; H200, 2026-11-21).
+    const bool turns = *s.overlap == Overlap::QkPv && *s.warpgroups > 1;
+    s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
+    out.push_back(s);
+  }
+};
+
+}  // namespace
+
+int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
+  // A 64 x N fp32 accumulator is N / 2 registers per thread. P dies into the place of S unless the next S is under way already.
+  const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
+  return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + score_registers(spec);
+}
+
+std::string why_illegal_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  if (std::string why = check_tile(s); !why.empty()) return why;
+  if (std::string why = check_loop(spec, s); !why.empty()) return why;
+  if (std::string why = check_heads(spec, s); !why.empty()) return why;
+  if (std::string why = check_cluster(spec, s); !why.empty()) return why;
+  const KernelConfig sizes = sizes_of(spec, s);
+  if (std::string why = check_row_sum(spec, s, sizes); !why.empty()) return why;
+  return check_resources(spec, target, sizes);
+}
+
+void enumerate_hopper(const AttentionSpec& spec, const Target& target, const Schedule& pins, std::vector<Schedule>& out) {
+  Enumeration{spec, target, pins, out}.run();
+}
+
+}  // namespace flashjit

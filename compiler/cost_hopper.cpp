@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/candidates.h"
+#include "compiler/cost_parts.h"
+
+namespace flashjit {
+
+namespace {
+
+// Clocks of the target table's clock rate, fitted to whole kernels: H200, 2026-11-21, 16384 tokens in sequences of 1k, 4k and 16k,
+// d=64, 128 and 256, full and causal, 128 and 192 rows by 64 to 160 keys (tests/device/RESULTS.md). The fit is within 3 % of
+// most and 8 % of all of them. Factors are of the clocks that the matrix unit or the exp unit alone needs for a tile; they add up
+// because both are busy most of the time, and come out below one because the card clocks higher than the table says when they wait.
+struct HopperCalibration {
+  double mma = 0.706;
+  double mma_alone = 1.12;              // no tile takes less than this times its products
+  double exp[3] = {0.92, 0.83, 0.44};   // by reference: tile, previous, first
+  double tile_clocks = 553;             // barriers, fences, what is left over of every tile
+  double no_turns = 0.15;               // of the smaller of both: warpgroups fall into step and do the same at the same time
+  double not_hidden = 0.6;              // of the exponentials when one warpgroup, or a loop without overlap, waits for them
+  double fma_exp = 0.22;                // of the exponentials, for each eighth that goes to the FMA pipes
+  double matrix_sum = -0.08;            // of the exponentials: additions that are gone
+  double careful_clocks = 1000;         // of a tile that the mask cuts, beyond what its mask costs
+  double item_clocks = 1100;            // of a query tile of two warpgroups: first scores, output
+  double item_clocks_per_dim = 22;
+  double late_q_clocks_per_dim = 5;     // when its Q is copied no earlier
+  double block_clocks = 2500;           // when a block is started for it
+  double cluster = 1.35;                // of everything: the blocks of a cluster wait for each other
+  double l2_bytes_per_clock = 36;       // per SM
+  double slot_clocks = 1.0 / 128;       // of an instruction that scores or mask add, per score
+  double launch_us = 5;
+};
+constexpr HopperCalibration kCalibration;
+
+struct TileClocks {
+  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
+};
+
+TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Schedule& s, const KernelConfig& c,
+                       const Work& work) {
+  const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
+  const double kv_bytes = keys * (padded_dim_qk(c) + padded_dim_v(c)) * 2;
+  TileClocks t;
+  t.mma = 2 * scores * (padded_dim_qk(c) + output_columns(c)) / target.wgmma_flops_per_clock;
+  t.exp = scores / target.exp_per_clock;
+  t.issue = scores * added_slots(spec, work) * kCalibration.slot_clocks;
+  t.smem = (kv_bytes * *s.warpgroups + rows * padded_dim_qk(c) * 2) / target.smem_bytes_per_clock;
+  t.l2 = kv_bytes / *s.cluster / kCalibration.l2_bytes_per_clock;
+  return t;
+}
+
+double tile_time(const Schedule& s, const TileClocks& t) {
+  double exp = kCalibration.exp[static_cast<int>(*s.reference)] + *s.exp_fma * kCalibration.fma_exp;
+  if (*s.row_sum == RowSum::Matrix) exp += kCalibration.matrix_sum;
+  const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::None;
+  if (alone) exp += kCalibration.not_hidden;
+  double clocks = kCalibration.mma * t.mma + exp * t.exp + t.issue + kCalibration.tile_clocks;
+  if (!alone && *s.exclusive != ExclusivePart::Issue) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
+  return std::max({clocks, kCalibration.mma_alone * t.mma, t.l2, t.smem}) * (*s.cluster > 1 ? kCalibration.cluster : 1);
+}
+
+double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
+  double clocks = (kCalibration.item_clocks + kCalibration.item_clocks_per_dim * c.head_dim_v) * *s.warpgroups / 2;
+  // The first tile of an item is visited carefully whether the mask cuts it or not.
+  clocks += std::max(0.0, work.mixed_tiles - 1) * kCalibration.careful_clocks;
+  if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;
+  if (*s.grid == GridKind::Tiles) clocks += kCalibration.block_clocks;
+  return clocks;
+}
+
+}  // namespace
+
+Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
+                          const Work& work) {
+  const KernelConfig c = sizes_of(spec, s);
+  const TileClocks t = tile_clocks(spec, target, s, c, work);
+  const double tile = tile_time(s, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
+  // The blocks of a cluster work on one item together.
+  const double items = static_cast<double>(shape.b) * (c.pack_heads ? spec.heads_kv : spec.heads_q) *
+                       std::ceil(static_cast<double>(shape.q_len) / queries_together(c));
+  const double slots = std::max(1, target.sm_count / *s.cluster);
+  const double mean = work.kv_tiles * tile + item, longest = work.kv_tiles_max * tile + item;
+
+  Prediction p;
+  p.waves = items / slots;
+  p.compute = makespan(items, slots, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  const double sm_tiles = items * work.kv_tiles / std::min(items, slots) / clocks_per_us;
+  p.mma = t.mma * sm_tiles;
+  p.exp = t.exp * sm_tiles;
+  p.issue = t.issue * sm_tiles;
+  p.smem = t.smem * sm_tiles;
+  p.l2 = t.l2 * sm_tiles;
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  p.latency = kCalibration.launch_us;
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+}  // namespace flashjit

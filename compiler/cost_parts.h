@@ -1,0 +1,22 @@
+// What the cost models of the families share.
+#pragma once
+
+#include "compiler/cost_model.h"
+
+namespace flashjit {
+
+constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+
+// Instruction slots that score function and mask add to a score, the mask only in the tiles that it cuts.
+double added_slots(const AttentionSpec& spec, const Work& work);
+
+// Q, K and V read once, O written once.
+double unique_bytes(const AttentionSpec& spec, const Shape& shape);
+
+// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
+double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
+
+Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
+                          const Work& work);
+
+}  // namespace flashjit

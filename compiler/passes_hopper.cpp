@@ -1,0 +1,181 @@
+#include "compiler/passes_hopper.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/candidates.h"
+
+namespace flashjit {
+
+namespace {
+
+using Body = std::vector<Statement>;
+
+Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int offset, int stages, int bytes) {
+  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
+  b.layout = fmt::format("swizzle{}", layout.width());
+  b.offset = offset;
+  b.bytes = bytes;
+  b.stages = stages;
+  return b;
+}
+
+Statement make(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {}) {
+  Statement s;
+  s.kind = kind;
+  s.writes = std::move(writes);
+  s.reads = std::move(reads);
+  return s;
+}
+
+void append(Body& to, Body from) {
+  for (Statement& s : from) to.push_back(std::move(s));
+}
+
+// The parts of the textbook loop.
+struct Parts {
+  Statement scores, output;  // the products
+  Body softmax;              // score function, mask, softmax
+  Statement rescale, convert;
+};
+
+Parts parts_of(const Program& p, const Body& loop) {
+  Parts parts;
+  for (const Statement& s : loop) {
+    if (s.kind == Kind::Mma) (s.writes[0] == p.buffer("S") ? parts.scores : parts.output) = s;
+    if (s.kind == Kind::Score || s.kind == Kind::Mask || s.kind == Kind::Softmax) parts.softmax.push_back(s);
+    if (s.kind == Kind::Rescale) parts.rescale = s;
+    if (s.kind == Kind::Convert) parts.convert = s;
+  }
+  // Softmax moves the reference, and O follows when its own product is done: that is later than the scores' here.
+  parts.rescale.writes = {p.buffer("O")};
+  parts.rescale.reads = {p.buffer("O"), p.buffer("rows")};
+  return parts;
+}
+
+struct Splitter {
+  static constexpr std::string_view kPass = "pipeline_copies";
+  Program& p;
+  bool overlap, multicast;
+  Result<void> failed = {};
+
+  template <class Value>
+  Statement with(Statement s, std::string_view key, Value value) {
+    if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
+    return s;
+  }
+  Statement at(Statement s, std::int64_t tile) { return with(std::move(s), "tile", tile); }
+  Body at(Body body, std::int64_t tile) {
+    for (Statement& s : body) s = at(std::move(s), tile);
+    return body;
+  }
+  Statement await(std::string_view buffer, std::string_view state) {
+    return with(make(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
+  }
+  Statement release(std::string_view buffer) { return make(Kind::Release, {p.buffer(buffer)}); }
+  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
+
+  Body fetch(std::string_view tile, std::string_view global, std::string_view copy) {
+    return {await(tile, "empty"), with(make(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
+  }
+
+  // V follows one tile behind K: it is needed when the next scores are on their way.
+  Statement producer(const Attributes& loop_attributes) {
+    const std::string_view copy = multicast ? "tma_multicast" : "tma";
+    Statement role = make(Kind::Producer), loop = make(Kind::Loop);
+    loop.attributes = loop_attributes;
+    append(loop.body, at(fetch("Ks", "k", copy), 1));
+    append(loop.body, at(fetch("Vs", "v", copy), 0));
+    append(role.body, fetch("Qs", "q", "tma"));
+    append(role.body, at(fetch("Ks", "k", copy), 0));
+    role.body.push_back(std::move(loop));
+    return role;
+  }
+
+  // The scores of a tile, issued; to be waited for.
+  Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make(Kind::Commit)}; }
+  Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make(Kind::Commit)}; }
+
+  Body first_probabilities(const Parts& parts) {
+    Body body = scores(parts);
+    append(body, {wait(0), release("Ks")});
+    append(body, parts.softmax);
+    body.push_back(parts.convert);
+    return body;
+  }
+
+  // The next tile's scores are under way together with this tile's product; its softmax runs beside that.
+  Body overlapped(const Parts& parts) {
+    Body body = at(scores(parts), 1);
+    append(body, at(output(parts), 0));
+    append(body, {wait(1), at(release("Ks"), 1)});
+    append(body, at(parts.softmax, 1));
+    append(body, {wait(0), at(release("Vs"), 0), at(parts.rescale, 1), at(parts.convert, 1)});
+    return body;
+  }
+
+  Body one_by_one(const Parts& parts) {
+    Body body = scores(parts);
+    append(body, {wait(0), release("Ks")});
+    append(body, parts.softmax);
+    append(body, {parts.rescale, parts.convert});
+    append(body, output(parts));
+    append(body, {wait(0), release("Vs")});
+    return body;
+  }
+
+  Statement consumer(Body body) {
+    Statement role = make(Kind::Consumer);
+    for (Statement& s : body) {
+      if (s.kind == Kind::Load) continue;
+      if (s.kind != Kind::Loop) {
+        role.body.push_back(std::move(s));
+        continue;
+      }
+      const Parts parts = parts_of(p, s.body);
+      role.body.push_back(await("Qs", "full"));
+      if (overlap) append(role.body, at(first_probabilities(parts), 0));
+      s.body = overlap ? overlapped(parts) : one_by_one(parts);
+      role.body.push_back(std::move(s));
+      role.body.push_back(release("Qs"));
+    }
+    return role;
+  }
+};
+
+}  // namespace
+
+void add_hopper_tiles(Program& p, const PassContext& context) {
+  const AttentionSpec& spec = context.spec;
+  const KernelConfig sizes = sizes_of(spec, context.schedule);
+  const HopperLayout l = hopper_layout(sizes);
+  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, sizes.q_stages, l.k_offset / sizes.q_stages));
+  p.buffers.push_back(
+      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, sizes.stages, (l.v_offset - l.k_offset) / sizes.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, sizes.stages, l.v_stage_bytes));
+}
+
+Result<Program> split_roles(Program p, const PassContext& context) {
+  const Schedule& s = context.schedule;
+  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1};
+  FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
+  FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
+  FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));
+  const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
+  if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no KV loop");
+  Statement producer = splitter.producer(loop->attributes);
+  Statement consumer = splitter.consumer(std::move(p.body));
+  p.body.clear();
+  p.body.push_back(std::move(producer));
+  p.body.push_back(std::move(consumer));
+  if (!splitter.failed) return splitter.failed.error();
+  // Nothing aliases, and 16-byte stores need no staging: O goes from registers to memory.
+  for (Statement& statement : p.body.back().body) {
+    if (statement.kind == Kind::Store && statement.writes[0] == p.buffer("o"))
+      FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{context.spec.align_bytes}, Splitter::kPass));
+  }
+  return p;
+}
+
+}  // namespace flashjit

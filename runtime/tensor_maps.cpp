@@ -1,0 +1,165 @@
+#include "runtime/tensor_maps.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+namespace flashjit {
+namespace {
+
+constexpr std::uint64_t kElementBytes = 2;
+constexpr std::uint64_t kAlignment = 16;                          // of addresses and strides
+constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
+
+// How a packed sequence ends: see hopper_producer.cuh. Steps in the last two dimensions only move the address.
+constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
+constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;      // times kSequenceEnd it is 0 modulo 2^64
+
+// CUtensorMap* enumerations of the driver.
+constexpr int kFloat16 = 6, kBfloat16 = 9;
+constexpr int kNoInterleave = 0, kNoFill = 0, kPromote256Bytes = 3;
+constexpr int swizzle_mode(int bytes) { return bytes == 128 ? 3 : bytes == 64 ? 2 : 1; }
+
+struct Dimension {
+  const char* name;
+  std::uint64_t size, stride;  // stride in bytes
+  std::uint32_t box;
+};
+
+// One of Q, K and V, as the kernel reads it.
+struct Source {
+  std::string_view name;
+  const void* data;
+  Strides stride;
+  std::uint64_t tokens, heads;
+  std::uint32_t rows;  // one copy takes
+  int columns;         // real ones: what pads them to the panels is out of bounds, and read as zeros
+  PanelLayout panels;
+};
+
+std::uint64_t bytes(Int64 elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; }
+
+Result<void> check(const Source& source, const Dimension& dimension) {
+  if (dimension.stride % kAlignment != 0) {
+    return invalid(fmt::format("{}.strides: {} bytes per {}, TMA steps in multiples of {}; pass a contiguous copy, or add bytes=8 to "
+                               "the spec",
+                               source.name, dimension.stride, dimension.name, kAlignment));
+  }
+  if (dimension.stride < kStrideLimit) return {};
+  return invalid(fmt::format("{}.strides: {} bytes per {}, TMA steps less than {} (2^40); pass a contiguous copy, or pin "
+                             "family=sync in the schedule",
+                             source.name, dimension.stride, dimension.name, kStrideLimit));
+}
+
+Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimension> outer) {
+  TensorMapLayout map;
+  map.address = source.data;
+  map.swizzle = source.panels.width();
+  map.rank = 1;
+  map.size[0] = static_cast<std::uint64_t>(source.columns);
+  map.box[0] = static_cast<std::uint32_t>(source.panels.width()) / kElementBytes;
+  if (const auto address = reinterpret_cast<std::uintptr_t>(source.data); address % kAlignment != 0) {
+    return invalid(fmt::format("{}.data: address {:#x}, TMA reads from multiples of {} bytes; align the tensor, or add bytes=8 to the "
+                               "spec",
+                               source.name, address, kAlignment));
+  }
+  for (Dimension dimension : outer) {
+    if (dimension.size == 1) dimension.stride = kAlignment;  // never taken: any legal one will do
+    FLASHJIT_TRY(check(source, dimension));
+    map.size[map.rank] = dimension.size;
+    map.box[map.rank] = dimension.box;
+    map.stride[map.rank - 1] = dimension.stride;
+    ++map.rank;
+  }
+  return map;
+}
+
+Result<TensorMapLayout> packed_layout(const Source& source) {
+  const std::uint64_t token = bytes(source.stride.token);
+  if (token >= kEndStride) {
+    return invalid(fmt::format("{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
+                               "pin family=sync in the schedule",
+                               source.name, token, kEndStride));
+  }
+  return layout(source, {{"token", kSequenceEnd, token, source.rows},
+                         {"head", source.heads, bytes(source.stride.head), 1},
+                         {"token", kMostPackedTokens, token, 1},
+                         {"token", kMostPackedTokens, kEndStride - token, 1}});
+}
+
+Result<TensorMapLayout> dense_layout(const Source& source, std::uint64_t batch) {
+  return layout(source, {{"token", source.tokens, bytes(source.stride.token), source.rows},
+                         {"head", source.heads, bytes(source.stride.head), 1},
+                         {"sequence", batch, bytes(source.stride.batch), 1}});
+}
+
+// Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other.
+Result<TensorMapLayout> grouped_layout(const Source& source, std::uint64_t batch, std::uint32_t group) {
+  const std::uint64_t head = bytes(source.stride.head);
+  return layout(source, {{"head", group, head, group},
+                         {"token", source.tokens, bytes(source.stride.token), source.rows / group},
+                         {"KV head", source.heads / group, group * head, 1},
+                         {"sequence", batch, bytes(source.stride.batch), 1}});
+}
+
+Result<TensorMapLayout> layout_of(const KernelConfig& config, const KernelParams& params, Source source) {
+  auto batch = static_cast<std::uint64_t>(params.batch);
+  if (source.tokens == 0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's address will do
+    source.data = params.q;
+    source.stride = {};
+    source.tokens = source.heads = batch = 1;
+  }
+  return config.packed ? packed_layout(source) : dense_layout(source, batch);
+}
+
+bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
+  std::uint64_t last = layout.size[0] * kElementBytes;
+  for (int i = 1; i < layout.rank && last < limit; ++i) {
+    const std::uint64_t steps = layout.size[i] - 1, stride = layout.stride[i - 1];
+    if (stride != 0 && steps >= limit / stride) return false;
+    last += steps * stride;
+  }
+  return last < limit;
+}
+
+}  // namespace
+
+Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelParams& params) {
+  const HopperLayout shared = hopper_layout(c);
+  const auto count = [](int value) { return static_cast<std::uint64_t>(value); };
+  const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv / c.cluster);
+  const Source q = {"q", params.q, params.q_stride, count(params.q_len), count(c.heads_q), static_cast<std::uint32_t>(c.tile_q),
+                    c.head_dim_qk, shared.q};
+  const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk, shared.k};
+  const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v, shared.v};
+  if (c.pack_heads && c.packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
+  TensorMapLayouts layouts;
+  FLASHJIT_ASSIGN(q_map, c.pack_heads ? grouped_layout(q, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
+                                      : layout_of(c, params, q));
+  FLASHJIT_ASSIGN(k_map, layout_of(c, params, k));
+  FLASHJIT_ASSIGN(v_map, layout_of(c, params, v));
+  return TensorMapLayouts{q_map, k_map, v_map};
+}
+
+Result<void> encode(const Driver& driver, Element element, const TensorMapLayout& layout, TensorMap& map) {
+  constexpr std::uint32_t kEveryElement[5] = {1, 1, 1, 1, 1};
+  FLASHJIT_TRY(driver.check(
+      driver.api.tensor_map_encode(&map, element == Element::f16 ? kFloat16 : kBfloat16, static_cast<std::uint32_t>(layout.rank),
+                                   const_cast<void*>(layout.address), layout.size, layout.stride, layout.box, kEveryElement,
+                                   kNoInterleave, swizzle_mode(layout.swizzle), kPromote256Bytes, kNoFill),
+      "cuTensorMapEncodeTiled"));
+  // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must not
+  // be set. GPUs before Blackwell do not look at it.
+  constexpr int kLastWrongDriver = 13010;
+  constexpr std::uint64_t kSmall = 128 * 1024;
+  if (driver.version() <= kLastWrongDriver && is_smaller(layout, kSmall)) map.words[1] &= ~(1ull << 21);
+  return {};
+}
+
+Result<void> encode(const Driver& driver, Element element, const TensorMapLayouts& layouts, TensorMaps& maps) {
+  FLASHJIT_TRY(encode(driver, element, layouts.q, maps.q));
+  FLASHJIT_TRY(encode(driver, element, layouts.k, maps.k));
+  return encode(driver, element, layouts.v, maps.v);
+}
+
+}  // namespace flashjit

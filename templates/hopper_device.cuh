@@ -1,0 +1,145 @@
+// Instructions of sm_90a, one function each: barriers in shared memory, bulk tensor copies, warpgroup matrix products.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+// ---- mbarrier: a phase completes when `count` arrivals and all announced bytes have come ----
+
+__device__ inline void init_barrier(u32 barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine and to the other blocks of a cluster.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives at the same barrier of block `block` of the cluster.
+__device__ inline void arrive_at_block(u32 barrier, u32 block) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(block) : "memory");
+}
+
+__device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of this parity is complete. The hint lets the hardware park the warp instead of spinning.
+__device__ inline void wait_barrier(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n @!done bra again;\n}" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// ---- named barriers: `threads` of the block, some of which may only arrive ----
+
+__device__ inline void sync_named(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void arrive_named(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- clusters ----
+
+__device__ inline u32 block_in_cluster() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ inline void store_shared_at_block(u32 address, u32 block, int value) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n st.shared::cluster.b32 [remote], %2;\n}" ::"r"(address),
+      "r"(block), "r"(value) : "memory");
+}
+
+// ---- registers: given back by the warps that copy, taken by those that compute ----
+
+template <int registers>
+__device__ inline void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// ---- bulk tensor copies ----
+
+// What the L2 cache should do with the lines (encodings of createpolicy).
+constexpr u64 kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
+
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first.
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2, int x3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2),
+      "r"(x3), "r"(x4)
+      : "memory");
+}
+// The same box to the same place in every block of the cluster named in `blocks`; each counts it at its own barrier.
+__device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 barrier, u64 policy, u16 blocks, int x0, int x1, int x2,
+                                          int x3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%5, %6, %7, %8}], [%2], %4, %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "h"(blocks), "r"(x0), "r"(x1),
+      "r"(x2), "r"(x3)
+      : "memory");
+}
+
+// Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- warpgroup matrix products ----
+
+// Before the first product of a batch, and whenever other instructions have touched its registers.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the newest `pending` batches are done.
+template <int pending>
+__device__ inline void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+// Keeps the compiler from moving accesses of these registers across this point: it does not know that a product which
+// was issued earlier writes them later.
+template <int n>
+__device__ inline void pin_registers(float (&r)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+// Where an operand lies in shared memory: panels of `width` bytes a row, swizzled in groups of eight rows. `next_panel` is the
+// step, in bytes, to the panel of the next columns; operands that are not read transposed ignore it. Only the low word depends on the
+// address, and steps are added to it.
+template <int width, int next_panel = 16>
+struct MatrixDescriptor {
+  u32 low;
+  // In a cluster, addresses have the block's number in bits that mean something else here.
+  __device__ explicit MatrixDescriptor(u32 address) : low((address & 0x3FFFF) >> 4 | next_panel >> 4 << 16) {}
+  __device__ u64 at(int bytes) const {
+    constexpr u32 kSwizzle = width == 128 ? 1 : width == 64 ? 2 : 3, kEightRows = 8 * width;
+    return static_cast<u64>(kEightRows >> 4 | kSwizzle << 30) << 32 | (low + (bytes >> 4));
+  }
+};
+
+}  // namespace flashjit

@@ -1,0 +1,298 @@
+// Forward attention for sm_90a: TMA copies by a producer warp, warpgroup matrix products, online softmax.
+//
+// A block is one producer warpgroup and up to three consumer warpgroups of 64 query rows each. KV tiles are visited from the last
+// to the first: with a causal mask the tiles that need mask code come first, and the rest of the loop is free of it.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/hopper_output.cuh"
+#include "templates/hopper_producer.cuh"
+#include "templates/hopper_softmax.cuh"
+
+namespace flashjit {
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kTurnBarrier = 1;                             // one per consumer warpgroup: it is its turn
+constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;    // one per consumer warpgroup
+constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
+constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
+constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
+
+// One vote of a warpgroup: true for all its threads if it is for any.
+__device__ inline bool any_of_warpgroup(bool vote) {
+  u32 result;
+  asm volatile(
+      "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
+      : "=r"(result) : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup) : "memory");
+  return result != 0;
+}
+
+constexpr bool kMainIsCareful = config.reference == Reference::tile;
+
+struct Consumer {
+  const KernelParams& params;
+  const SharedMemory& shared;
+  Ring<kQStages> q_ring = {};
+  Ring<kStages> ring = {};  // of the next K; V is one tile behind
+  u32 slot = 0;  // of the work state
+  bool quick = false;    // this item had main steps
+  bool fresh = false;    // O holds nothing of this item yet
+
+  Output o;
+  Scores s;
+  u32 p[kTileKv / 16][4];
+  RowStates rows;
+
+  // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others' products
+
+  __device__ void begin_turn() { sync_named(kTurnBarrier + warpgroup_id(), 2 * kThreadsPerWarpgroup); }
+  __device__ void end_turn() {
+    arrive_named(kTurnBarrier + (warpgroup_id() + 1) % kWarpgroups, 2 * kThreadsPerWarpgroup);
+  }
+
+  // The warp is done with a stage; with multicast, every block that copies into it must know.
+  __device__ void release(u32 barrier) {
+    if constexpr (kCluster > 1) {
+      if (lane_id() < kCluster) arrive_at_block(barrier, lane_id());
+    } else {
+      if (lane_id() == 0) arrive(barrier);
+    }
+  }
+
+  // S = Q K^T, issued.
+  __device__ void issue_scores() {
+    constexpr PanelLayout kQ = kLayout.q, kK = kLayout.k;
+    constexpr int kPanelSteps = kQ.width() / 32;
+    const MatrixDescriptor<kQ.width()> q(recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kQ.width()));
+    const MatrixDescriptor<kK.width()> k(recompute(shared.k(ring.stage())));
+#pragma unroll
+    for (int step = 0; step < kQ.columns / 16; ++step) {
+      const int panel = step / kPanelSteps, within = step % kPanelSteps * 32;
+      multiply_scores(s, q.at(panel * kQ.panel_bytes() + within), k.at(panel * kK.panel_bytes() + within), step > 0);
+    }
+  }
+
+  // O += P V, issued.
+  __device__ void issue_output() {
+    constexpr PanelLayout kV = kLayout.v;
+    const MatrixDescriptor<kV.width(), kV.panel_bytes()> v(recompute(shared.v(ring.previous().stage())));
+#pragma unroll
+    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kV.width()), step > 0 || !fresh);
+    fresh = false;
+  }
+
+  __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
+  __device__ void release_values() { release(shared.v_empty(ring.previous().stage())); }
+
+  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of these.
+  __device__ void release_queries() {
+    __syncwarp();
+    if (lane_id() == 0) arrive(shared.q_empty(q_ring.stage()));
+    q_ring.advance();
+  }
+
+  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
+  __device__ void step(const WorkState& work, int tile) {
+    wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (kIssueInTurn) begin_turn();
+    if constexpr (!config.overlap) finish_output();
+    begin_products();
+    issue_scores();
+    commit_products();
+    if constexpr (config.overlap) {
+      wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+      pin_registers(o);
+      begin_products();
+      issue_output();
+      commit_products();
+    }
+    if constexpr (kIssueInTurn) end_turn();
+    float factor[2];
+    // Of the tiles before; until the scores are there, there is time for it.
+    if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
+    wait_products<config.overlap ? 1 : 0>();
+    pin_registers(s);
+    release_keys();
+    if (tile == work.first_tile) release_queries();
+    if constexpr (kMainIsCareful || !kScaleFolded) apply_score_and_mask<kMainIsCareful>(s, params, work, tile);
+    if constexpr (kSoftmaxInTurn) begin_turn();
+    if constexpr (kMainIsCareful) {
+      careful_softmax(s, rows, factor);
+    } else {
+      quick_softmax(s, rows);
+    }
+    if constexpr (kSoftmaxInTurn) end_turn();
+    if constexpr (config.overlap) {
+      pin_registers(s);
+      wait_products<0>();
+      pin_registers(o);
+      release_values();
+    }
+    ring.advance();
+    if constexpr (config.reference != Reference::first) rescale(o, factor);
+    convert(p, s);
+  }
+
+  // O += P V, done at once: where registers do not suffice for S beside P.
+  __device__ void finish_output() {
+    pin_registers(o);
+    begin_products();
+    issue_output();
+    commit_products();
+    wait_products<0>();
+    pin_registers(o);
+    release_values();
+  }
+
+  // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
+  // which the O of `finished` is written. Either product may be missing: at the beginning, at the end, around items that see no
+  // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
+  // products one at a time.
+  __device__ void careful_step(const WorkState& work, int tile, bool changes) {
+    const WorkState& before = shared.work(slot == 0 ? kWorkSlots - 1 : slot - 1);
+    const bool scores = has_tiles(work);
+    const bool output = !changes || has_tiles(before);
+    if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (kIssueInTurn) begin_turn();
+    pin_registers(o);
+    begin_products();
+    issue_output();
+    commit_products();
+    if constexpr (!config.overlap) wait_products<0>();
+    if (scores) wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    begin_products();
+    issue_scores();
+    commit_products();
+    if constexpr (kIssueInTurn) end_turn();
+    wait_products<1>();
+    pin_registers(o);
+    if (output) release_values();
+    if (changes && before.kind != Work::flush) finish_item(before);
+    if (changes) {
+      rows.clear();
+      quick = false;
+      fresh = true;
+    }
+    wait_products<0>();
+    pin_registers(s);
+    if (!scores) return;
+    release_keys();
+    ring.advance();
+    if (visible_tile(params, work, tile - 1) < work.first_tile) release_queries();
+    apply_score_and_mask<true>(s, params, work, tile);
+    float factor[2];
+    if constexpr (kSoftmaxInTurn) begin_turn();
+    careful_softmax(s, rows, factor);
+    if constexpr (kSoftmaxInTurn) end_turn();
+    rescale(o, factor);
+    convert(p, s);
+  }
+
+  // ---- items ----
+
+  // O is complete: check it, and write what the spec asks for.
+  __device__ void finish_item(const WorkState& work) {
+    if (!has_tiles(work)) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+      pin_registers(o);  // keeps this a branch
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] = config.sum_in_matrix ? o[config.head_dim_v / 2 + 2 * h] : quad_sum(rows.sum[h]);
+    }
+    normalise(params, work, rows, o);
+    if constexpr (!kMainIsCareful) {
+      if (any_of_warpgroup(quick && reference_failed(rows, o))) {
+        note_failure(work.rank);
+        return;
+      }
+    }
+    if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
+    store_output(params, work, o);
+  }
+
+  // The warpgroup's place in the list of items to be done again. Once it has one there, it is careful for good.
+  __device__ int redo_place() const {
+    return static_cast<int>((kCluster > 1 ? block_in_cluster() * kWarpgroups : 0) + warpgroup_id());
+  }
+  __device__ void note_failure(int rank) {
+    if (threadIdx.x % kThreadsPerWarpgroup == 0) {
+      if constexpr (kCluster > 1) {
+        for (int block = 0; block < kCluster; ++block) {
+          store_shared_at_block(shared_address(&shared.redo(redo_place())), block, rank);
+        }
+      } else {
+        shared.redo(redo_place()) = rank;
+      }
+    }
+    any_of_warpgroup(true);  // a barrier: all of the warpgroup know
+  }
+
+  // May `tile`, not the first one of the item, take the main step? With references of earlier tiles, every row must have one.
+  __device__ bool takes_main_step(const WorkState& work, int tile) {
+    if (tile < work.first_tile || is_mixed(work, tile)) return false;
+    if constexpr (kMainIsCareful) return true;
+    if (work.kind == Work::careful_item || shared.redo(redo_place()) >= 0) return false;
+    return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+  }
+
+  __device__ void run() {
+    if constexpr (kTakesTurns) {
+      if (warpgroup_id() == kWarpgroups - 1) end_turn();
+    }
+    bool changes = true;
+    int tile = 0;
+    while (true) {
+      const WorkState& work = shared.work(slot);
+      if (changes) {
+        wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+        tile = work.last_tile;
+      }
+      careful_step(work, tile, changes);
+      if (work.kind == Work::end) break;
+      if (has_tiles(work)) {
+        tile = visible_tile(params, work, tile - 1);
+        if (takes_main_step(work, tile)) {
+          quick = true;
+          const int end = max(work.first_tile, (work.full_begin + kTileKv - 1) / kTileKv);
+#pragma unroll 1
+          for (; tile >= end; --tile) step(work, tile);
+          tile = visible_tile(params, work, tile);
+        }
+        changes = tile < work.first_tile;
+      } else {
+        __syncwarp();
+        if (work.kind == Work::flush) release(shared.flushed());
+        release_queries();
+        changes = true;
+      }
+      if (changes) slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
+    }
+    // The first warpgroup was given one turn more than it took.
+    if constexpr (kTakesTurns) {
+      if (warpgroup_id() == 0) begin_turn();
+    }
+  }
+};
+
+__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps) {
+  extern __shared__ __align__(1024) char memory[];
+  const SharedMemory shared = {shared_address(memory), memory};
+  set_up(shared);
+  if (threadIdx.x < kThreadsPerWarpgroup) {
+    shrink_registers<producer_registers(config)>();
+    if (threadIdx.x == 0) Producer{params, maps, shared}.run();
+  } else {
+    grow_registers<consumer_registers(config)>();
+    Consumer{params, shared}.run();
+  }
+  // A block of a cluster must stay until the last copy and arrival of the others.
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    sync_cluster();
+  }
+}
+
+}  // namespace flashjit

@@ -1,0 +1,209 @@
+// Scores to probabilities on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of its
+// warp's 16) and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c. The four lanes
+// of a quad share the rows.
+#pragma once
+
+#include "templates/hopper_work.cuh"
+#include "templates/softmax.cuh"
+
+namespace flashjit {
+
+constexpr int kScores = kTileKv / 2;  // registers of S
+constexpr int kOutputs = output_columns(config) / 2;
+using Scores = float[kScores];
+using Output = float[kOutputs];
+
+// exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
+constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
+constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
+// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an exponent.
+constexpr float kLargeScore = 0x1p20f / kLog2Scale;
+// Exponents, and row sums, beyond these mean that the reference of the row was too low for its scores: V may still be as large
+// as 2^60 before O overflows, which is checked as well.
+constexpr float kLargestRise = 64, kLargestSum = 0x1p64f;
+
+__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+// Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
+__device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
+
+// The row of the tile that this thread's row h is.
+__device__ inline int tile_row(u32 thread, int h) {
+  return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;
+}
+
+// A row of the tile as a query of a head: with packed heads neighbouring rows are the heads of one query.
+struct Row {
+  int q, h;
+};
+__device__ inline Row row_of(const WorkState& work, int row) { return {work.q_lo + row / kGroup, work.seq.h + row % kGroup}; }
+
+struct RowStates {
+  float reference[2];  // in units of the scores, before they are scaled to powers of two
+  float sum[2];        // this thread's part
+  float top[2];        // the true maximum, where it is an output
+  float seen[2];       // with the reference of earlier tiles: this thread's maximum of the last one
+
+  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}}; }
+};
+
+// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the score
+// function may load from a tensor that ends there.
+template <bool may_mask>
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int tile) {
+  const u32 thread = recompute(threadIdx.x);
+  const int k_lo = tile * kTileKv + static_cast<int>(thread % 4) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row row = row_of(work, tile_row(thread, h));
+    const int q = min(row.q, work.seq.q_len - 1);
+    Sequence seq = work.seq;
+    seq.h = row.h;
+    if constexpr (!kScaleFolded) {
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[4 * j + 2 * h + c];
+          x *= config.scale;
+          if constexpr (config.has_score) {
+            const int k = k_lo + 8 * j + c;
+            x = score(params, seq, x, q, may_mask ? min(k, seq.k_len - 1) : k);
+          }
+        }
+    }
+    if constexpr (may_mask) {
+      if (!is_mixed(work, tile)) continue;
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int k = k_lo + 8 * j + c;
+          if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[4 * j + 2 * h + c] = -kInfinity;
+        }
+    }
+  }
+}
+
+__device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    // Two chains of dependent instructions per row.
+    float a = s[2 * h], b = s[2 * h + 1];
+#pragma unroll
+    for (int j = 1; j < kScores / 4; ++j) {
+      a = fmaxf(a, s[4 * j + 2 * h]);
+      b = fmaxf(b, s[4 * j + 2 * h + 1]);
+    }
+    maximum[h] = fmaxf(a, b);
+  }
+}
+
+// References rise to the maximum. `factor` is what sums and O must be multiplied by.
+__device__ inline void raise_references(RowStates& rows, const float (&maximum)[2], float (&factor)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float reference = fmaxf(rows.reference[h], maximum[h]);
+    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
+    factor[h] = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
+    rows.reference[h] = reference;
+    rows.sum[h] *= factor[h];
+  }
+}
+
+__device__ inline void rescale(Output& o, const float (&factor)[2]) {
+  // Most tiles leave all references of a warp alone.
+  if (!__any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+// 2^(s * kLog2Scale - offset) on the FMA pipes: an integer n, and a cubic on the fraction f, right to 1e-4 of the value, which is less
+// than P is rounded by. Exponents beyond -126..128 are kept to that, which gives 0 and infinity; NaN stays NaN.
+__device__ inline float exp2_polynomial(float s, float offset) {
+  constexpr float kMagic = 0x1.8p23f + 127;  // adding it leaves n + 127 in the low bits
+  const float share = __saturatef(s * (kLog2Scale / 256) + (126 - offset) / 256);
+  const float shifted = fmaf(share, 256.0f, kMagic - 126), n = shifted - kMagic;
+  const float f = (s * kLog2Scale - offset) - n;
+  const float p = fmaf(fmaf(fmaf(f, 0.0771298f, 0.2275747f), f, 0.6951466f), f, 1.0f);
+  return p * __uint_as_float(__float_as_uint(shifted) << 23);
+}
+
+// Scores become probabilities relative to the references, and are added to the sums.
+template <bool quick>
+__device__ inline void exponentiate(Scores& s, RowStates& rows, const float (&offset)[2]) {
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    const bool polynomial = quick && i / 2 % 8 < config.fma_exponentials;  // spread over the columns
+    s[i] = polynomial ? exp2_polynomial(s[i], offset[i / 2 % 2]) : exp2_approx(s[i] * kLog2Scale - offset[i / 2 % 2]);
+    if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+  }
+  rows.sum[0] += sum[0] + sum[1];
+  rows.sum[1] += sum[2] + sum[3];
+}
+
+__device__ inline float exponent_offset(float reference) { return reference == -kInfinity ? 0.0f : reference * kLog2Scale; }
+
+// The standard step: references rise to this tile's maxima before anything is exponentiated. Right for every input.
+__device__ inline void careful_softmax(Scores& s, RowStates& rows, float (&factor)[2]) {
+  float maximum[2];
+  row_maxima(s, maximum);
+  if constexpr (config.reference == Reference::previous) {
+    // Those of a quick step before this one are due.
+    maximum[0] = fmaxf(maximum[0], rows.seen[0]);
+    maximum[1] = fmaxf(maximum[1], rows.seen[1]);
+    rows.seen[0] = rows.seen[1] = -kInfinity;
+  }
+  maximum[0] = quad_max(maximum[0]);
+  maximum[1] = quad_max(maximum[1]);
+  if constexpr (config.max_logit) {
+    rows.top[0] = fmaxf(rows.top[0], maximum[0]);
+    rows.top[1] = fmaxf(rows.top[1], maximum[1]);
+  }
+  raise_references(rows, maximum, factor);
+  float offset[2] = {exponent_offset(rows.reference[0]), exponent_offset(rows.reference[1])};
+  const bool large = fabsf(offset[0]) > kLargeScore * kLog2Scale || fabsf(offset[1]) > kLargeScore * kLog2Scale;
+  if (__any_sync(0xffffffff, large)) {
+    // Of large scores the reference must be subtracted exactly, before they are scaled.
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const float reference = rows.reference[i / 2 % 2];
+      s[i] -= reference == -kInfinity ? 0.0f : reference;
+    }
+    offset[0] = offset[1] = 0;
+  }
+  exponentiate<false>(s, rows, offset);
+}
+
+// With the reference of earlier tiles: raises them to what the last quick step has seen.
+__device__ inline void raise_to_previous(RowStates& rows, float (&factor)[2]) {
+  const float maximum[2] = {quad_max(rows.seen[0]), quad_max(rows.seen[1])};
+  if constexpr (config.max_logit) {
+    rows.top[0] = fmaxf(rows.top[0], maximum[0]);
+    rows.top[1] = fmaxf(rows.top[1], maximum[1]);
+  }
+  // A rise that the factor cannot express has overflowed or is about to: reference_failed finds the sum.
+  const bool failed[2] = {(maximum[0] - rows.reference[0]) * kLog2Scale > kLargestRise,
+                          (maximum[1] - rows.reference[1]) * kLog2Scale > kLargestRise};
+  raise_references(rows, maximum, factor);
+  if (failed[0]) rows.sum[0] = kInfinity;
+  if (failed[1]) rows.sum[1] = kInfinity;
+}
+
+// The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
+// reference as long as no exponent leaves the range of the formats, which is checked once at the end (reference_failed).
+__device__ inline void quick_softmax(Scores& s, RowStates& rows) {
+  if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
+  const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
+  exponentiate<true>(s, rows, offset);
+}
+
+// P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.
+__device__ inline void convert(u32 (&p)[kTileKv / 16][4], const Scores& s) {
+#pragma unroll
+  for (int i = 0; i < kTileKv / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+}  // namespace flashjit

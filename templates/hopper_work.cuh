@@ -1,0 +1,158 @@
+// Who works on what: the order of the work items, what the producer tells the consumers about one, and the barriers between
+// them.
+#pragma once
+
+#include "templates/hopper_device.cuh"
+#include "templates/sequence.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+constexpr HopperLayout kLayout = hopper_layout(config);
+constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
+constexpr int kWorkSlots = work_slots(config);
+constexpr int kStages = config.stages, kQStages = config.q_stages, kCluster = config.cluster;
+constexpr int kWarpgroups = config.warpgroups;
+constexpr int kConsumerWarps = kWarpgroups * 4;
+constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query heads in a tile
+constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
+constexpr int kHeads = config.heads_q / kGroup;
+
+enum class Work { item, careful_item, flush, end };
+
+// One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
+struct WorkState {
+  Sequence seq;
+  Work kind;
+  int rank;                   // in the order of the items
+  int q_lo;                   // the block's first query
+  int range_lo, range_hi;     // queries that the tile range is for: those of all blocks of the cluster
+  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
+  int full_begin, full_end;   // keys in between are visible to every query: no mask code
+};
+static_assert(sizeof(WorkState) <= kWorkStateBytes);
+
+__device__ inline bool has_tiles(const WorkState& work) {
+  return (work.kind == Work::item || work.kind == Work::careful_item) && work.last_tile >= work.first_tile;
+}
+
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= work.first_tile && !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
+                                               tile * kTileKv + kTileKv - 1)) {
+      --tile;
+    }
+  }
+  return tile;
+}
+
+__device__ inline bool is_mixed(const WorkState& work, int tile) {
+  return tile * kTileKv < work.full_begin || (tile + 1) * kTileKv > work.full_end;
+}
+
+// The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with the
+// most keys come first (with a causal mask the last), or all tiles of a head one after the other.
+__device__ inline WorkItem item_at(const KernelParams& params, int rank) {
+  // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
+  const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
+  const u32 first_head = rank / (group * tiles) * group, at = rank % (group * tiles);
+  const u32 group_heads = min(group, kHeads * params.batch - first_head);
+  const int tile = config.longest_first ? tiles - 1 - at / group_heads : at % tiles;
+  const int head = first_head + (config.longest_first ? at % group_heads : at / tiles);
+  return {sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
+}
+
+// False when the tile lies behind the end of its sequence.
+__device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
+  const WorkItem item = item_at(params, rank);
+  work.seq = item.seq;
+  work.kind = Work::item;
+  work.rank = rank;
+  work.range_lo = item.tile * kQueries * kCluster;
+  if (work.range_lo >= item.seq.q_len) return false;
+  work.range_hi = min(work.range_lo + kQueries * kCluster, item.seq.q_len) - 1;
+  work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
+  const int begin = kv_begin(params, work.seq, work.range_lo, work.range_hi);
+  const int end = kv_end(params, work.seq, work.range_lo, work.range_hi);
+  work.full_begin = full_begin(params, work.seq, work.range_lo, work.range_hi);
+  work.full_end = full_end(params, work.seq, work.range_lo, work.range_hi);
+  work.first_tile = begin / kTileKv;
+  work.last_tile = begin < end ? (end - 1) / kTileKv : work.first_tile - 1;
+  work.last_tile = visible_tile(params, work, work.last_tile);
+  return true;
+}
+
+// ---- shared memory ----
+
+// A place in a ring of `stages`, and the parity of its barriers there.
+template <int stages>
+struct Ring {
+  u32 count = 0;
+  __device__ u32 stage() const { return count % stages; }
+  __device__ u32 parity() const { return count / stages % 2; }
+  __device__ void advance() { ++count; }
+  __device__ Ring previous() const { return {count - 1}; }
+};
+
+struct SharedMemory {
+  u32 base;  // address in shared memory
+  char* memory;
+
+  __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
+  __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
+  __device__ u32 v(u32 stage) const { return base + kLayout.v_offset + stage * kLayout.v_stage_bytes; }
+  __device__ WorkState& work(u32 slot) const {
+    return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + slot * kWorkStateBytes);
+  }
+  // Ranks of items that must be done again, one place per warpgroup of the cluster; -1: none.
+  __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
+
+  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, and one at the end.
+  __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
+  __device__ u32 q_full(u32 slot) const { return barrier(slot); }
+  __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
+  __device__ u32 k_full(u32 stage) const { return barrier(2 * kQStages + stage); }
+  __device__ u32 k_empty(u32 stage) const { return barrier(2 * kQStages + kStages + stage); }
+  __device__ u32 v_full(u32 stage) const { return barrier(2 * kQStages + 2 * kStages + stage); }
+  __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
+  __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
+};
+
+constexpr int kRedoPlaces = kCluster * kWarpgroups;
+
+__device__ inline void set_up(const SharedMemory& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kQStages; ++i) {
+      init_barrier(shared.q_full(i), 1);
+      init_barrier(shared.q_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.v_full(i), 1);
+      init_barrier(shared.k_empty(i), kConsumerWarps * kCluster);
+      init_barrier(shared.v_empty(i), kConsumerWarps * kCluster);
+    }
+    init_barrier(shared.flushed(), kConsumerWarps * kCluster);
+    for (int i = 0; i < kRedoPlaces; ++i) shared.redo(i) = -1;
+    shared.work(kWorkSlots - 1).kind = Work::flush;  // before the first item: nothing is to be written
+    publish_barriers();
+  }
+  if constexpr (config.sum_in_matrix) {
+    // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row sum.
+    const u32 one = pack<config.element>(1.0f, 1.0f);
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
+        store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
+      }
+    }
+    fence_async_proxy();
+  }
+  if constexpr (kCluster > 1) {
+    sync_cluster();
+  } else {
+    __syncthreads();
+  }
+}
+
+}  // namespace flashjit

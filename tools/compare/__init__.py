@@ -1,0 +1,1 @@
+"""The parts of tools/compare.py. rows, report and capi need only the standard library; the others need PyTorch."""

@@ -1,0 +1,173 @@
+"""Runs the selected rows: everybody on the same tensors, in turns."""
+import concurrent.futures
+import os
+import sys
+import time
+
+import torch
+
+from compare import report
+from compare.capi import Engine, FlashJitError
+from compare.clock import CpuClock, GpuClock, product_rate, race
+from compare.problem import Problem, Reference
+from compare.sides import launches_of
+
+LOST = "the GPU reports an error that ends this process; the rows after this one were not run"
+
+
+class Comparison:
+    def __init__(self, options, library):
+        if not options.cpu and not torch.cuda.is_available():
+            raise FlashJitError("PyTorch sees no GPU; --cpu compares on the processor")
+        self.options, self.library, self.engines = options, library, {}
+        self.device = "cpu" if options.cpu else "cuda"
+        self.results, self.failed, self.products, self.good = {}, [], [], True
+        seed = int(time.time())
+        torch.manual_seed(seed)
+        self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version(),
+                            torch=torch.__version__, seed=seed)
+        self.wanted = False
+        if not options.cpu:
+            torch.zeros(1, device="cuda")  # the primary context exists from here on, for both sides
+            gpu = torch.cuda.get_device_properties(0).name
+            self.machine.update(gpu=gpu, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
+            self.wanted = "H200" in gpu
+        self.clock = CpuClock() if options.cpu else GpuClock()
+
+    def engine_for(self, row):
+        if row.threads not in self.engines:
+            self.engines[row.threads] = Engine(self.library, self.options.cpu, row.threads)
+        if row.threads:
+            torch.set_num_threads(row.threads)
+        return self.engines[row.threads]
+
+    def prepare_ahead(self, pairs):
+        """Compiles in parallel; what is refused says so again when its turn comes."""
+        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for row, schedule in pairs:
+                pool.submit(self.engine_for(row).prepare, row.spec, schedule)
+
+    def measure_product(self):
+        self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget))
+        report.emit(dict(kind="product", tflops=self.products[-1]))
+
+    def fail(self, row, error):
+        self.failed.append(dict(kind="failed", row=row.name, error=str(error)))
+        report.emit(self.failed[-1])
+
+    def gpu_is_lost(self):
+        """After an illegal access nothing works any more in this process."""
+        try:
+            if not self.options.cpu:
+                torch.cuda.synchronize()
+            return False
+        except RuntimeError:
+            return True
+
+    def set_up(self, row):
+        """(result so far, launch by side, reference)."""
+        problem = Problem(row, self.device)
+        kernel = self.engine_for(row).prepare(row.spec, self.options.schedule)
+        launches = {"flashjit": problem.launch_of(kernel)}
+        reference = Reference(problem, seed=row.s + row.d)
+        result = dict(kind="row", **row.shown(), spec=row.spec, limit=reference.limit, schedule=kernel.facts["schedule"],
+                      family=kernel.facts["family"])
+        launches["flashjit"]()
+        if not self.options.cpu:
+            torch.cuda.synchronize()  # an error of ours must not show as one of a peer
+        if not self.options.no_peers:
+            launches.update(launches_of(problem, self.options.flex, report.emit))
+        for name, launch in launches.items():
+            result[name + "_max_err"], result[name + "_rms_err"] = reference.errors(launch())
+        return result, launches, reference
+
+    def run_group(self, group):
+        """Rows that are compared with each other: all their sides race together."""
+        if self.options.flex:
+            torch.compiler.reset()  # otherwise it gives up compiling after a few shapes
+        results, launches, references = {}, {}, {}
+        for row in group:
+            try:
+                results[row], sides, references[row] = self.set_up(row)
+            except (FlashJitError, RuntimeError) as error:
+                self.fail(row, error)
+                continue
+            launches.update({(row, name): launch for name, launch in sides.items()})
+        try:
+            times = race(self.clock, launches, self.options.rounds, self.options.budget)
+            for row, result in results.items():
+                # Once more, after all those launches: a race in a kernel does not show every time.
+                again = references[row].errors(launches[row, "flashjit"]())
+                first = result["flashjit_max_err"], result["flashjit_rms_err"]
+                result["flashjit_max_err"], result["flashjit_rms_err"] = map(max, first, again)
+                result["ok"] = result["flashjit_max_err"] <= result["limit"]
+        except (FlashJitError, RuntimeError) as error:
+            for row in results:
+                self.fail(row, error)
+            return
+        for (row, name), ms in times.items():
+            results[row][name + "_ms"], results[row][name + "_tflops"] = ms, row.flops / ms / 1e9
+            if name != "flashjit":
+                results[row]["over_" + name] = ms / results[row]["flashjit_ms"]
+        for row, result in results.items():
+            self.results[row] = result
+            report.emit(result)
+
+    def compare(self):
+        """The figures; rows are in `results`, those that could not be run in `failed`."""
+        groups = self.options.groups
+        self.prepare_ahead([(row, self.options.schedule) for group in groups for row in group])
+        forward = sum(group[0].table == "forward" for group in groups)  # these come first
+        product_before = {0, forward // 2, forward} if forward else {}
+        for number, group in enumerate(groups):
+            if number in product_before:
+                self.measure_product()
+            self.run_group(group)
+            if self.gpu_is_lost():
+                print(f"compare.py: {LOST}", file=sys.stderr)
+                break
+        else:
+            if len(groups) in product_before:
+                self.measure_product()
+        self.good = not self.failed and all(result["ok"] for result in self.results.values())
+        return report.figures(self.results, self.products, self.options.tables, self.wanted)
+
+    def sweep(self):
+        """Times every schedule of the file on every row; the first line of the answer is the fastest. True: all of them right."""
+        with open(self.options.sweep, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+        schedules = list(dict.fromkeys(["", *(line for line in lines if line and not line.startswith("#"))]))
+        for row in (row for group in self.options.groups for row in group):
+            self.prepare_ahead([(row, schedule) for schedule in schedules])
+            try:
+                self.sweep_row(row, schedules)
+            except (FlashJitError, RuntimeError) as error:
+                self.fail(row, error)
+            if self.gpu_is_lost():
+                raise FlashJitError(LOST)
+        return self.good and not self.failed
+
+    def sweep_row(self, row, schedules):
+        problem = Problem(row, self.device)
+        reference = Reference(problem, seed=1)
+        launches, facts = {}, {}
+        for schedule in schedules:
+            name = schedule or "(default)"
+            try:
+                kernel = self.engine_for(row).prepare(row.spec, schedule)
+                launch = problem.launch_of(kernel)
+                error, rms = reference.errors(launch())
+            except (FlashJitError, RuntimeError) as refused:
+                report.emit(dict(kind="refused", **row.shown(), schedule=name, error=str(refused)))
+                continue
+            launches[name] = launch
+            facts[name] = dict(max_err=error, rms_err=rms, limit=reference.limit, ok=error <= reference.limit,
+                               full_schedule=kernel.facts["schedule"],
+                               **{key: kernel.facts[key] for key in ("registers", "spill_bytes", "smem_bytes")})
+        if not self.options.no_peers:
+            launches.update(launches_of(problem, self.options.flex, report.emit))
+        times = race(self.clock, launches, self.options.rounds, self.options.budget)
+        for name, ms in sorted(times.items(), key=lambda item: item[1]):
+            report.emit(dict(kind="sweep", **row.shown(), schedule=name, ms=ms, tflops=row.flops / ms / 1e9,
+                             **facts.get(name, {})))
+        self.good = self.good and all(fact["ok"] for fact in facts.values())

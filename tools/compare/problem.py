@@ -1,0 +1,90 @@
+"""The tensors of a row, our launch on them, and how wrong a result is."""
+import itertools
+import math
+
+import torch
+
+from compare.rows import SOFTCAP, WINDOW
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Problem:
+    """Fresh random tensors for a row."""
+
+    def __init__(self, row, device):
+        self.row = row
+
+        def random(heads):
+            shape = (sum(row.lengths), heads, row.d) if row.lengths else (row.b, heads, row.s, row.d)
+            return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
+
+        self.q, self.k, self.v = random(row.heads), random(row.kv_heads), random(row.kv_heads)
+        self.offsets, self.params = None, {}
+        if row.lengths:
+            self.starts = [0, *itertools.accumulate(row.lengths)]
+            self.offsets = torch.tensor(self.starts, dtype=torch.int32, device=device)
+        if row.score == "alibi":
+            slopes = [2.0 ** (-8.0 * (head + 1) / row.heads) for head in range(row.heads)]
+            self.params["slope"] = torch.tensor(slopes, dtype=torch.float32, device=device)
+        elif row.score.startswith("bias_"):
+            dtype = DTYPES[row.score.removeprefix("bias_")]
+            self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
+
+    def launch_of(self, kernel):
+        o = torch.full_like(self.q, math.nan)
+        stream = torch.cuda.current_stream().cuda_stream if o.is_cuda else None
+        return kernel.bind(self.q, self.k, self.v, o, self.offsets, self.row.s if self.row.lengths else 0, self.params, stream)
+
+    def sequence(self, tensor, batch, head):
+        """[tokens, d] of one head."""
+        return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.lengths else tensor[batch, head]
+
+    def scored(self, s, head, q):
+        """What the row's score and mask make of the logits of the queries with these positions."""
+        k = torch.arange(s.shape[1], device=s.device)
+        if self.row.score == "softcap":
+            s = SOFTCAP * torch.tanh(s / SOFTCAP)
+        elif self.row.score == "alibi":
+            s = s + self.params["slope"][head].to(s.dtype) * (k - q[:, None]).to(s.dtype)
+        elif self.row.score.startswith("bias_"):
+            s = s + self.params["table"][head, q].to(s.dtype)
+        if self.row.mask == "full":
+            return s
+        hidden = k > q[:, None]
+        if self.row.mask == "window":
+            hidden = hidden | (k <= q[:, None] - WINDOW)
+        return s.masked_fill(hidden, -math.inf)
+
+
+class Reference:
+    """float64 results of some rows of some heads; `limit` is twice the largest error of the recipe on them: softmax(q k) v
+    with the same input type, fp32 inside and P rounded to the input type."""
+
+    def __init__(self, problem, seed, heads=16, rows=128):
+        self.problem, self.samples, self.limit = problem, [], 0.0
+        row = problem.row
+        generator = torch.Generator().manual_seed(seed)
+        for pair in torch.randperm(row.b * row.heads, generator=generator)[:heads].tolist():
+            batch, head = divmod(pair, row.heads)
+            q, k, v = (problem.sequence(tensor, batch, at) for tensor, at in (
+                (problem.q, head), (problem.k, head * row.kv_heads // row.heads), (problem.v, head * row.kv_heads // row.heads)))
+            index = torch.randint(len(q), (min(rows, len(q)),), generator=generator).to(q.device)
+            index[0], index[-1] = 0, len(q) - 1
+
+            def attend(real):
+                s = problem.scored(q[index].to(real) @ k.to(real).T / math.sqrt(row.d), head, index)
+                p = torch.softmax(s, dim=-1)
+                return (p if real == torch.float64 else p.to(q.dtype).to(real)) @ v.to(real)
+
+            exact = attend(torch.float64)
+            self.samples.append((batch, head, index, exact))
+            recipe = attend(torch.float32).to(q.dtype)
+            self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
+
+    def errors(self, output):
+        """(largest, root of the mean square); infinite where the output is NaN."""
+        difference = torch.cat([(self.problem.sequence(output, batch, head)[index].double() - exact).flatten()
+                                for batch, head, index, exact in self.samples])
+        difference = difference.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
+        return difference.abs().max().item(), difference.square().mean().sqrt().item()

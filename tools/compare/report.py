@@ -1,0 +1,192 @@
+"""From measured rows to figures, and both to JSON lines and Markdown. A result is a dict: kind="row", the fields of its Row,
+ok, limit, schedule, and for every side NAME_ms, NAME_tflops, NAME_max_err, NAME_rms_err, over_NAME."""
+import json
+import math
+import statistics
+
+from compare import rows
+
+PEERS = ("cudnn", "fa2", "flex", "torch")
+SHOWN = {"cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "torch": "PyTorch"}
+
+
+def emit(line):
+    """One JSON line; what is not finite (the error of a NaN) is null."""
+    print(json.dumps({key: None if isinstance(value, float) and not math.isfinite(value) else value
+                      for key, value in line.items()}), flush=True)
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def counted(count, noun):
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+# ---- figures ----
+
+def figure(what, value, least=None, most=None):
+    reached = value >= least if least is not None else value <= most if most is not None else None
+    return dict(kind="figure", what=what, value=value, least=least, most=most, reached=reached)
+
+
+def beside_best_peer(row, result):
+    """over_cudnn of the row as a part of what the best peer reaches there, or None."""
+    best = rows.BEST_PEER_OVER_CUDNN.get((row.d, row.mask, row.s)) if row.table == "forward" else None
+    return result["over_cudnn"] / best if best and "over_cudnn" in result else None
+
+
+def over_fa2(result, key):
+    return result["flashjit_" + key] / result["fa2_" + key] if result.get("fa2_" + key) else None
+
+
+def peer_figures(results, wanted):
+    made = []
+    for peer in PEERS:
+        groups = {}
+        for row, result in results.items():
+            if row.table in ("forward", "cpu") and "over_" + peer in result:
+                groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
+        for (threads, dtype), values in groups.items():
+            where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
+            whole = wanted and peer == "cudnn" and len(values) == len(rows.forward_rows())
+            made.append(figure(f"over {SHOWN[peer]}, geometric mean of {where}", geometric_mean(values),
+                               least=rows.LEAST_MEAN_OVER_CUDNN if whole else None))
+            made.append(figure(f"over {SHOWN[peer]}, least of {where}", min(values)))
+    parts = {row: part for row, result in results.items() if (part := beside_best_peer(row, result)) is not None}
+    if parts and wanted:
+        row = min(parts, key=parts.get)
+        made.append(figure(f"over cuDNN, of what the best of cuDNN and FA3 reaches, least: d={row.d} {row.mask} s={row.s}",
+                           parts[row], least=rows.LEAST_OF_BEST_PEER))
+    return made
+
+
+def product_figures(results, products, wanted):
+    if not products:
+        return []
+    product = statistics.median(products)
+    made = [figure(f"bf16 8192^3 product, TFLOP/s (median of {', '.join(f'{rate:.0f}' for rate in products)})", product)]
+    for row, result in results.items():
+        key = (row.d, row.mask, row.s)
+        if row.table == "forward" and key in rows.LEAST_OF_PRODUCT:
+            made.append(figure(f"d={row.d} {row.mask} s={row.s}, {result['flashjit_tflops']:.0f} TFLOP/s, of the product",
+                               result["flashjit_tflops"] / product, least=rows.LEAST_OF_PRODUCT[key] if wanted else None))
+    return made
+
+
+def ratio_figures(results, table, wanted):
+    made = []
+    for ratio in rows.ratios_of(table):
+        ours, base = results.get(ratio.row), results.get(ratio.base)
+        if not (ours and base):
+            continue
+        limit = ratio.limit if wanted else None
+        if ratio.kind == "rate":
+            made.append(figure(ratio.what, ours["flashjit_tflops"] / base["flashjit_tflops"], least=limit))
+        else:
+            made.append(figure(ratio.what, ours["flashjit_ms"] / base["flashjit_ms"], most=limit))
+    return made
+
+
+def error_figures(results):
+    made = []
+    for key, what in (("max_err", "largest error"), ("rms_err", "rms error")):
+        ratios = {row: ratio for row, result in results.items() if (ratio := over_fa2(result, key)) is not None}
+        if ratios:
+            row = max(ratios, key=ratios.get)
+            where = f"worst of {counted(len(ratios), 'row')}: d={row.d} {row.mask} s={row.s}"
+            made.append(figure(f"{what} over that of FA2, {where}", ratios[row], most=rows.MOST_OF_FA2_ERROR))
+    if results:
+        worst = max(result["flashjit_max_err"] / result["limit"] for result in results.values())
+        made.append(figure("error over its limit, worst row", worst, most=1))
+    return made
+
+
+def figures(results, products, tables, wanted):
+    """wanted: this is the GPU that the speeds to reach were set for."""
+    made = peer_figures(results, wanted) + product_figures(results, products, wanted)
+    for table in tables:
+        made += ratio_figures(results, table, wanted)
+    return made + error_figures(results)
+
+
+def cold_figures(times, cores, wanted):
+    limited = wanted and cores <= 2  # the limits are those of two cores
+    where = f"cold compile on {counted(cores, 'core')}, ms"
+    median, largest = (rows.MOST_COLD_MEDIAN_MS, rows.MOST_COLD_MS) if limited else (None, None)
+    return [figure(f"{where}, median of {len(times)}", statistics.median(times), most=median),
+            figure(f"{where}, largest", max(times), most=largest)]
+
+
+# ---- Markdown ----
+
+def table(head, lines):
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(cells) + " |" for cells in lines] + [""]
+
+
+def cell(value, form=".2f"):
+    return "-" if value is None else format(value, form)
+
+
+def error_cell(result):
+    return cell(result["flashjit_max_err"] / result["limit"]) + ("" if result["ok"] else " WRONG")
+
+
+def rate_table(results, wanted):
+    """The forward table, or that of the processor."""
+    cpu = next(iter(results)).table == "cpu"
+    unit, scale = ("GFLOP/s", 1000) if cpu else ("TFLOP/s", 1)
+    peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
+    head = (["threads", "dtype"] if cpu else []) + ["d", "mask", "s", "FlashJIT " + unit] + [f"{SHOWN[peer]} {unit}" for peer in peers]
+    head += [f"over {SHOWN[peer]}" for peer in peers]
+    head += ["over cuDNN to reach"] if wanted else []
+    head += ["max err / FA2", "rms err / FA2"] if "fa2" in peers else []
+    lines = []
+    for row, result in results.items():
+        cells = ([str(row.threads), row.dtype] if cpu else []) + [str(row.d), row.mask, str(row.s)]
+        for side in ("flashjit", *peers):
+            rate = result.get(side + "_tflops")
+            cells.append(cell(rate and rate * scale, ".0f"))
+        part = beside_best_peer(row, result) if wanted else None
+        low = part is not None and part < rows.LEAST_OF_BEST_PEER
+        cells += [cell(result.get("over_" + peer)) + (" LOW" if low and peer == "cudnn" else "") for peer in peers]
+        if wanted:
+            cells.append(cell(rows.LEAST_OF_BEST_PEER * rows.BEST_PEER_OVER_CUDNN[row.d, row.mask, row.s]))
+        if "fa2" in peers:
+            for key in ("max_err", "rms_err"):
+                ratio = over_fa2(result, key)
+                cells.append(cell(ratio) + (" HIGH" if ratio is not None and ratio > rows.MOST_OF_FA2_ERROR else ""))
+        lines.append(cells + [error_cell(result), result["schedule"]])
+    return table(head + ["err / limit", "schedule"], lines)
+
+
+def time_table(results):
+    """The rows of the other tables."""
+    peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
+    head = ["problem", "FlashJIT us", "TFLOP/s"] + [f"{SHOWN[peer]} TFLOP/s" for peer in peers] + ["err / limit", "schedule"]
+    lines = []
+    for row, result in results.items():
+        cells = [f"`{row.name}`", cell(result["flashjit_ms"] * 1e3, ".0f"), cell(result["flashjit_tflops"], ".0f")]
+        cells += [cell(result.get(peer + "_tflops"), ".0f") for peer in peers]
+        lines.append(cells + [error_cell(result), result["schedule"]])
+    return table(head, lines)
+
+
+def figure_table(made):
+    lines = []
+    for item in made:
+        limits = [f"{word} {item[key]:g}" for key, word in (("least", "at least"), ("most", "at most")) if item[key] is not None]
+        verdict = {None: "-", True: "yes", False: "NO"}[item["reached"]]
+        lines.append([item["what"], cell(item["value"], ".3f" if item["value"] < 10 else ".0f"), *(limits or "-"), verdict])
+    return table(["what", "figure", "to reach", "reached"], lines)
+
+
+def markdown(command, machine, results, failed, made, wanted):
+    lines = [f"`{command}`", "", ", ".join(f"{key} {value}" for key, value in machine.items() if key != "kind"), ""]
+    for name in dict.fromkeys(row.table for row in results):
+        chosen = {row: result for row, result in results.items() if row.table == name}
+        lines += [f"{name}:", ""]
+        lines += rate_table(chosen, wanted and name == "forward") if name in ("forward", "cpu") else time_table(chosen)
+    lines += [f"FAILED `{line['row']}`: {line['error']}\n" for line in failed]
+    return "\n".join(lines + figure_table(made))

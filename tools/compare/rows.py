@@ -1,0 +1,167 @@
+"""The tables: which problems are run, what they are held against, and the figures that an H200 must reach."""
+import dataclasses
+import random
+
+GPU_TABLES = ("forward", "gqa", "window", "scores", "packed")
+
+# By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
+# PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048 (shared/facts/peers-h200.md, forward table, last column).
+BEST_PEER_OVER_CUDNN = {
+    (64, "full", 1024): 1.00, (64, "full", 4096): 1.04, (64, "full", 16384): 1.13,
+    (64, "causal", 1024): 1.00, (64, "causal", 4096): 1.03, (64, "causal", 16384): 1.10,
+    (128, "full", 1024): 1.00, (128, "full", 4096): 1.04, (128, "full", 16384): 1.08,
+    (128, "causal", 1024): 1.09, (128, "causal", 4096): 1.11, (128, "causal", 16384): 1.03,
+    (256, "full", 1024): 1.04, (256, "full", 4096): 1.01, (256, "full", 16384): 1.06,
+    (256, "causal", 1024): 1.05, (256, "causal", 4096): 1.19, (256, "causal", 16384): 1.10,
+}
+LEAST_OF_BEST_PEER = 0.97
+LEAST_MEAN_OVER_CUDNN = 1.10
+# Of the rate of a bf16 8192^3 matrix product in the same run; None: shown only.
+LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (64, "full", 16384): 0.76,
+                    (64, "causal", 16384): None}
+MOST_OF_FA2_ERROR = 1.2
+MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 700, 1200
+
+SOFTCAP = 50.0
+WINDOW = 1024  # visible keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    table: str
+    d: int
+    mask: str             # full, causal, window
+    s: int                # packed: the longest document
+    b: int                # packed: the number of documents
+    heads: int
+    kv_heads: int
+    dtype: str = "bf16"
+    score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
+    lengths: tuple = ()   # packed: of the documents
+    threads: int = 0      # processor only
+
+    @property
+    def spec(self):
+        heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"'}[self.mask]
+        score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
+                 "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
+        return f"fwd {self.dtype} d={self.d} heads={heads} layout={'packed' if self.lengths else 'bhsd'}{mask}{score}"
+
+    @property
+    def name(self):
+        sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.lengths else f"b={self.b} s={self.s}"
+        return f"{sizes} {self.spec}"
+
+    @property
+    def flops(self):
+        """4 d per visible score; the diagonal counts half, as it is usual."""
+        visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
+                   "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
+        lengths = self.lengths or (self.s,) * self.b
+        return 4.0 * self.d * self.heads * sum(visible(n) for n in lengths)
+
+    def shown(self):
+        return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`, or time over time, at most."""
+    what: str
+    row: Row
+    base: Row
+    kind: str  # rate, time
+    limit: float
+
+
+def forward_rows():
+    return [Row("forward", d, mask, s, 16384 // s, 2048 // d, 2048 // d)
+            for d in (64, 128, 256) for mask in ("full", "causal") for s in (1024, 4096, 16384)]
+
+
+def cpu_rows():
+    return [Row("cpu", d, mask, s, 1, 8, 8, dtype=dtype, threads=threads) for threads in (1, 16) for dtype in ("fp32", "bf16")
+            for d, s, mask in ((64, 1024, "causal"), (128, 2048, "causal"), (128, 2048, "full"))]
+
+
+def gqa_ratios():
+    def row(heads, kv_heads):
+        return Row("gqa", 128, "causal", 8192, 2, heads, kv_heads)
+    return [Ratio(f"GQA {heads}/8, causal, 8k, over MHA with {heads} heads", row(heads, 8), row(heads, heads), "rate", 0.98)
+            for heads in (32, 64)]
+
+
+def window_ratios():
+    def row(mask):
+        return Row("window", 128, mask, 16384, 1, 16, 16)
+    return [Ratio(f"window {WINDOW} at 16k, d128, over causal, on the visible part", row("window"), row("causal"), "rate", 0.85)]
+
+
+def scores_ratios():
+    def row(score):
+        return Row("scores", 128, "causal", 4096, 4, 16, 16, score=score)
+    return [Ratio(f"time of {name} over plain, causal, 4k, d128", row(score), row("plain"), "time", limit)
+            for score, name, limit in (("softcap", f"softcap({SOFTCAP:g})", 1.15), ("alibi", "alibi", 1.10),
+                                       ("bias_bf16", "bias[h,q,k] in bf16", 1.35), ("bias_fp32", "bias[h,q,k] in fp32", 1.35))]
+
+
+def document_lengths(draw, total=32768, least=128, most=8192):
+    """Drawn lengths with exactly this sum; the last ones take what is left."""
+    lengths, left = [], total
+    while left:
+        length = min(draw(least, most), left)
+        if 0 < left - length < least:
+            length = left if left <= most else left - least
+        lengths.append(length)
+        left -= length
+    return tuple(lengths)
+
+
+def packed_ratios():
+    # The same documents in every run: the ratio depends on them.
+    uniform, logarithmic = random.Random(3), random.Random(3)
+    draws = {"uniform": lambda lo, hi: int(lo + (hi - lo) * uniform.random()),
+             "log-uniform": lambda lo, hi: int(lo * (hi / lo) ** logarithmic.random())}
+    ratios = []
+    for name, draw in draws.items():
+        lengths = document_lengths(draw)
+        mean = max(128, round(sum(lengths) / len(lengths) / 128) * 128)
+        ratios.append(Ratio(f"{len(lengths)} packed documents, lengths {name} in 128..8192, over dense causal of {mean}",
+                            Row("packed", 128, "causal", max(lengths), len(lengths), 16, 16, lengths=lengths),
+                            Row("packed", 128, "causal", mean, round(sum(lengths) / mean), 16, 16), "rate", 0.80))
+    return ratios
+
+
+def ratios_of(table):
+    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios}.get(table, list)()
+
+
+def groups_of(table):
+    """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
+    if table in ("forward", "cpu"):
+        return [[row] for row in (forward_rows() if table == "forward" else cpu_rows())]
+    ratios = ratios_of(table)
+    return [list(dict.fromkeys(row for ratio in ratios for row in (ratio.base, ratio.row)))]
+
+
+class BadFilter(Exception):
+    pass
+
+
+def filtered(groups, only):
+    """The rows that agree with every key=value of `only`."""
+    wanted = []
+    for item in filter(None, only.split(",")):
+        key, sign, value = item.partition("=")
+        names = [field.name for field in dataclasses.fields(Row) if field.name != "lengths"]
+        if key not in names or not sign:
+            raise BadFilter(f"--only: {item} is not key=value with a key of {', '.join(names)}")
+        wanted.append((key, value))
+    kept = [[row for row in group if all(str(getattr(row, key)) == value for key, value in wanted)] for group in groups]
+    kept = [group for group in kept if group]
+    if not kept:
+        values = {key: dict.fromkeys(str(getattr(row, key)) for group in groups for row in group) for key, _ in wanted}
+        known = "; ".join(f"{key} is one of {', '.join(seen)}" for key, seen in values.items())
+        raise BadFilter(f"--only: no row of the chosen tables has {only}; {known}")
+    return kept

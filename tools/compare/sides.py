@@ -1,0 +1,63 @@
+"""What a user would pick instead of us: attention as this machine's PyTorch has it, on the tensors of a Problem."""
+import torch
+import torch.nn.functional as F
+
+from compare.rows import SOFTCAP, WINDOW
+
+
+def sdpa(problem, backend=None):
+    row = problem.row
+    causal = row.mask == "causal"
+    grouped = {"enable_gqa": True} if row.heads != row.kv_heads else {}
+
+    def launch():
+        return F.scaled_dot_product_attention(problem.q, problem.k, problem.v, is_causal=causal, **grouped)
+
+    if backend is None:
+        return launch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    backend = getattr(SDPBackend, backend)
+
+    def launch_backend():
+        with sdpa_kernel([backend]):
+            return launch()
+
+    return launch_backend
+
+
+def flex(problem):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    row = problem.row
+    slope, table = problem.params.get("slope"), problem.params.get("table")
+    score = {"softcap": lambda s, b, h, q, k: SOFTCAP * torch.tanh(s / SOFTCAP),
+             "alibi": lambda s, b, h, q, k: s + slope[h] * (k - q),
+             "bias_bf16": lambda s, b, h, q, k: s + table[h, q, k],
+             "bias_fp32": lambda s, b, h, q, k: s + table[h, q, k]}.get(row.score)
+    mask = {"causal": lambda b, h, q, k: q >= k, "window": lambda b, h, q, k: (q >= k) & (q - k < WINDOW)}.get(row.mask)
+    block_mask = create_block_mask(mask, None, None, row.s, row.s, device=problem.q.device) if mask else None
+    compiled = torch.compile(flex_attention, dynamic=False)
+    grouped = row.heads != row.kv_heads
+    return lambda: compiled(problem.q, problem.k, problem.v, score_mod=score, block_mask=block_mask, enable_gqa=grouped)
+
+
+def launches_of(problem, with_flex, report):
+    """name -> launch, after a first call of each; one that this row is not for, or that fails, is left out and reported."""
+    row = problem.row
+    makers = {}
+    if row.table == "cpu":
+        makers["torch"] = lambda: sdpa(problem)
+    elif not row.lengths:
+        if row.mask != "window" and row.score == "plain":
+            makers["cudnn"] = lambda: sdpa(problem, "CUDNN_ATTENTION")
+            makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
+        if with_flex:
+            makers["flex"] = lambda: flex(problem)
+    made = {}
+    for name, maker in makers.items():
+        try:
+            launch = maker()
+            launch()
+            made[name] = launch
+        except Exception as error:  # whatever a compiler of theirs throws: the row goes on without it
+            report(dict(kind="note", row=row.name, peer=name, error=(str(error).splitlines() or [type(error).__name__])[0]))
+    return made
