@@ -160,8 +160,8 @@ std::string emit_variant(const Plan& plan) {
   text += "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
           "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
   text += function("May query q see key k?", "bool", "visible", ints("q", "k"), plan.spec.mask ? plan.spec.mask : yes, context);
-  text += function("The logit of query q and key k; s is scale * q.k.", "float", "score", "float s, " + ints("q", "k"),
-                   plan.spec.score ? plan.spec.score : s, context);
+  text += function("The logit of query q and key k, an integer or a KeyPosition; s is scale * q.k.\ntemplate <class Key>", "float", "score",
+                   fmt::format("float s, {} q, Key k", integer), plan.spec.score ? plan.spec.score : s, context);
   text += function("Queries q_lo..q_hi see nothing before this key ...", "int", "kv_begin", rows, t.kv_begin, context);
   text += function("... and nothing from this one on.", "int", "kv_end", rows, t.kv_end, context);
   text += function("Keys from this one ...", "int", "full_begin", rows, t.full_begin, context);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper_work.cuh"
+#include "templates/scalar_math.cuh"
 #include "templates/softmax.cuh"
 
 namespace flashjit {
@@ -66,8 +67,11 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
           float& x = s[4 * j + 2 * h + c];
           x *= config.scale;
           if constexpr (config.has_score) {
-            const int k = k_lo + 8 * j + c;
-            x = score(params, seq, x, q, may_mask ? min(k, seq.k_len - 1) : k);
+            if constexpr (may_mask) {
+              x = score(params, seq, x, q, min(k_lo + 8 * j + c, seq.k_len - 1));
+            } else {
+              x = score(params, seq, x, q, KeyPosition<int>{k_lo, 8 * j + c});
+            }
           }
         }
     }
