@@ -62,6 +62,9 @@ std::string check_row_sum(const AttentionSpec& spec, const Schedule& s, const Ke
     return "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
            "lse; use row_sum=adds";
   }
+  if (*s.exp_fma > 0 && spec.lse != Lse::None) {
+    return "exp_fma: the polynomial is right to what probabilities are rounded by, which is not exact enough for lse; use exp_fma=0";
+  }
   if (output_columns(sizes) > kMaxOutputColumns) {
     return fmt::format("row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
                        output_columns(sizes), spec.d_v, kMaxOutputColumns);

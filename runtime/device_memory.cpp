@@ -35,7 +35,9 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 Result<void> DeviceBuffer::upload(const void* from) const {
   if (bytes_ == 0) return {};
   const CurrentContext current(gpu_);
-  return gpu_.driver->check(gpu_.driver->api.copy_to_device(pointer_, from, bytes_), "cuMemcpyHtoD");
+  FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.copy_to_device(pointer_, from, bytes_), "cuMemcpyHtoD"));
+  // From pageable memory the call returns when the data is staged: the last of it may arrive after what another stream does next.
+  return gpu_.driver->check(gpu_.driver->api.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 Result<void> DeviceBuffer::download(void* to) const {

@@ -96,6 +96,7 @@ struct Producer {
   __device__ u32 next_slot() const { return slot + 1 == kWorkSlots ? 0 : slot + 1; }
 
   __device__ void announce(Work kind) {
+    wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);  // whoever read this slot is done
     WorkState& work = shared.work(slot);
     work.kind = kind;
     announce(work);

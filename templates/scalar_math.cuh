@@ -37,14 +37,21 @@ struct KeyPosition {
   int distance;
   __device__ operator Int() const { return base + distance; }
 };
-template <class Int>
-__device__ inline KeyPosition<Int> operator+(KeyPosition<Int> k, int x) { return {k.base + x, k.distance}; }
-template <class Int>
-__device__ inline KeyPosition<Int> operator+(int x, KeyPosition<Int> k) { return {k.base + x, k.distance}; }
-template <class Int>
-__device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k, int x) { return {k.base - x, k.distance}; }
-template <class Int>
-__device__ inline KeyPosition<Int> operator-(int x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
+// Sums with exactly an int; whatever else stands there finds the integer.
+template <class X, class Result>
+struct IfInt;
+template <class Result>
+struct IfInt<int, Result> {
+  using type = Result;
+};
+template <class Int, class X>
+__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator+(KeyPosition<Int> k, X x) { return {k.base + x, k.distance}; }
+template <class Int, class X>
+__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator+(X x, KeyPosition<Int> k) { return {k.base + x, k.distance}; }
+template <class Int, class X>
+__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator-(KeyPosition<Int> k, X x) { return {k.base - x, k.distance}; }
+template <class Int, class X>
+__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator-(X x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
 template <class Int>
 __device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) { return {-k.base, -k.distance}; }
 template <class Int>
