@@ -1,6 +1,6 @@
-// Forward attention for sm_90a: TMA copies by a producer warp, warpgroup matrix products, online softmax.
+// Forward attention for sm_90a: TMA copies by a producer, warpgroup matrix products, online softmax.
 //
-// A block is one producer warpgroup and up to three consumer warpgroups of 64 query rows each. KV tiles are visited from the last
+// A block is one producer warpgroup, of which one thread works, and up to three consumer warpgroups of 64 query rows each. KV tiles are visited from the last
 // to the first: with a causal mask the tiles that need mask code come first, and the rest of the loop is free of it.
 #pragma once
 
@@ -34,9 +34,9 @@ struct Consumer {
   const SharedMemory& shared;
   Ring<kQStages> q_ring = {};
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
-  u32 slot = 0;  // of the work state
-  bool quick = false;    // this item had main steps
-  bool fresh = false;    // O holds nothing of this item yet
+  u32 slot = 0;             // of the work state
+  bool quick = false;       // this item had main steps
+  bool fresh = false;       // O holds nothing of this item yet
 
   Output o;
   Scores s;
@@ -146,7 +146,7 @@ struct Consumer {
   }
 
   // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
-  // which the O of `finished` is written. Either product may be missing: at the beginning, at the end, around items that see no
+  // which the O of the item before is written. Either product may be missing: at the beginning, at the end, around items that see no
   // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
   // products one at a time.
   __device__ void careful_step(const WorkState& work, int tile, bool changes) {
