@@ -14,7 +14,8 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max();
+// Persistent kernels count in ints, and each block a little beyond the last item.
+constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max() - 65535;
 
 // Where a layout keeps what.
 struct Axes {

@@ -16,6 +16,8 @@ FixedCase side_by_side(std::string_view name, std::string_view spec, Lens q_lens
 
 constexpr std::string_view kPlain64 = "fwd bf16 d=64 heads=4 lse=ln", kMax64 = "fwd bf16 d=64 heads=4 lse=ln max_logit", kCausal64 = "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln",
                            kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln", kHalf64 = "fwd fp16 d=64 heads=4 lse=ln",
+                           kSums128 = "fwd bf16 d=128 heads=4/2", kSumsHalf128 = "fwd fp16 d=128 heads=4/2",
+                           kSumsCausal128 = "fwd bf16 d=128 heads=4/2 mask=\"causal\"",
                            kPacked64 = "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" lse=ln";
 
 // clang-format off
@@ -136,6 +138,21 @@ const FixedCase kCases[] = {
     softmax("equal-long",         kPlain128, {300}, {1500}, Data::Equal),
     softmax("huge-long",          kPlain128, {300}, {1500}, Data::Huge),
     softmax("sharp-long",         kCausal64, {900}, {900}, Data::Sharp),
+    // without lse: row sums from a column of ones, and polynomial exponentials, which lse excludes
+    softmax("sums-jump-12",       kSums128, {300}, {700}, Data::LateJump, 12),
+    softmax("sums-jump-40",       kSums128, {300}, {700}, Data::LateJump, 40),
+    softmax("sums-jump-100",      kSumsCausal128, {900}, {900}, Data::LateJump, 100),
+    softmax("sums-jump-1e4",      kSums128, {300}, {700}, Data::LateJump, 1e4),
+    softmax("sums-jump-11-fp16",  kSumsHalf128, {300}, {700}, Data::LateJump, 10.9),
+    softmax("sums-jump-20-fp16",  kSumsHalf128, {300}, {700}, Data::LateJump, 20),
+    softmax("sums-staircase-15",  kSums128, {300}, {1500}, Data::Staircase, 15),
+    softmax("sums-early-low-30",  kSums128, {300}, {700}, Data::EarlyLow, 30),
+    softmax("sums-large-values",  kSums128, {300}, {700}, Data::LargeValues, 30),
+    softmax("sums-equal",         kSumsHalf128, {300}, {1500}, Data::Equal),
+    softmax("sums-poisoned",      "fwd bf16 d=128 heads=30/15 mask=\"causal\"", {400}, {400}, Data::Poisoned),
+    softmax("sums-neighbours",    "fwd bf16 d=128 heads=4/2 layout=packed mask=\"causal\"", {70, 33, 200, 1, 129, 64, 0}, {70, 50, 333, 65, 129, 500, 40}, Data::Neighbours),
+    softmax("sums-without-keys",  "fwd bf16 d=128 heads=4 mask=\"q % 3 != 0\"", {300}, {700}, Data::LateJump, 60),
+    softmax("sums-half-empty",    kSumsCausal128, {700}, {300}, Data::Normal),
     // what the first visited tile, or none, shows to a row
     softmax("first-tile-empty",   "fwd bf16 d=64 heads=4 mask=\"q % 2 == 0 | k < 100\" lse=ln", {300}, {700}, Data::LateJump, 60),
     softmax("first-tile-hidden",  "fwd bf16 d=64 heads=4 mask=\"k < 50 | (q % 4 == 1 & k > 690)\" lse=ln", {300}, {700}, Data::Normal),
