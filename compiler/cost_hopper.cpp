@@ -28,14 +28,9 @@ struct HopperCalibration {
   double block_clocks = 2500;           // when a block is started for it
   double cluster = 1.35;                // of everything: the blocks of a cluster wait for each other
   double l2_bytes_per_clock = 36;       // per SM
-  double slot_clocks = 1.0 / 128;       // of an instruction that scores or mask add, per score
   double launch_us = 5;
 };
 constexpr HopperCalibration kCalibration;
-
-struct TileClocks {
-  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
-};
 
 TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Schedule& s, const KernelConfig& c,
                        const Work& work) {
@@ -44,7 +39,7 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Sc
   TileClocks t;
   t.mma = 2 * scores * (padded_dim_qk(c) + output_columns(c)) / target.wgmma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;
-  t.issue = scores * added_slots(spec, work) * kCalibration.slot_clocks;
+  t.issue = scores * added_slots(spec, work) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + rows * padded_dim_qk(c) * 2) / target.smem_bytes_per_clock;
   t.l2 = kv_bytes / *s.cluster / kCalibration.l2_bytes_per_clock;
   return t;
@@ -85,13 +80,7 @@ Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const
   Prediction p;
   p.waves = items / slots;
   p.compute = makespan(items, slots, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
-  const double sm_tiles = items * work.kv_tiles / std::min(items, slots) / clocks_per_us;
-  p.mma = t.mma * sm_tiles;
-  p.exp = t.exp * sm_tiles;
-  p.issue = t.issue * sm_tiles;
-  p.smem = t.smem * sm_tiles;
-  p.l2 = t.l2 * sm_tiles;
-  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
   p.latency = kCalibration.launch_us;
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;

@@ -44,12 +44,6 @@ constexpr double kSoftmaxSlots = 3, kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
-// Clocks per KV tile of one block, each unit alone at its full rate.
-struct TileClocks {
-  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
-  double bound() const { return std::max({mma, exp, issue, smem}); }
-};
-
 TileClocks sync_tile_clocks(const AttentionSpec& spec, const Target& target, const Calibration& calibration,
                             const Schedule& s, double slots) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
@@ -90,14 +84,7 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
   p.waves = blocks / (target.sm_count * resident);
   p.compute =
       makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
-  const double sm_tiles =
-      blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)) / clocks_per_us;
-  p.mma = t.mma * sm_tiles;
-  p.exp = t.exp * sm_tiles;
-  p.issue = t.issue * sm_tiles;
-  p.smem = t.smem * sm_tiles;
-  p.l2 = t.l2 * sm_tiles;
-  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  add_units(p, t, blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)), spec, target, shape);
   p.latency = calibration.launch_us;
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
@@ -138,6 +125,17 @@ double matrix_rate(const Target& target, Family family) {
 }
 
 }  // namespace
+
+void add_units(Prediction& p, const TileClocks& tile, double tiles, const AttentionSpec& spec, const Target& target,
+               const Shape& shape) {
+  const double microseconds = tiles / (target.clock_ghz * 1e3);
+  p.mma = tile.mma * microseconds;
+  p.exp = tile.exp * microseconds;
+  p.issue = tile.issue * microseconds;
+  p.smem = tile.smem * microseconds;
+  p.l2 = tile.l2 * microseconds;
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+}
 
 double added_slots(const AttentionSpec& spec, const Work& work) {
   const double mixed = work.kv_tiles > 0 ? work.mixed_tiles / work.kv_tiles : 0;

@@ -1,11 +1,19 @@
 // What the cost models of the families share.
 #pragma once
 
+#include <algorithm>
+
 #include "compiler/cost_model.h"
 
 namespace flashjit {
 
 constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+
+// Clocks per KV tile of one block, each unit alone at its full rate.
+struct TileClocks {
+  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
+  double bound() const { return std::max({mma, exp, issue, smem}); }
+};
 
 // Instruction slots that score function and mask add to a score, the mask only in the tiles that it cuts.
 double added_slots(const AttentionSpec& spec, const Work& work);
@@ -15,6 +23,10 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 
 // Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
 double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
+
+// What each unit takes for `tiles` tiles of an SM, and memory for the problem.
+void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec, const Target& target,
+               const Shape& shape);
 
 Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
                           const Work& work);

@@ -140,6 +140,14 @@ const AttributeRow* attribute_row(std::string_view key) {
   return found == std::end(kRows) ? nullptr : found;
 }
 
+Statement make_statement(Kind kind, std::vector<int> writes, std::vector<int> reads) {
+  Statement s;
+  s.kind = kind;
+  s.writes = std::move(writes);
+  s.reads = std::move(reads);
+  return s;
+}
+
 std::string_view name(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
 
 int Program::buffer(std::string_view name) const {

@@ -90,6 +90,7 @@ struct Statement {
   Attributes attributes;
   std::vector<Statement> body;     // Loop, Producer, Consumer
 };
+Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
 // A part of the KV range, from `begin` to `end` (names of expressions of the mask analysis).
 struct Phase {

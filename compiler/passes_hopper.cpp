@@ -21,14 +21,6 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
   return b;
 }
 
-Statement make(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {}) {
-  Statement s;
-  s.kind = kind;
-  s.writes = std::move(writes);
-  s.reads = std::move(reads);
-  return s;
-}
-
 void append(Body& to, Body from) {
   for (Statement& s : from) to.push_back(std::move(s));
 }
@@ -71,19 +63,19 @@ struct Splitter {
     return body;
   }
   Statement await(std::string_view buffer, std::string_view state) {
-    return with(make(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
+    return with(make_statement(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
   }
-  Statement release(std::string_view buffer) { return make(Kind::Release, {p.buffer(buffer)}); }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
+  Statement release(std::string_view buffer) { return make_statement(Kind::Release, {p.buffer(buffer)}); }
+  Statement wait(std::int64_t pending) { return with(make_statement(Kind::Wait), "pending", pending); }
 
   Body fetch(std::string_view tile, std::string_view global, std::string_view copy) {
-    return {await(tile, "empty"), with(make(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
+    return {await(tile, "empty"), with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
   }
 
   // V follows one tile behind K: it is needed when the next scores are on their way.
   Statement producer(const Attributes& loop_attributes) {
     const std::string_view copy = multicast ? "tma_multicast" : "tma";
-    Statement role = make(Kind::Producer), loop = make(Kind::Loop);
+    Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
     loop.attributes = loop_attributes;
     append(loop.body, at(fetch("Ks", "k", copy), 1));
     append(loop.body, at(fetch("Vs", "v", copy), 0));
@@ -94,8 +86,8 @@ struct Splitter {
   }
 
   // The scores of a tile, issued; to be waited for.
-  Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make(Kind::Commit)}; }
-  Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make(Kind::Commit)}; }
+  Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make_statement(Kind::Commit)}; }
+  Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make_statement(Kind::Commit)}; }
 
   Body first_probabilities(const Parts& parts) {
     Body body = scores(parts);
@@ -126,7 +118,7 @@ struct Splitter {
   }
 
   Statement consumer(Body body) {
-    Statement role = make(Kind::Consumer);
+    Statement role = make_statement(Kind::Consumer);
     for (Statement& s : body) {
       if (s.kind == Kind::Load) continue;
       if (s.kind != Kind::Loop) {

@@ -20,14 +20,6 @@ Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int 
   return b;
 }
 
-Statement make(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {}) {
-  Statement s;
-  s.kind = kind;
-  s.writes = std::move(writes);
-  s.reads = std::move(reads);
-  return s;
-}
-
 int find(const Program& p, std::string_view name) { return p.buffer(name); }
 
 void replace_read(Statement& s, int from, int to) {
@@ -43,7 +35,7 @@ void load_operands(Program& p, Statement& loop, int queries) {
     if (s.kind == Kind::Mma) {
       const bool scores = s.writes[0] == find(p, "S");
       const int global = find(p, scores ? "k" : "v"), tile = find(p, scores ? "Ks" : "Vs");
-      body.push_back(make(Kind::Load, {tile}, {global}));
+      body.push_back(make_statement(Kind::Load, {tile}, {global}));
       replace_read(s, global, tile);
       replace_read(s, find(p, "q"), queries);
     }
@@ -77,18 +69,18 @@ struct Pipeliner {
     if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
   }
   void load(std::string_view tile, std::string_view global, std::int64_t ahead) {
-    Statement s = make(Kind::Load, {find(p, tile)}, {find(p, global)});
+    Statement s = make_statement(Kind::Load, {find(p, tile)}, {find(p, global)});
     set(s, "copy", width.instruction);
     set(s, "copy_bytes", std::int64_t{width.bytes});
     if (tile != "Qs") set(s, "tile", ahead);
     out.push_back(std::move(s));
   }
-  void commit() { out.push_back(make(Kind::Commit)); }
+  void commit() { out.push_back(make_statement(Kind::Commit)); }
   void wait_for_all_warps(std::int64_t pending) {
-    Statement s = make(Kind::Wait);
+    Statement s = make_statement(Kind::Wait);
     set(s, "pending", pending);
     out.push_back(std::move(s));
-    out.push_back(make(Kind::Barrier));
+    out.push_back(make_statement(Kind::Barrier));
   }
 
   void prologue(bool q_in_registers) {
@@ -97,8 +89,8 @@ struct Pipeliner {
     if (q_in_registers) {
       // Q passes through the place of K and V: every warp must have its rows before they are overwritten.
       wait_for_all_warps(0);
-      out.push_back(make(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
-      out.push_back(make(Kind::Barrier));
+      out.push_back(make_statement(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
+      out.push_back(make_statement(Kind::Barrier));
     }
     if (stages == 1) {
       load("Ks", "k", 0);
@@ -178,12 +170,12 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
   }
   const bool staged = find(p, "Os") >= 0;
   std::vector<Statement> body;
-  body.push_back(make(Kind::Load, {find(p, "Qs")}, {find(p, "q")}));
-  if (sizes.q_in_registers) body.push_back(make(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
+  body.push_back(make_statement(Kind::Load, {find(p, "Qs")}, {find(p, "q")}));
+  if (sizes.q_in_registers) body.push_back(make_statement(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
   for (Statement& s : p.body) {
     if (s.kind == Kind::Loop) load_operands(p, s, find(p, sizes.q_in_registers ? "Qr" : "Qs"));
     if (staged && s.kind == Kind::Store && s.writes[0] == find(p, "o")) {
-      body.push_back(make(Kind::Stage, {find(p, "Os")}, {find(p, "O")}));
+      body.push_back(make_statement(Kind::Stage, {find(p, "Os")}, {find(p, "O")}));
       s.reads = {find(p, "Os")};
     }
     body.push_back(std::move(s));
