@@ -3,7 +3,7 @@
 //   floor_div(a, b) floor_mod(a, b)                       ints, b positive; printed only where a may be negative
 //   min_i max_i (a, b), abs_i(x)                          ints of either width
 //   min_f max_f (a, b), abs_f(x)                          floats
-//   exp_ log_ sqrt_ tanh_ sigmoid_ (x)                    floats
+//   exp_ log_ sqrt_ tanh_ sigmoid_ (x)                    floats; math.tanh_ in score functions
 //   bit_(x, i)                                            bit i of a 64-bit int, as bool
 //   to_float(x)                                           int or Int64 -> float
 //   scalar_i32 scalar_i64 scalar_f32 (params, index)
@@ -69,6 +69,20 @@ class CudaPrinter {
     name_shared(expr, true);
     shorten(expr);
     return statements_ + "  return " + wrapped(expr) + ";\n";
+  }
+
+  std::string visit_rows(const std::vector<Expr>& loads) {
+    std::string visits;
+    for (const Expr& load : loads) {
+      std::string indices;
+      for (std::size_t i = 0; i + 1 < load->args.size(); ++i) {
+        shorten(load->args[i]);
+        indices += ", " + render(load->args[i], kTernary);
+      }
+      visits += fmt::format("  visit({0}, tensor_row<u{1}>(params, {0}{2}));\n", index_of(load->param),
+                            8 * size_of(load->param.dtype), indices);
+    }
+    return statements_ + visits;
   }
 
  private:
@@ -221,6 +235,7 @@ class CudaPrinter {
 
   std::string type_name(const Expr& expr) const {
     if (expr->type == Type::Bool) return "bool";
+    if (context_.symbolic && expr->op != Op::Load && uses_any(expr, {Variable::S, Variable::K})) return "auto";
     if (expr->type == Type::Float) return "float";
     const bool wide = context_.wide_ints || (expr->op == Op::Load && expr->param.dtype == Dtype::I64);
     return wide ? "Int64" : "int";
@@ -320,7 +335,7 @@ class CudaPrinter {
       case Op::Exp: return call("exp_", args);
       case Op::Log: return call("log_", args);
       case Op::Sqrt: return call("sqrt_", args);
-      case Op::Tanh: return call("tanh_", args);
+      case Op::Tanh: return call(context_.symbolic ? "math.tanh_" : "tanh_", args);
       case Op::Sigmoid: return call("sigmoid_", args);
       case Op::Bit: return call("bit_", args);
     }
@@ -335,11 +350,13 @@ class CudaPrinter {
     return fmt::format("{}{}", value, context_.wide_ints || !small ? "LL" : "");
   }
 
+  std::ptrdiff_t index_of(const Param& param) const {
+    return std::find(context_.params->begin(), context_.params->end(), param) - context_.params->begin();
+  }
+
   std::string parameter(const Node& node) {
-    const auto& params = *context_.params;
-    const auto index = std::find(params.begin(), params.end(), node.param) - params.begin();
     std::string text = fmt::format("{}(params, {}", node.args.empty() ? scalar_name(node.param.dtype) : load_name(node.param.dtype),
-                                   index);
+                                   index_of(node.param));
     for (const Expr& arg : node.args) text += ", " + render(arg, kTernary);
     text += ')';
     const bool narrow = node.type == Type::Int && (node.param.dtype == Dtype::I32 || node.param.dtype == Dtype::U8);
@@ -362,6 +379,10 @@ class CudaPrinter {
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context) {
   // Simplifying shares equal parts, which is what temporaries are found by.
   return CudaPrinter(context).body(simplify(expr));
+}
+
+std::string cuda_visit_rows(const std::vector<Expr>& loads, const CudaExprContext& context) {
+  return CudaPrinter(context).visit_rows(loads);
 }
 
 }  // namespace flashjit

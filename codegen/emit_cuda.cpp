@@ -8,6 +8,7 @@
 #include "codegen/cuda_expr.h"
 #include "codegen/embedded_templates.h"
 #include "codegen/emit_matrix.h"
+#include "compiler/score_inputs.h"
 
 namespace flashjit {
 namespace {
@@ -103,6 +104,8 @@ void hopper_fields(const KernelConfig& c, const Field& field) {
   field("persistent", c.persistent);
   field("cluster", c.cluster);
   field("pack_heads", c.pack_heads);
+  field("inputs_16", c.inputs_16);
+  field("inputs_32", c.inputs_32);
 }
 
 std::string emit_config(const Plan& plan) {
@@ -121,6 +124,7 @@ std::string emit_config(const Plan& plan) {
   field("sink", c.sink);
   field("scale", float_literal(c.scale));
   field("has_score", c.has_score);
+  field("score_has_tanh", c.score_has_tanh);
   field("has_mask", c.has_mask);
   field("mask_has_holes", c.mask_has_holes);
   field("copy_bytes", c.copy_bytes);
@@ -133,41 +137,66 @@ std::string emit_config(const Plan& plan) {
          body + "  return c;\n}\nconstexpr KernelConfig config = kernel_config();\n\n}  // namespace flashjit\n";
 }
 
-// One function of variant.gen.cuh. `arguments` follow params and seq; leaves that live in seq become locals when used.
-std::string function(std::string_view comment, std::string_view type, std::string_view name, std::string_view arguments,
-                     const Expr& expr, const CudaExprContext& context) {
-  std::string locals;
-  const auto local = [&](Variable variable) {
-    if (uses(expr, variable)) {
-      locals += fmt::format("  const {} {} = seq.{};\n", context.wide_ints ? "Int64" : "int", flashjit::name(variable),
-                            flashjit::name(variable));
-    }
-  };
-  for (Variable v : {Variable::B, Variable::H, Variable::Hk, Variable::QLen, Variable::KLen}) local(v);
-  return fmt::format("// {}\n__device__ inline {} {}(const KernelParams& params, const Sequence& seq, {}) {{\n{}{}}}\n\n", comment,
-                     type, name, arguments, locals, cuda_function_body(expr, context));
+// The leaves of `exprs` that live in seq, as locals.
+std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& context) {
+  std::string text;
+  for (const Variable v : {Variable::B, Variable::H, Variable::Hk, Variable::QLen, Variable::KLen}) {
+    if (std::ranges::none_of(exprs, [&](const Expr& expr) { return uses(expr, v); })) continue;
+    text += fmt::format("  const {0} {1} = seq.{1};\n", context.wide_ints ? "Int64" : "int", name(v));
+  }
+  return text;
+}
+
+// One function of variant.gen.cuh.
+std::string function(std::string_view comment, std::string_view declaration, const Expr& expr, const CudaExprContext& context) {
+  return fmt::format("// {}\n__device__ inline {} {{\n{}{}}}\n\n", comment, declaration, locals({expr}, context),
+                     cuda_function_body(expr, context));
+}
+
+std::string score_function(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints, true};
+  // With 64-bit ints nothing may be computed from 32-bit operands alone: there the key is one of them, not a symbol.
+  const std::string_view key = plan.wide_ints ? "" : ", class Key", ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k";
+  return function(fmt::format("The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.\n"
+                              "template <class Math, class Params, class Number{}>", key),
+                  fmt::format("auto score(Math math, const Params& params, const Sequence& seq, Number s, {})", ends),
+                  plan.spec.score ? plan.spec.score : Expr::variable(Variable::S), context);
+}
+
+// For kernels that fetch ahead what the score reads at every key.
+std::string inputs_function(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  const std::vector<Expr> inputs = score_inputs(plan.spec.score);
+  return fmt::format("// The rows of the tensors that score() reads at every key of query q.\n"
+                     "template <class Visit>\n"
+                     "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, {} q, const Visit& visit) {{\n"
+                     "{}{}}}\n\n",
+                     plan.wide_ints ? "Int64" : "int", locals(inputs, context), cuda_visit_rows(inputs, context));
 }
 
 std::string emit_variant(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const std::string_view integer = plan.wide_ints ? "Int64" : "int";
-  const auto ints = [&](std::string_view a, std::string_view b) { return fmt::format("{0} {1}, {0} {2}", integer, a, b); };
-  const std::string rows = ints("q_lo", "q_hi");
-  const Expr yes = Expr::boolean(true), s = Expr::variable(Variable::S);
+  const auto declared = [&](std::string_view name, std::initializer_list<std::string_view> ints) {
+    std::string text = fmt::format("{}(const KernelParams& params, const Sequence& seq", name);
+    for (const std::string_view argument : ints) text += fmt::format(", {} {}", integer, argument);
+    return text + ")";
+  };
+  const Expr yes = Expr::boolean(true);
   const TileAnalysis& t = plan.tiles;
 
   std::string text = header(plan, "The mask and the score of this kernel.");
   text += "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
           "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
-  text += function("May query q see key k?", "bool", "visible", ints("q", "k"), plan.spec.mask ? plan.spec.mask : yes, context);
-  text += function("The logit of query q and key k, an integer or a KeyPosition; s is scale * q.k.\ntemplate <class Key>", "float", "score",
-                   fmt::format("float s, {} q, Key k", integer), plan.spec.score ? plan.spec.score : s, context);
-  text += function("Queries q_lo..q_hi see nothing before this key ...", "int", "kv_begin", rows, t.kv_begin, context);
-  text += function("... and nothing from this one on.", "int", "kv_end", rows, t.kv_end, context);
-  text += function("Keys from this one ...", "int", "full_begin", rows, t.full_begin, context);
-  text += function("... to before this one are visible to all of them.", "int", "full_end", rows, t.full_end, context);
-  text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool", "may_see",
-                   rows + ", " + ints("k_lo", "k_hi"), t.may_see ? t.may_see : yes, context);
+  text += function("May query q see key k?", declared("bool visible", {"q", "k"}), plan.spec.mask ? plan.spec.mask : yes, context);
+  text += score_function(plan);
+  if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
+  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}), t.kv_begin, context);
+  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.kv_end, context);
+  text += function("Keys from this one ...", declared("int full_begin", {"q_lo", "q_hi"}), t.full_begin, context);
+  text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}), t.full_end, context);
+  text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.",
+                   declared("bool may_see", {"q_lo", "q_hi", "k_lo", "k_hi"}), t.may_see ? t.may_see : yes, context);
   return text + "}  // namespace flashjit\n";
 }
 

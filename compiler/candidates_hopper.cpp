@@ -8,6 +8,7 @@
 
 #include "compiler/candidates.h"
 #include "compiler/interval.h"
+#include "compiler/score_inputs.h"
 
 namespace flashjit {
 
@@ -18,12 +19,12 @@ constexpr int kMaxTileKv = 256;       // N of one WGMMA
 constexpr int kMaxOutputColumns = 256;
 // Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21).
 constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
-// Heads for which a column of ones beside V pays for the products it adds (d=128: 1.02; d=64: 0.95; H200, 2026-11-21).
-constexpr int kLeastMatrixSumDims = 96;
 
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are known to
 // do with what three and two warpgroups leave.
-constexpr int kBaseRegisters = 28;
+constexpr int kBaseRegisters = 29;
+// What a score reads at every key is fetched into registers that are left; few would not pay.
+constexpr int kInputRegisters = 24;
 
 std::string check_tile(const Schedule& s) {
   if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
@@ -54,9 +55,9 @@ std::string check_loop(const AttentionSpec& spec, const Schedule& s) {
 }
 
 std::string check_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes) {
-  if (*s.row_sum == RowSum::Matrix && spec.d_v != padded_dim_v(sizes)) {
-    return fmt::format("row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of 16; use "
-                       "row_sum=adds", spec.d_v);
+  if (*s.row_sum == RowSum::Matrix && spec.d_v * 2 % kPanelWidth != 0) {
+    return fmt::format("row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
+                       "row_sum=adds", spec.d_v, kPanelWidth / 2);
   }
   if (*s.row_sum == RowSum::Matrix && spec.lse != Lse::None) {
     return "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
@@ -184,25 +185,22 @@ struct Enumeration {
     }
   }
 
-  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth; H200, 2026-11-21).
+  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth), and a column of ones beside V takes
+  // the memory of a second Q, which is worth more (d=128, 1k: 0.93; H200, 2026-11-21).
   void tails(Schedule s) {
     s.exp_fma = pins.exp_fma.value_or(0);
-    const bool pays = spec.d_v >= kLeastMatrixSumDims && spec.d_v % 16 == 0 && spec.d_v + 8 <= kMaxOutputColumns &&
-                      spec.lse == Lse::None;
-    for (const RowSum sum : {RowSum::Matrix, RowSum::Adds}) {
-      if (pins.row_sum ? *pins.row_sum != sum : sum == RowSum::Matrix && !pays) continue;
-      s.row_sum = sum;
-      buffers(s);
-    }
+    s.row_sum = pins.row_sum.value_or(RowSum::Adds);
+    buffers(s);
   }
 
-  // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q.
+  // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q. Three lose to two: where
+  // the ring stands is then a division (d=64 to 128: 0.93 to 0.97; H200, 2026-11-21).
   void buffers(Schedule s) {
     int stages_beside_two = 0;
     for (int q_stages = *s.grid == GridKind::Persistent ? 2 : 1; q_stages > 0; --q_stages) {
       s.q_stages = pins.q_stages.value_or(q_stages);
       s.overlap = Overlap::None;  // which takes fewest registers, so only memory decides
-      for (const int stages : {4, 3, 2, 1}) {
+      for (const int stages : {4, 2, 1}) {
         s.stages = pins.stages.value_or(stages);
         if (pins.stages || fits(spec, target, s)) break;
       }
@@ -218,7 +216,7 @@ struct Enumeration {
     s.overlap = Overlap::QkPv;
     if (*s.stages < 2 || !fits(spec, target, s)) s.overlap = Overlap::None;
     s.overlap = pins.overlap.value_or(*s.overlap);
-    // Turns pay or do no harm wherever they can be taken (d=64: 1.1, d=128: 1.02; H200, 2026-11-21).
+    // Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and 256: 1.00; H200, 2026-11-21).
     const bool turns = *s.overlap == Overlap::QkPv && *s.warpgroups > 1;
     s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
     out.push_back(s);
@@ -230,7 +228,9 @@ struct Enumeration {
 int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   // A 64 x N fp32 accumulator is N / 2 registers per thread. P dies into the place of S unless the next S is under way already.
   const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
-  return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + score_registers(spec);
+  const bool fetches = spec.score && !reads_beside_inputs(spec.score);
+  const int reads = score_registers(spec);
+  return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
 std::string why_illegal_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s) {

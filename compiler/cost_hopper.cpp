@@ -9,38 +9,47 @@ namespace flashjit {
 namespace {
 
 // Clocks of the target table's clock rate, fitted to whole kernels: H200, 2026-11-21, 16384 tokens in sequences of 1k, 4k and 16k,
-// d=64, 128 and 256, full and causal, 128 and 192 rows by 64 to 160 keys (tests/device/RESULTS.md). The fit is within 3 % of
-// most and 8 % of all of them. Factors are of the clocks that the matrix unit or the exp unit alone needs for a tile; they add up
-// because both are busy most of the time, and come out below one because the card clocks higher than the table says when they wait.
+// d=40 to 256, full, causal and window, one to three warpgroups by 48 to 128 keys, one to four stages (tests/device/RESULTS.md). The
+// fit is within 5 % (root mean square) and 19 % (worst) of 311 times, and its first choice within 0.6 % of the fastest (mean), 5 %
+// (worst). Factors are of the clocks that the matrix unit or the exp unit alone needs for a tile; they add up because both are busy
+// most of the time, and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
-  double mma = 0.706;
-  double mma_alone = 1.12;              // no tile takes less than this times its products
-  double exp[3] = {0.92, 0.83, 0.44};   // by reference: tile, previous, first
-  double tile_clocks = 553;             // barriers, fences, what is left over of every tile
-  double no_turns = 0.15;               // of the smaller of both: warpgroups fall into step and do the same at the same time
-  double not_hidden = 0.6;              // of the exponentials when one warpgroup, or a loop without overlap, waits for them
+  double mma = 0.676;
+  double mma_at_least = 1.143;          // no tile takes less than this times its products
+  double exp[3] = {0.92, 0.83, 0.45};   // by reference: tile, previous, first
+  double tile_clocks = 512;             // barriers, fences, what is left over of every tile
+  double mma_alone = 0.99;              // the same where one warpgroup, or a loop without overlap, waits for everything
+  double tile_clocks_alone = 435;
+  double one_stage_clocks = 1073;       // of a tile that is copied when the one before is done with
+  double no_turns = 0.05;               // of the smaller of both: warpgroups fall into step and do the same at the same time
   double fma_exp = 0.22;                // of the exponentials, for each eighth that goes to the FMA pipes
   double matrix_sum = -0.08;            // of the exponentials: additions that are gone
-  double careful_clocks = 1000;         // of a tile that the mask cuts, beyond what its mask costs
-  double item_clocks = 1100;            // of a query tile of two warpgroups: first scores, output
-  double item_clocks_per_dim = 22;
-  double late_q_clocks_per_dim = 5;     // when its Q is copied no earlier
+  double careful_clocks = 1334;         // of a tile that the mask cuts
+  double item_clocks = 1820;            // of a query tile: first scores, output
+  double item_clocks_per_warpgroup = 1290;
+  double late_q_clocks_per_dim = 9.3;   // when its Q is copied no earlier, and O is stored from registers
   double block_clocks = 2500;           // when a block is started for it
   double cluster = 1.35;                // of everything: the blocks of a cluster wait for each other
-  double l2_bytes_per_clock = 36;       // per SM
+  double l2_bytes_per_clock = 38;       // per SM
   double launch_us = 5;
 };
 constexpr HopperCalibration kCalibration;
+constexpr int kMaskNodesInFit = 12;  // what masks of this size cost is in careful_clocks
 
 TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Schedule& s, const KernelConfig& c,
                        const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
-  const double kv_bytes = keys * (padded_dim_qk(c) + padded_dim_v(c)) * 2;
+  const HopperLayout layout = hopper_layout(c);
+  const double kv_bytes = layout.k.bytes() + layout.v.bytes();
   TileClocks t;
-  t.mma = 2 * scores * (padded_dim_qk(c) + output_columns(c)) / target.wgmma_flops_per_clock;
+  // Q K^T reads both operands from shared memory, and Q again for every tile: with few keys that takes longer than the product.
+  const double scores_clocks = 2 * scores * padded_dim_qk(c) / target.wgmma_flops_per_clock;
+  const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * 2;
+  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
+          2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;
-  t.issue = scores * added_slots(spec, work) / kIssuePerClock;
-  t.smem = (kv_bytes * *s.warpgroups + rows * padded_dim_qk(c) * 2) / target.smem_bytes_per_clock;
+  t.issue = scores * (score_slots(spec) + mask_slots(spec, work, kMaskNodesInFit)) / kIssuePerClock;
+  t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   t.l2 = kv_bytes / *s.cluster / kCalibration.l2_bytes_per_clock;
   return t;
 }
@@ -49,14 +58,15 @@ double tile_time(const Schedule& s, const TileClocks& t) {
   double exp = kCalibration.exp[static_cast<int>(*s.reference)] + *s.exp_fma * kCalibration.fma_exp;
   if (*s.row_sum == RowSum::Matrix) exp += kCalibration.matrix_sum;
   const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::None;
-  if (alone) exp += kCalibration.not_hidden;
-  double clocks = kCalibration.mma * t.mma + exp * t.exp + t.issue + kCalibration.tile_clocks;
+  double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
+                  (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
+  if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (!alone && *s.exclusive != ExclusivePart::Issue) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
-  return std::max({clocks, kCalibration.mma_alone * t.mma, t.l2, t.smem}) * (*s.cluster > 1 ? kCalibration.cluster : 1);
+  return std::max({clocks, kCalibration.mma_at_least * t.mma, t.l2, t.smem}) * (*s.cluster > 1 ? kCalibration.cluster : 1);
 }
 
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
-  double clocks = (kCalibration.item_clocks + kCalibration.item_clocks_per_dim * c.head_dim_v) * *s.warpgroups / 2;
+  double clocks = kCalibration.item_clocks + kCalibration.item_clocks_per_warpgroup * *s.warpgroups;
   // The first tile of an item is visited carefully whether the mask cuts it or not.
   clocks += std::max(0.0, work.mixed_tiles - 1) * kCalibration.careful_clocks;
   if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -64,7 +65,7 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
                         const Work& work) {
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
-  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + added_slots(spec, work));
+  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + score_slots(spec) + mask_slots(spec, work, 0));
   const double blocks =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
@@ -108,7 +109,7 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
   p.mma =
       2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
-  p.issue = scores * (kSoftmaxSlots + added_slots(spec, work)) * 32 / target.vector_bits / clocks_per_us / cores;
+  p.issue = scores * (kSoftmaxSlots + score_slots(spec) + mask_slots(spec, work, 0)) * 32 / target.vector_bits / clocks_per_us / cores;
   p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
   p.latency = 5;
@@ -124,6 +125,13 @@ double matrix_rate(const Target& target, Family family) {
   return family == Family::Hopper ? target.wgmma_flops_per_clock : target.mma_flops_per_clock;
 }
 
+Shape quarter(Shape shape) {
+  shape.b *= 4;
+  shape.q_len = std::max<std::int64_t>(1, shape.q_len / 4);
+  shape.k_len = std::max<std::int64_t>(1, shape.k_len / 4);
+  return shape;
+}
+
 }  // namespace
 
 void add_units(Prediction& p, const TileClocks& tile, double tiles, const AttentionSpec& spec, const Target& target,
@@ -137,12 +145,14 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
 }
 
-double added_slots(const AttentionSpec& spec, const Work& work) {
-  const double mixed = work.kv_tiles > 0 ? work.mixed_tiles / work.kv_tiles : 0;
-  double slots = 0;
-  if (spec.score) slots += kScoreSlotsPerNode * static_cast<double>(node_count(spec.score));
-  if (spec.mask) slots += mixed * kMaskSlots * static_cast<double>(node_count(spec.mask));
-  return slots;
+double score_slots(const AttentionSpec& spec) {
+  return spec.score ? kScoreSlotsPerNode * static_cast<double>(node_count(spec.score)) : 0;
+}
+
+double mask_slots(const AttentionSpec& spec, const Work& work, int free_nodes) {
+  if (!spec.mask || work.kv_tiles <= 0) return 0;
+  const double nodes = static_cast<double>(node_count(spec.mask)) - free_nodes;
+  return kMaskSlots * std::max(0.0, nodes) * work.mixed_tiles / work.kv_tiles;
 }
 
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
@@ -167,8 +177,8 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
 Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   Shape shape;
-  shape.q_len = std::min(spec.q_len.max, kSequence);
-  shape.k_len = std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
+  shape.q_len = spec.q_len.pinned() ? spec.q_len.max : std::min(spec.q_len.max, kSequence);
+  shape.k_len = spec.k_len.pinned() ? spec.k_len.max : std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
   const std::int64_t batch = shape.q_len < 64 ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
   return shape;
@@ -187,24 +197,31 @@ Prediction predict(const AttentionSpec& spec, const Target& target, const Schedu
 
 std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
                                   const TileAnalysis& tiles, const Shape& shape) {
-  std::map<std::pair<int, int>, Work> works;  // evaluating the mask is the dear part: once per tile size
+  // Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
+  std::vector<Shape> shapes = {shape};
+  if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
+  std::map<std::tuple<std::size_t, int, int>, Work> works;  // evaluating the mask is the dear part: once per shape and tile size
   std::vector<Candidate> out;
   for (Schedule& schedule : enumerate_schedules(spec, target, pins)) {
     Candidate candidate;
     candidate.why_illegal = why_illegal(spec, target, schedule);
     if (candidate.why_illegal.empty()) {
       const int queries = queries_together(sizes_of(spec, schedule));
-      const auto [work, fresh] = works.try_emplace({queries, *schedule.tile_kv});
-      if (fresh) work->second = work_of(spec, tiles, shape, queries, *schedule.tile_kv);
-      if (target.gpu && !pins.order && work_grows(work->second)) schedule.order = TileOrder::LongestFirst;
-      candidate.predicted_us = predict(spec, target, schedule, shape, work->second).total;
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const auto [work, fresh] = works.try_emplace({i, queries, *schedule.tile_kv});
+        if (fresh) work->second = work_of(spec, tiles, shapes[i], queries, *schedule.tile_kv);
+        if (i == 0 && target.gpu && !pins.order && work_grows(work->second)) schedule.order = TileOrder::LongestFirst;
+        const double microseconds = predict(spec, target, schedule, shapes[i], work->second).total;
+        if (i == 0) candidate.predicted_us = microseconds;
+        candidate.rank *= microseconds;
+      }
     }
     candidate.schedule = schedule;
     out.push_back(std::move(candidate));
   }
   std::stable_sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
     if (a.why_illegal.empty() != b.why_illegal.empty()) return a.why_illegal.empty();
-    return a.why_illegal.empty() && a.predicted_us < b.predicted_us;
+    return a.why_illegal.empty() && a.rank < b.rank;
   });
   return out;
 }

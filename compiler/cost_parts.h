@@ -15,8 +15,9 @@ struct TileClocks {
   double bound() const { return std::max({mma, exp, issue, smem}); }
 };
 
-// Instruction slots that score function and mask add to a score, the mask only in the tiles that it cuts.
-double added_slots(const AttentionSpec& spec, const Work& work);
+// Instruction slots that the score function adds to a score, and the mask in the tiles that it cuts, but for its first nodes.
+double score_slots(const AttentionSpec& spec);
+double mask_slots(const AttentionSpec& spec, const Work& work, int free_nodes);
 
 // Q, K and V read once, O written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);

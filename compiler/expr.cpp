@@ -372,6 +372,11 @@ bool uses(const Expr& expr, Variable variable) {
                      [&](const Node* node) { return node->op == Op::Variable && node->variable == variable; });
 }
 
+bool uses(const Expr& expr, Op op) {
+  const auto nodes = all_nodes(expr);
+  return std::any_of(nodes.begin(), nodes.end(), [&](const Node* node) { return node->op == op; });
+}
+
 std::vector<Param> params_of(const Expr& expr) {
   std::vector<Param> params;
   for (const Node* node : all_nodes(expr)) {

@@ -120,6 +120,7 @@ Expr call(Op op, const Expr& argument);  // Abs Exp Log Sqrt Tanh Sigmoid ToFloa
 bool same(const Expr& a, const Expr& b);  // structural equality
 std::size_t node_count(const Expr& expr); // of the DAG, shared nodes once
 bool uses(const Expr& expr, Variable variable);
+bool uses(const Expr& expr, Op op);
 std::vector<Param> params_of(const Expr& expr);  // in order of first use, each once
 
 // Limits of the language. Text beyond them is refused with the limit in the message.

@@ -14,7 +14,7 @@ using Body = std::vector<Statement>;
 
 Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int offset, int stages, int bytes) {
   Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
-  b.layout = fmt::format("swizzle{}", layout.width());
+  b.layout = fmt::format("swizzle{}", kPanelWidth);
   b.offset = offset;
   b.bytes = bytes;
   b.stages = stages;

@@ -19,6 +19,7 @@ namespace flashjit {
 struct Candidate {
   Schedule schedule;
   double predicted_us = 0;    // on the cost model's reference shape
+  double rank = 1;            // product of the predicted times of all shapes that count
   std::string why_illegal;    // empty: legal
 };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/score_inputs.h"
 #include "compiler/spec_names.h"
 #include "compiler/text_form.h"
 
@@ -287,7 +288,18 @@ Result<void> finish_sync(const Program& program, Plan& plan) {
   return agrees(program.attributes, "rows_per_warp", std::int64_t{rows_per_warp(plan.config)});
 }
 
+// What the main step fetches ahead, where it computes logits in the pass that exponentiates them and has registers left.
+void find_inputs(const AttentionSpec& spec, KernelConfig& c) {
+  if (!spec.score || c.reference != Reference::first) return;
+  for (const Expr& load : score_inputs(spec.score)) {
+    const auto i = std::find(spec.params.begin(), spec.params.end(), load->param) - spec.params.begin();
+    (size_of(load->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
+  }
+  if (input_pairs(c) == 0) c.inputs_16 = c.inputs_32 = 0;
+}
+
 Result<void> finish_hopper(Program& program, Plan& plan) {
+  find_inputs(plan.spec, plan.config);
   const KernelConfig& c = plan.config;
   plan.smem_bytes = hopper_layout(c).bytes;
   plan.threads = hopper_threads(c);
@@ -322,6 +334,7 @@ Result<void> select_template(Program& program, Plan& plan) {
   if (!element) return unsupported(fmt::format("dtype: {} is computed by no template", name(plan.spec.dtype)));
   plan.config = KernelConfig{};
   plan.config.element = *element;
+  plan.config.score_has_tanh = plan.spec.score && uses(plan.spec.score, Op::Tanh);
   const std::string loop = print(family->value);
   const Matcher matcher{loop, honoured_by(loop), plan.config};
   FLASHJIT_TRY(matcher.take(program.attributes, {}));

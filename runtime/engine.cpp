@@ -89,7 +89,7 @@ class GpuEngine : public EngineBase {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     std::shared_ptr<WorkCounters> counters;
-    if (takes_items(compiled.plan)) {
+    if (takes_items(compiled.plan.config)) {
       FLASHJIT_ASSIGN(shared, work_counters());
       counters = std::move(shared);
     }

@@ -41,7 +41,7 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
   kernel->library_ = std::move(library);
   kernel->function_ = function;
-  if (takes_items(compiled.plan)) kernel->counters_ = std::move(counters);
+  if (takes_items(compiled.plan.config)) kernel->counters_ = std::move(counters);
   return kernel;
 }
 

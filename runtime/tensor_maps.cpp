@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint64_t kElementBytes = 2;
 constexpr std::uint64_t kAlignment = 16;                          // of addresses and strides
+constexpr std::uint32_t kRowsPerWarp = 16;                        // a warp stores its rows of O
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
 // How a packed sequence ends: see hopper_producer.cuh. Steps in the last two dimensions only move the address.
@@ -17,8 +18,7 @@ constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;      // times kSequ
 
 // CUtensorMap* enumerations of the driver.
 constexpr int kFloat16 = 6, kBfloat16 = 9;
-constexpr int kNoInterleave = 0, kNoFill = 0, kPromote256Bytes = 3;
-constexpr int swizzle_mode(int bytes) { return bytes == 128 ? 3 : bytes == 64 ? 2 : 1; }
+constexpr int kNoInterleave = 0, kNoFill = 0, kSwizzle128Bytes = 3, kPromote256Bytes = 3;
 
 struct Dimension {
   const char* name;
@@ -26,15 +26,14 @@ struct Dimension {
   std::uint32_t box;
 };
 
-// One of Q, K and V, as the kernel reads it.
+// One of Q, K, V and O, as the kernel reads or writes it.
 struct Source {
   std::string_view name;
   const void* data;
   Strides stride;
   std::uint64_t tokens, heads;
   std::uint32_t rows;  // one copy takes
-  int columns;         // real ones: what pads them to the panels is out of bounds, and read as zeros
-  PanelLayout panels;
+  int columns;         // what pads them to whole panels is out of bounds, and read as zeros
 };
 
 std::uint64_t bytes(Int64 elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; }
@@ -54,10 +53,9 @@ Result<void> check(const Source& source, const Dimension& dimension) {
 Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimension> outer) {
   TensorMapLayout map;
   map.address = source.data;
-  map.swizzle = source.panels.width();
   map.rank = 1;
   map.size[0] = static_cast<std::uint64_t>(source.columns);
-  map.box[0] = static_cast<std::uint32_t>(source.panels.width()) / kElementBytes;
+  map.box[0] = kPanelWidth / kElementBytes;
   if (const auto address = reinterpret_cast<std::uintptr_t>(source.data); address % kAlignment != 0) {
     return invalid(fmt::format("{}.data: address {:#x}, TMA reads from multiples of {} bytes; align the tensor, or add bytes=8 to the "
                                "spec",
@@ -125,20 +123,25 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
 }  // namespace
 
 Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelParams& params) {
-  const HopperLayout shared = hopper_layout(c);
   const auto count = [](int value) { return static_cast<std::uint64_t>(value); };
   const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv / c.cluster);
   const Source q = {"q", params.q, params.q_stride, count(params.q_len), count(c.heads_q), static_cast<std::uint32_t>(c.tile_q),
-                    c.head_dim_qk, shared.q};
-  const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk, shared.k};
-  const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v, shared.v};
+                    c.head_dim_qk};
+  const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk};
+  const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v};
   if (c.pack_heads && c.packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
   TensorMapLayouts layouts;
-  FLASHJIT_ASSIGN(q_map, c.pack_heads ? grouped_layout(q, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
-                                      : layout_of(c, params, q));
+  const auto of_queries = [&](const Source& source) {
+    return c.pack_heads ? grouped_layout(source, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
+                        : layout_of(c, params, source);
+  };
+  FLASHJIT_ASSIGN(q_map, of_queries(q));
   FLASHJIT_ASSIGN(k_map, layout_of(c, params, k));
   FLASHJIT_ASSIGN(v_map, layout_of(c, params, v));
-  return TensorMapLayouts{q_map, k_map, v_map};
+  if (!stages_output(c)) return TensorMapLayouts{q_map, k_map, v_map, {}};
+  const Source o = {"o", params.o, params.o_stride, count(params.q_len), count(c.heads_q), kRowsPerWarp, c.head_dim_v};
+  FLASHJIT_ASSIGN(o_map, of_queries(o));
+  return TensorMapLayouts{q_map, k_map, v_map, o_map};
 }
 
 Result<void> encode(const Driver& driver, Element element, const TensorMapLayout& layout, TensorMap& map) {
@@ -146,7 +149,7 @@ Result<void> encode(const Driver& driver, Element element, const TensorMapLayout
   FLASHJIT_TRY(driver.check(
       driver.api.tensor_map_encode(&map, element == Element::f16 ? kFloat16 : kBfloat16, static_cast<std::uint32_t>(layout.rank),
                                    const_cast<void*>(layout.address), layout.size, layout.stride, layout.box, kEveryElement,
-                                   kNoInterleave, swizzle_mode(layout.swizzle), kPromote256Bytes, kNoFill),
+                                   kNoInterleave, kSwizzle128Bytes, kPromote256Bytes, kNoFill),
       "cuTensorMapEncodeTiled"));
   // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must not
   // be set. GPUs before Blackwell do not look at it.
@@ -159,7 +162,8 @@ Result<void> encode(const Driver& driver, Element element, const TensorMapLayout
 Result<void> encode(const Driver& driver, Element element, const TensorMapLayouts& layouts, TensorMaps& maps) {
   FLASHJIT_TRY(encode(driver, element, layouts.q, maps.q));
   FLASHJIT_TRY(encode(driver, element, layouts.k, maps.k));
-  return encode(driver, element, layouts.v, maps.v);
+  FLASHJIT_TRY(encode(driver, element, layouts.v, maps.v));
+  return layouts.o.rank == 0 ? Result<void>() : encode(driver, element, layouts.o, maps.o);
 }
 
 }  // namespace flashjit

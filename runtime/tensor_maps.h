@@ -1,4 +1,4 @@
-// Tensor maps: what TMA knows of Q, K and V. The layout of each is plain numbers; encoding them is one call of the driver.
+// Tensor maps: what TMA knows of Q, K, V and O. The layout of each is plain numbers; encoding them is one call of the driver.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct TensorMapLayout {
   std::uint64_t size[5] = {};
   std::uint64_t stride[4] = {};  // bytes between neighbours in dimension 1, 2, ...; dimension 0 is contiguous
   std::uint32_t box[5] = {};     // what one copy takes
-  int swizzle = 0;               // bytes: 32, 64 or 128
 };
 
 struct TensorMapLayouts {
   TensorMapLayout q, k, v;
+  TensorMapLayout o;  // rank 0: the kernel does not store by TMA
 };
 
 // Error Invalid names the tensor and what TMA cannot address. `params` as ArgumentChecker fills it.

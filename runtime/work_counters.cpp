@@ -57,12 +57,6 @@ Result<int*> WorkCounters::take(CuStream stream) {
   return place < 0 ? nullptr : static_cast<int*>(memory_.data()) + place * kPairInts;
 }
 
-bool takes_items(const Plan& plan) {
-  const KernelConfig& c = plan.config;
-  if (c.loop != Loop::hopper || !c.persistent || c.cluster > 1) return false;
-  // After a reference that did not hold a block is careful, which gives the items that it takes from then on other (as good) bits.
-  // Where bits must not depend on which block was early, items are dealt out evenly.
-  return c.reference == Reference::tile || plan.spec.numerics == Numerics::Fast;
-}
+bool takes_items(const KernelConfig& config) { return config.loop == Loop::hopper && config.persistent && config.cluster == 1; }
 
 }  // namespace flashjit

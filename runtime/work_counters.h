@@ -59,6 +59,6 @@ class WorkCounters {
 };
 
 // Do launches of this kernel take their items from counters?
-bool takes_items(const Plan& plan);
+bool takes_items(const KernelConfig& config);
 
 }  // namespace flashjit

@@ -117,10 +117,11 @@ __device__ inline float float_from_f16(u16 bits) {
 
 // ---- global memory ----
 
-__device__ inline void store_global(void* address, uint4 value) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+__device__ inline void store_global(void* address, uint2 value) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }
+
+__device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // ---- arithmetic ----
 

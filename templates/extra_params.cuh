@@ -23,34 +23,50 @@ __device__ inline const T* element_of(const KernelParams& params, int i, Index..
   ((offset += static_cast<Int64>(index) * params.extra[i].stride[dimension++]), ...);
   return static_cast<const T*>(params.extra[i].data) + offset;
 }
+template <class T, class... Index>
+__device__ inline T element(const KernelParams& params, int i, Index... index) {
+  return __ldg(element_of<T>(params, i, index...));
+}
 
-template <class... Index>
-__device__ inline float load_f16(const KernelParams& params, int i, Index... index) {
-  return float_from_f16(__ldg(element_of<u16>(params, i, index...)));
+// `params` may be of another type that has an element() of its own.
+template <class Params, class... Index>
+__device__ inline float load_f16(const Params& params, int i, Index... index) {
+  return float_from_f16(element<u16>(params, i, index...));
 }
-template <class... Index>
-__device__ inline float load_bf16(const KernelParams& params, int i, Index... index) {
-  return float_from_bf16(__ldg(element_of<u16>(params, i, index...)));
+template <class Params, class... Index>
+__device__ inline float load_bf16(const Params& params, int i, Index... index) {
+  return float_from_bf16(element<u16>(params, i, index...));
 }
-template <class... Index>
-__device__ inline float load_f32(const KernelParams& params, int i, Index... index) {
-  return __ldg(element_of<float>(params, i, index...));
+template <class Params, class... Index>
+__device__ inline float load_f32(const Params& params, int i, Index... index) {
+  return element<float>(params, i, index...);
 }
-template <class... Index>
-__device__ inline int load_i32(const KernelParams& params, int i, Index... index) {
-  return __ldg(element_of<int>(params, i, index...));
+template <class Params, class... Index>
+__device__ inline int load_i32(const Params& params, int i, Index... index) {
+  return element<int>(params, i, index...);
 }
-template <class... Index>
-__device__ inline Int64 load_i64(const KernelParams& params, int i, Index... index) {
-  return __ldg(element_of<Int64>(params, i, index...));
+template <class Params, class... Index>
+__device__ inline Int64 load_i64(const Params& params, int i, Index... index) {
+  return element<Int64>(params, i, index...);
 }
-template <class... Index>
-__device__ inline Int64 load_u32(const KernelParams& params, int i, Index... index) {
-  return __ldg(element_of<u32>(params, i, index...));
+template <class Params, class... Index>
+__device__ inline Int64 load_u32(const Params& params, int i, Index... index) {
+  return element<u32>(params, i, index...);
 }
-template <class... Index>
-__device__ inline int load_u8(const KernelParams& params, int i, Index... index) {
-  return __ldg(element_of<unsigned char>(params, i, index...));
+template <class Params, class... Index>
+__device__ inline int load_u8(const Params& params, int i, Index... index) {
+  return element<unsigned char>(params, i, index...);
+}
+
+// The elements of a tensor along its last dimension.
+template <class T>
+struct TensorRow {
+  const T* first;
+  Int64 stride;
+};
+template <class T, class... Index>
+__device__ inline TensorRow<T> tensor_row(const KernelParams& params, int i, Index... index) {
+  return {element_of<T>(params, i, index...), params.extra[i].stride[sizeof...(Index)]};
 }
 
 }  // namespace flashjit

@@ -102,6 +102,27 @@ __device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 
       : "memory");
 }
 
+// A box of shared memory to the tensor, what lies outside of it left out.
+__device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(shared), "r"(x0),
+               "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+__device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map), "r"(shared), "r"(x0),
+               "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until the stores of this thread have read shared memory, or are complete.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 // Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -124,17 +145,17 @@ __device__ inline void pin_registers(float (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// Where an operand lies in shared memory: panels of `width` bytes a row, swizzled in groups of eight rows. `next_panel` is the
+// Where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of eight rows. `next_panel` is the
 // step, in bytes, to the panel of the next columns; operands that are not read transposed ignore it. Only the low word depends on the
 // address, and steps are added to it.
-template <int width, int next_panel = 16>
+template <int next_panel = 16>
 struct MatrixDescriptor {
   u32 low;
   // In a cluster, addresses have the block's number in bits that mean something else here.
   __device__ explicit MatrixDescriptor(u32 address) : low((address & 0x3FFFF) >> 4 | next_panel >> 4 << 16) {}
   __device__ u64 at(int bytes) const {
-    constexpr u32 kSwizzle = width == 128 ? 1 : width == 64 ? 2 : 3, kEightRows = 8 * width;
-    return static_cast<u64>(kEightRows >> 4 | kSwizzle << 30) << 32 | (low + (bytes >> 4));
+    constexpr u32 kSwizzle128 = 1u << 30, kEightRows = 8 * kPanelWidth;
+    return static_cast<u64>(kEightRows >> 4 | kSwizzle128) << 32 | (low + (bytes >> 4));
   }
 };
 

@@ -14,6 +14,7 @@ namespace flashjit {
 // Named barriers; 0 is __syncthreads.
 constexpr int kTurnBarrier = 1;                             // one per consumer warpgroup: it is its turn
 constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;    // one per consumer warpgroup
+constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
 constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
 constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
@@ -24,15 +25,14 @@ __device__ inline bool any_of_warpgroup(bool vote) {
   asm volatile(
       "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
       : "=r"(result) : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup) : "memory");
-  return result != 0;
+  return uniform(result) != 0;
 }
-
-constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
 struct Consumer {
   const KernelParams& params;
+  const TensorMaps& maps;
   const SharedMemory& shared;
-  Ring<kQStages> q_ring = {};
+  Ring<kQStages> q_ring = {};  // of this item's Q
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
   u32 slot = 0;             // of the work state
   bool quick = false;       // this item had main steps
@@ -42,6 +42,12 @@ struct Consumer {
   Scores s;
   u32 p[kTileKv / 16][4];
   RowStates rows;
+
+  __device__ static Work kind_of(const WorkState& work) { return static_cast<Work>(uniform(static_cast<int>(work.kind))); }
+  __device__ static bool sees_keys(const WorkState& work) { return uniform(any_of(work.tiles)); }
+  __device__ int next_tile(const WorkState& work, int tile) const {
+    return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
+  }
 
   // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others' products
 
@@ -62,11 +68,11 @@ struct Consumer {
   // S = Q K^T, issued.
   __device__ void issue_scores() {
     constexpr PanelLayout kQ = kLayout.q, kK = kLayout.k;
-    constexpr int kPanelSteps = kQ.width() / 32;
-    const MatrixDescriptor<kQ.width()> q(recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kQ.width()));
-    const MatrixDescriptor<kK.width()> k(recompute(shared.k(ring.stage())));
+    constexpr int kPanelSteps = kPanelWidth / 32;
+    const MatrixDescriptor<> q(recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth));
+    const MatrixDescriptor<> k(recompute(shared.k(ring.stage())));
 #pragma unroll
-    for (int step = 0; step < kQ.columns / 16; ++step) {
+    for (int step = 0; step < padded_dim_qk(config) / 16; ++step) {
       const int panel = step / kPanelSteps, within = step % kPanelSteps * 32;
       multiply_scores(s, q.at(panel * kQ.panel_bytes() + within), k.at(panel * kK.panel_bytes() + within), step > 0);
     }
@@ -74,10 +80,9 @@ struct Consumer {
 
   // O += P V, issued.
   __device__ void issue_output() {
-    constexpr PanelLayout kV = kLayout.v;
-    const MatrixDescriptor<kV.width(), kV.panel_bytes()> v(recompute(shared.v(ring.previous().stage())));
+    const MatrixDescriptor<kLayout.v.panel_bytes()> v(recompute(shared.v(ring.previous().stage())));
 #pragma unroll
-    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kV.width()), step > 0 || !fresh);
+    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kPanelWidth), step > 0 || !fresh);
     fresh = false;
   }
 
@@ -86,13 +91,19 @@ struct Consumer {
 
   // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of these.
   __device__ void release_queries() {
-    __syncwarp();
-    if (lane_id() == 0) arrive(shared.q_empty(q_ring.stage()));
-    q_ring.advance();
+    if constexpr (!kStagesOutput) arrive(shared.q_empty(q_ring.stage()));
+  }
+  // Or O of the item before has left the place of its Q.
+  __device__ void release_output() {
+    if constexpr (kStagesOutput) {
+      if (q_ring.count == 0) return;
+      wait_stores_read();
+      arrive(shared.q_empty(q_ring.previous().stage()));
+    }
   }
 
   // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
-  __device__ void step(const WorkState& work, int tile) {
+  __device__ void step(const WorkState& work, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
     if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
@@ -108,19 +119,21 @@ struct Consumer {
       commit_products();
     }
     if constexpr (kIssueInTurn) end_turn();
+    Tile main = {params, work, tile};
+    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin();
     float factor[2];
     // Of the tiles before; until the scores are there, there is time for it.
     if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
     wait_products<config.overlap ? 1 : 0>();
     pin_registers(s);
     release_keys();
-    if (tile == work.first_tile) release_queries();
-    if constexpr (kMainIsCareful || !kScaleFolded) apply_score_and_mask<kMainIsCareful>(s, params, work, tile);
+    if (last) release_queries();
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile);
     if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
       careful_softmax(s, rows, factor);
     } else {
-      quick_softmax(s, rows);
+      quick_softmax(s, rows, main);
     }
     if constexpr (kSoftmaxInTurn) end_turn();
     if constexpr (config.overlap) {
@@ -150,9 +163,10 @@ struct Consumer {
   // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
   // products one at a time.
   __device__ void careful_step(const WorkState& work, int tile, bool changes) {
+    // What is read of the work states here and in run() is read again where it is needed: there are no registers to hold it.
     const WorkState& before = shared.work(slot == 0 ? kWorkSlots - 1 : slot - 1);
-    const bool scores = has_tiles(work);
-    const bool output = !changes || has_tiles(before);
+    const bool scores = sees_keys(work);
+    const bool output = sees_keys(changes ? before : work);
     if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
     pin_registers(o);
@@ -168,7 +182,7 @@ struct Consumer {
     wait_products<1>();
     pin_registers(o);
     if (output) release_values();
-    if (changes && before.kind != Work::flush) finish_item(before);
+    if (changes && kind_of(before) != Work::flush) finish_item(before, output);
     if (changes) {
       rows.clear();
       quick = false;
@@ -179,8 +193,8 @@ struct Consumer {
     if (!scores) return;
     release_keys();
     ring.advance();
-    if (visible_tile(params, work, tile - 1) < work.first_tile) release_queries();
-    apply_score_and_mask<true>(s, params, work, tile);
+    if (next_tile(work, tile) < uniform(work.tiles.first)) release_queries();
+    apply_score_and_mask(s, params, work, tile);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
     careful_softmax(s, rows, factor);
@@ -192,8 +206,8 @@ struct Consumer {
   // ---- items ----
 
   // O is complete: check it, and write what the spec asks for.
-  __device__ void finish_item(const WorkState& work) {
-    if (!has_tiles(work)) {
+  __device__ void finish_item(const WorkState& work, bool saw_keys) {
+    if (!saw_keys) {
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) o[i] = 0;
       pin_registers(o);  // keeps this a branch
@@ -204,38 +218,31 @@ struct Consumer {
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if (any_of_warpgroup(quick && reference_failed(rows, o))) {
-        note_failure(work.rank);
-        return;
-      }
+      if (quick && reference_failed(rows, o)) note_failure(work);
     }
     if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
-    store_output(params, work, o);
-  }
-
-  // The warpgroup's place in the list of items to be done again. Once it has one there, it is careful for good.
-  __device__ int redo_place() const {
-    return static_cast<int>((kCluster > 1 ? block_in_cluster() * kWarpgroups : 0) + warpgroup_id());
-  }
-  __device__ void note_failure(int rank) {
-    if (threadIdx.x % kThreadsPerWarpgroup == 0) {
-      if constexpr (kCluster > 1) {
-        for (int block = 0; block < kCluster; ++block) {
-          store_shared_at_block(shared_address(&shared.redo(redo_place())), block, rank);
-        }
-      } else {
-        shared.redo(redo_place()) = rank;
-      }
+    if constexpr (kStagesOutput) {
+      send_output(maps.o, shared.q(q_ring.previous().stage()), work, o);
+    } else {
+      store_output(params, work, o);
     }
-    any_of_warpgroup(true);  // a barrier: all of the warpgroup know
   }
 
-  // May `tile`, not the first one of the item, take the main step? With references of earlier tiles, every row must have one.
-  __device__ bool takes_main_step(const WorkState& work, int tile) {
-    if (tile < work.first_tile || is_mixed(work, tile)) return false;
+  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the same.
+  __device__ void note_failure(const WorkState& work) {
+    if constexpr (kCluster > 1) {
+      for (int block = 0; block < kCluster; ++block) store_shared_at_block(shared_address(&shared.redo(work.place)), block, work.rank);
+    } else {
+      atomicMax(&shared.redo(work.place), work.rank);
+    }
+  }
+
+  // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have one.
+  __device__ bool takes_main_step(const WorkState& work, const Tiles& tiles, int tile, int previous) {
+    if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;
-    if (work.kind == Work::careful_item || shared.redo(redo_place()) >= 0) return false;
-    return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+    if (kind_of(work) == Work::careful_item) return false;
+    return !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
   __device__ void run() {
@@ -248,27 +255,36 @@ struct Consumer {
       const WorkState& work = shared.work(slot);
       if (changes) {
         wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
-        tile = work.last_tile;
+        tile = uniform(work.tiles.last);
       }
       careful_step(work, tile, changes);
-      if (work.kind == Work::end) break;
-      if (has_tiles(work)) {
-        tile = visible_tile(params, work, tile - 1);
-        if (takes_main_step(work, tile)) {
+      if (changes) release_output();
+      const Tiles tiles = uniform_tiles(work);
+      if (any_of(tiles)) {
+        const int previous = tile;
+        tile = next_tile(work, tile);
+        if (takes_main_step(work, tiles, tile, previous)) {
           quick = true;
-          const int end = max(work.first_tile, (work.full_begin + kTileKv - 1) / kTileKv);
 #pragma unroll 1
-          for (; tile >= end; --tile) step(work, tile);
-          tile = visible_tile(params, work, tile);
+          for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
+          tile = next_tile(work, tile + 1);
         }
-        changes = tile < work.first_tile;
+        changes = tile < tiles.first;
       } else {
-        __syncwarp();
-        if (work.kind == Work::flush) release(shared.flushed());
+        const Work kind = kind_of(work);
+        if (kind == Work::end) break;
+        if (kind == Work::flush) {
+          if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later
+          __syncwarp();
+          release(shared.flushed());
+        }
         release_queries();
         changes = true;
       }
-      if (changes) slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
+      if (changes) {
+        slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
+        q_ring.advance();
+      }
     }
     // The first warpgroup was given one turn more than it took.
     if constexpr (kTakesTurns) {
@@ -286,7 +302,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     if (threadIdx.x == 0) Producer{params, maps, shared}.run();
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer{params, shared}.run();
+    Consumer{params, maps, shared}.run();
   }
   // A block of a cluster must stay until the last copy and arrival of the others.
   if constexpr (kCluster > 1) {

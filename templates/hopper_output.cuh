@@ -64,62 +64,77 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
-// Four lanes hold four words each, a[i] of lane l being word l of group i; afterwards lane l has all four words of group l. All
-// fours are exchanged together, so that the shuffles' latencies overlap.
-template <int n>
-__device__ inline void transpose_quads(u32 (&a)[n]) {
+// O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
+__device__ inline void send_output(const TensorMap& map, u32 place, const WorkState& work, const Output& o) {
+  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v);
+  constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
+  const u32 lane = lane_id(), row = lane % 16;
+  const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
+  const u32 panel = place + first_row * kPanelWidth;
+  const u32 chunk = row % kChunks ^ lane / 16;  // what the hardware's swizzle makes of chunk lane / 16 in this row
 #pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = lane_id() & distance;
-    u32 received[n];
+  for (int j = 0; j < kEights; j += 2) {
+    u32 words[4] = {};
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      // Of each pair of words the lower lane keeps the first and gets its partner's first, the upper lane the second.
-      if (!(i & distance)) received[i] = __shfl_xor_sync(0xffffffff, upper ? a[i] : a[i + distance], distance);
+    for (int i = 0; i < 4; ++i) {
+      if (j + i / 2 < kEights) words[i] = pack<config.output>(o[4 * j + 2 * i], o[4 * j + 2 * i + 1]);
     }
+    store_matrices(panel + j / kChunks * kO.panel_bytes() + row * kPanelWidth + (chunk ^ j % kChunks) * 16, words[0], words[1], words[2],
+                   words[3]);
+  }
+  fence_async_proxy();
+  __syncwarp();
+  if (lane != 0) return;
+  const Sequence& seq = work.seq;
+  const int query = work.q_lo + static_cast<int>(first_row) / kGroup;
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      if (i & distance) continue;
-      a[i + distance] = upper ? a[i + distance] : received[i];
-      a[i] = upper ? received[i] : a[i];
+  for (int i = 0; i < kO.panels(); ++i) {
+    const u32 from = panel + i * kO.panel_bytes();
+    const int column = i * kPanelWidth / 2;
+    if constexpr (config.pack_heads) {
+      store_box(map, from, column, 0, query, seq.hk, seq.b);
+    } else if constexpr (config.packed) {
+      store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
+    } else {
+      store_box(map, from, column, query, seq.h, seq.b);
     }
   }
+  commit_stores();
 }
 
-// O straight from registers. A quad holds eight columns of a row in pieces of four bytes; four such groups are exchanged so
-// that each lane has 16 bytes in a row: stores of whole 32-byte sectors, without shared memory, barriers or another tensor map.
+// O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their neighbour, and
+// then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte sectors, without shared
+// memory, barriers or another tensor map.
 __device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o) {
-  constexpr int kGroups = config.head_dim_v / 8;
+  constexpr int kEights = config.head_dim_v / 8;
+  const u32 lane = lane_id();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Row row = row_of(work, tile_row(recompute(threadIdx.x), h));
     const bool inside = row.q < work.seq.q_len;
     const Int64 at = row_offset(params.o_stride, work.seq, row.h, work.seq.q_token + row.q);
     if constexpr (config.output == Element::f32) {
-      float* out = static_cast<float*>(params.o) + at + lane_id() % 4 * 2;
+      float* out = static_cast<float*>(params.o) + at + lane % 4 * 2;
 #pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
+      for (int j = 0; j < kEights; ++j) {
         if (inside) *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
       }
     } else {
-      u16* out = static_cast<u16*>(params.o) + at + lane_id() % 4 * 8;
-      // Eight words at a time: enough shuffles under way to hide their latency, and no more registers than there are.
-      constexpr int kChunk = 4;
+      // All words are exchanged before the first is stored, so that the latencies of the exchanges overlap.
+      const bool odd = lane % 2 != 0;
+      u32 words[2 * ((kEights + 1) / 2)] = {};
 #pragma unroll
-      for (int first = 0; first < kGroups; first += kChunk) {
-        u32 words[kChunk];
+      for (int j = 0; j < kEights; ++j) words[j] = pack<config.output>(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
 #pragma unroll
-        for (int j = 0; j < kChunk; ++j) {
-          const int i = 4 * (first + j) + 2 * h;
-          words[j] = first + j < kGroups ? pack<config.output>(o[i], o[i + 1]) : 0;
-        }
-        transpose_quads(words);
+      for (int j = 0; j < kEights; j += 2) {
+        const u32 received = __shfl_xor_sync(0xffffffff, odd ? words[j] : words[j + 1], 1);
+        words[j] = odd ? received : words[j];
+        words[j + 1] = odd ? words[j + 1] : received;
+      }
+      u16* out = static_cast<u16*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
 #pragma unroll
-        for (int j = 0; j < kChunk; j += 4) {
-          if (inside && first + j + static_cast<int>(lane_id() % 4) < kGroups) {
-            store_global(out + 8 * (first + j), make_uint4(words[j], words[j + 1], words[j + 2], words[j + 3]));
-          }
-        }
+      for (int j = 0; j < kEights; j += 2) {
+        if (inside && (j + 1 < kEights || !odd)) store_global(out + 8 * j, make_uint2(words[j], words[j + 1]));
       }
     }
   }

@@ -5,22 +5,18 @@
 
 namespace flashjit {
 
-// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what is
-// behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that end to where
-// the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64), then start + length
-// steps of a row.
-constexpr int kSequenceEnd = 1 << 30;
-
 struct Producer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
   Ring<kQStages> q_ring = {};
   Ring<kStages> ring = {};  // of the next K
-  u32 slot = 0;             // of the work state
+  u32 slot = 0;             // of the work state that is found or announced next
   int waiting_slot = -1;    // the item, -1 for none, and the tile whose V is to be copied next
   int waiting_tile = 0;
-  int round = 0;            // items that were dealt to this block
+  int dealt = 0;            // items that this block was given; -1: there are no more
+  int window = 0;           // items since failed ones were last done again
+  int again = -1;           // the item of the window to look at next; -1: not doing items again
 
   // A tile of K or V. In a cluster each block copies its share of the rows to all blocks.
   template <class Panels>
@@ -29,8 +25,8 @@ struct Producer {
     const u32 block = kCluster > 1 ? block_in_cluster() : 0;
 #pragma unroll
     for (int panel = 0; panel < panels.panels(); ++panel) {
-      const u32 target = to + panel * panels.panel_bytes() + block * kRows * panels.width();
-      const int column = panel * panels.width() / 2, at = row + block * kRows;
+      const u32 target = to + panel * panels.panel_bytes() + block * kRows * kPanelWidth;
+      const int column = panel * kPanelWidth / 2, at = row + block * kRows;
       const Sequence& seq = work.seq;
       if constexpr (config.packed) {
         copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + at, seq.hk,
@@ -68,7 +64,7 @@ struct Producer {
 #pragma unroll
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
-      const int column = panel * kLayout.q.width() / 2;
+      const int column = panel * kPanelWidth / 2;
       if constexpr (config.pack_heads) {
         copy_box(target, maps.q, barrier, kEvictFirst, column, 0, work.q_lo, seq.hk, seq.b);
       } else if constexpr (config.packed) {
@@ -84,58 +80,61 @@ struct Producer {
   __device__ void announce(const WorkState& work) {
     wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);
     const u32 full = shared.q_full(q_ring.stage());
-    if (has_tiles(work)) {
+    if (any_of(work.tiles)) {
       arrive_expecting(full, kLayout.q.bytes());
       copy_queries(shared.q(q_ring.stage()), full, work);
     } else {
       arrive(full);
     }
     q_ring.advance();
-    slot = next_slot();
-  }
-  __device__ u32 next_slot() const { return slot + 1 == kWorkSlots ? 0 : slot + 1; }
-
-  __device__ void announce(Work kind) {
-    wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);  // whoever read this slot is done
-    WorkState& work = shared.work(slot);
-    work.kind = kind;
-    announce(work);
-  }
-
-  // Copies an item. `prepare` is called early in it, to find the next one while there is time.
-  template <class Prepare>
-  __device__ void produce(const WorkState& work, const Prepare& prepare) {
-    // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
-    if constexpr (kQStages == 1) copy_waiting_values();
-    announce(work);
-    int tile = work.last_tile;
-    if (tile >= work.first_tile) copy_tile(work, tile);
-    prepare();
-    if (tile < work.first_tile) return;
-#pragma unroll 1
-    while ((tile = visible_tile(params, work, tile - 1)) >= work.first_tile) copy_tile(work, tile);
+    slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
   }
 
   // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without a counter
   // they are dealt out, back and forth, because each round's items become shorter from block to block.
   __device__ int next_rank(int items) {
     const int clusters = gridDim.x / kCluster, cluster = blockIdx.x / kCluster;
-    const int dealt = round++;
-    if (dealt == 0) return cluster;
+    const int round = dealt++;
+    if (round == 0) return cluster;
     if (!config.persistent) return items;
     if (kCluster == 1 && params.work_counters) return clusters + atomicAdd(params.work_counters, 1);
-    return dealt * clusters + (dealt % 2 == 1 ? clusters - 1 - cluster : cluster);
+    return round * clusters + (round % 2 == 1 ? clusters - 1 - cluster : cluster);
   }
 
-  // Writes its state to the current slot; false when there is none.
-  __device__ bool find_next() {
-    const int items = params.tiles_q * kHeads * params.batch;
-    int rank;
-    do {
+  // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are done again
+  // when all of the window are done: which items those are depends on the inputs alone, not on which block took them.
+  __device__ Work choose_next(int& rank) {
+    if (again >= 0) {
+      while (again < window) {
+        int& failed = shared.redo(again++);
+        if (failed < 0) continue;
+        rank = failed;
+        failed = -1;
+        return Work::careful_item;
+      }
+      again = -1;
+      window = 0;
+    }
+    if (dealt >= 0 && (kMainIsCareful || window < kRedoPlaces)) {
+      const int items = params.tiles_q * kHeads * params.batch;
       rank = next_rank(items);
-      if (rank >= items) return false;
-    } while (!find_work(shared.work(slot), params, rank));
-    return true;
+      if (rank < items) return Work::item;
+      dealt = -1;
+    }
+    if (kMainIsCareful || window == 0) return Work::end;
+    again = 0;
+    return Work::flush;
+  }
+
+  // Writes the state of what comes next to the current slot.
+  __device__ void find_next() {
+    WorkState& work = shared.work(slot);
+    int rank = 0;
+    do {
+      work.kind = choose_next(rank);
+    } while (is_item(work.kind) && !find_work(work, params, rank));
+    if (!is_item(work.kind)) work.tiles = {};
+    if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
   }
 
   // The last block leaves the counters as it found them.
@@ -146,34 +145,33 @@ struct Producer {
     params.work_counters[1] = 0;
   }
 
-  // Items whose first reference did not hold, again and carefully. Consumers are careful from their first failure on, so there
-  // is at most one for each warpgroup.
-  __device__ void produce_again() {
-    announce(Work::flush);
-    wait_barrier(shared.flushed(), 0);
-    for (int i = 0; i < kRedoPlaces; ++i) {
-      const int rank = shared.redo(i);
-      bool seen = rank < 0;
-      for (int j = 0; j < i; ++j) seen |= shared.redo(j) == rank;
-      if (seen) continue;
-      WorkState& work = shared.work(slot);
-      find_work(work, params, rank);
-      work.kind = Work::careful_item;
-      produce(work, [] {});
-    }
-    copy_waiting_values();
-  }
-
+  // One tile a turn. What comes after an item is found when its first tile is on its way, while there is time. Everything is here
+  // once: the compiler copies all calls into this loop.
   __device__ void run() {
-    bool found = find_next();
+    u32 flushes = 0;
+    bool found = false;
+    WorkState* work = nullptr;
+    int tile = -1;
 #pragma unroll 1
-    while (found) {
-      produce(shared.work(slot), [&] { found = find_next(); });
+    while (true) {
+      if (!found) find_next();
+      found = true;
+      if (!work || tile < work->tiles.first) {
+        // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+        copy_waiting_values();
+        work = &shared.work(slot);
+        announce(*work);
+        if (work->kind == Work::end) break;
+        if (work->kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
+        tile = work->tiles.last;
+        found = false;
+      }
+      if (tile >= work->tiles.first) {
+        copy_tile(*work, tile);
+        tile = visible_tile(params, *work, tile - 1);
+      }
     }
-    copy_waiting_values();
     if (config.persistent && kCluster == 1 && params.work_counters) return_counters();
-    if constexpr (config.reference != Reference::tile) produce_again();
-    announce(Work::end);
   }
 };
 

@@ -1,42 +1,18 @@
-// Scores to probabilities on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of its
-// warp's 16) and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c. The four lanes
-// of a quad share the rows.
+// Logits to probabilities.
 #pragma once
 
-#include "templates/hopper_work.cuh"
-#include "templates/scalar_math.cuh"
+#include "templates/hopper_scores.cuh"
 #include "templates/softmax.cuh"
 
 namespace flashjit {
 
-constexpr int kScores = kTileKv / 2;  // registers of S
-constexpr int kOutputs = output_columns(config) / 2;
-using Scores = float[kScores];
-using Output = float[kOutputs];
-
-// exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
-constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
+// exp2((s - reference) * kLog2Scale) is what becomes of a score.
 constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
 // Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an exponent.
 constexpr float kLargeScore = 0x1p20f / kLog2Scale;
 // Exponents, and row sums, beyond these mean that the reference of the row was too low for its scores: V may still be as large
 // as 2^60 before O overflows, which is checked as well.
 constexpr float kLargestRise = 64, kLargestSum = 0x1p64f;
-
-__device__ inline u32 lane_id() { return threadIdx.x % 32; }
-// Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
-__device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
-
-// The row of the tile that this thread's row h is.
-__device__ inline int tile_row(u32 thread, int h) {
-  return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;
-}
-
-// A row of the tile as a query of a head: with packed heads neighbouring rows are the heads of one query.
-struct Row {
-  int q, h;
-};
-__device__ inline Row row_of(const WorkState& work, int row) { return {work.q_lo + row / kGroup, work.seq.h + row % kGroup}; }
 
 struct RowStates {
   float reference[2];  // in units of the scores, before they are scaled to powers of two
@@ -46,47 +22,6 @@ struct RowStates {
 
   __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}}; }
 };
-
-// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the score
-// function may load from a tensor that ends there.
-template <bool may_mask>
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int tile) {
-  const u32 thread = recompute(threadIdx.x);
-  const int k_lo = tile * kTileKv + static_cast<int>(thread % 4) * 2;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const Row row = row_of(work, tile_row(thread, h));
-    const int q = min(row.q, work.seq.q_len - 1);
-    Sequence seq = work.seq;
-    seq.h = row.h;
-    if constexpr (!kScaleFolded) {
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& x = s[4 * j + 2 * h + c];
-          x *= config.scale;
-          if constexpr (config.has_score) {
-            if constexpr (may_mask) {
-              x = score(params, seq, x, q, min(k_lo + 8 * j + c, seq.k_len - 1));
-            } else {
-              x = score(params, seq, x, q, KeyPosition<int>{k_lo, 8 * j + c});
-            }
-          }
-        }
-    }
-    if constexpr (may_mask) {
-      if (!is_mixed(work, tile)) continue;
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int k = k_lo + 8 * j + c;
-          if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[4 * j + 2 * h + c] = -kInfinity;
-        }
-    }
-  }
-}
 
 __device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
 #pragma unroll
@@ -125,8 +60,8 @@ __device__ inline void rescale(Output& o, const float (&factor)[2]) {
 // than P is rounded by. Exponents beyond -126..128 are kept to that, which gives 0 and infinity; NaN stays NaN.
 __device__ inline float exp2_polynomial(float s, float offset) {
   constexpr float kMagic = 0x1.8p23f + 127;  // adding it leaves n + 127 in the low bits
-  const float share = __saturatef(s * (kLog2Scale / 256) + (126 - offset) / 256);
-  const float shifted = fmaf(share, 256.0f, kMagic - 126), n = shifted - kMagic;
+  const float share = __saturatef(s * (kLog2Scale / 254) + (126 - offset) / 254);
+  const float shifted = fmaf(share, 254.0f, kMagic - 126), n = shifted - kMagic;
   const float f = (s * kLog2Scale - offset) - n;
   const float p = fmaf(fmaf(fmaf(f, 0.0771298f, 0.2275747f), f, 0.6951466f), f, 1.0f);
   return p * __uint_as_float(__float_as_uint(shifted) << 23);
@@ -194,12 +129,41 @@ __device__ inline void raise_to_previous(RowStates& rows, float (&factor)[2]) {
   if (failed[1]) rows.sum[1] = kInfinity;
 }
 
+// Logits and their exponentials in one pass.
+template <class Math>
+__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile, Math math) {
+  float sum[4] = {};
+  for_each_logit(s, tile, math, [&](int i, auto logit) {
+    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
+    s[i] = polynomial ? exp2_polynomial(logit, offset[i / 2 % 2]) : exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
+    if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+  });
+  rows.sum[0] += sum[0] + sum[1];
+  rows.sum[1] += sum[2] + sum[3];
+}
+
+// Are all arguments of tanh small, in all lanes of the warp?
+__device__ inline bool small_arguments(const Scores& s, Tile& tile) {
+  Probe::Largest largest;
+  const Probe probe = {largest};
+  for_each_logit(s, tile, probe, [](int, auto) {});
+  return __all_sync(0xffffffff, probe.small());
+}
+
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked once at the end (reference_failed).
-__device__ inline void quick_softmax(Scores& s, RowStates& rows) {
+__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
+  const bool in_pass = kLogitsInPass && (!kHasInputs || tile.fetches);
+  if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
   if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
-  exponentiate<true>(s, rows, offset);
+  if (!in_pass) {
+    exponentiate<true>(s, rows, offset);
+  } else if (config.score_has_tanh && small_arguments(s, tile)) {
+    exponentiate_logits(s, rows, offset, tile, SmallArguments());
+  } else {
+    exponentiate_logits(s, rows, offset, tile, FullRange());
+  }
 }
 
 // P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.

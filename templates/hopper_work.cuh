@@ -18,37 +18,46 @@ constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query hea
 constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
 
+// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what is
+// behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that end to where
+// the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64), then start + length
+// steps of a row.
+constexpr int kSequenceEnd = 1 << 30;
+
 enum class Work { item, careful_item, flush, end };
 
+// KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees every key:
+// they need no mask code. None: the last is before the first.
+struct Tiles {
+  int first = 0, last = -1;
+  int full_first = 0, full_last = -1;
+};
+__device__ inline bool is_mixed(const Tiles& tiles, int tile) { return tile < tiles.full_first || tile > tiles.full_last; }
+
 // One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
-struct WorkState {
+struct alignas(16) WorkState {
+  Tiles tiles;
   Sequence seq;
   Work kind;
   int rank;                   // in the order of the items
+  int place;                  // in the list of items that may have to be done again
   int q_lo;                   // the block's first query
   int range_lo, range_hi;     // queries that the tile range is for: those of all blocks of the cluster
-  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
-  int full_begin, full_end;   // keys in between are visible to every query: no mask code
 };
 static_assert(sizeof(WorkState) <= kWorkStateBytes);
 
-__device__ inline bool has_tiles(const WorkState& work) {
-  return (work.kind == Work::item || work.kind == Work::careful_item) && work.last_tile >= work.first_tile;
-}
+__device__ inline bool is_item(Work kind) { return kind == Work::item || kind == Work::careful_item; }
+__device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.first; }
 
-// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
   if (config.mask_has_holes) {
-    while (tile >= work.first_tile && !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
+    while (tile >= work.tiles.first && !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
                                                tile * kTileKv + kTileKv - 1)) {
       --tile;
     }
   }
   return tile;
-}
-
-__device__ inline bool is_mixed(const WorkState& work, int tile) {
-  return tile * kTileKv < work.full_begin || (tile + 1) * kTileKv > work.full_end;
 }
 
 // The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with the
@@ -67,7 +76,6 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
 __device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
   const WorkItem item = item_at(params, rank);
   work.seq = item.seq;
-  work.kind = Work::item;
   work.rank = rank;
   work.range_lo = item.tile * kQueries * kCluster;
   if (work.range_lo >= item.seq.q_len) return false;
@@ -75,11 +83,13 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
   const int begin = kv_begin(params, work.seq, work.range_lo, work.range_hi);
   const int end = kv_end(params, work.seq, work.range_lo, work.range_hi);
-  work.full_begin = full_begin(params, work.seq, work.range_lo, work.range_hi);
-  work.full_end = full_end(params, work.seq, work.range_lo, work.range_hi);
-  work.first_tile = begin / kTileKv;
-  work.last_tile = begin < end ? (end - 1) / kTileKv : work.first_tile - 1;
-  work.last_tile = visible_tile(params, work, work.last_tile);
+  Tiles& tiles = work.tiles;
+  tiles.first = begin / kTileKv;
+  tiles.last = begin < end ? (end - 1) / kTileKv : tiles.first - 1;
+  tiles.last = visible_tile(params, work, tiles.last);
+  tiles.full_first = (full_begin(params, work.seq, work.range_lo, work.range_hi) + kTileKv - 1) / kTileKv;
+  tiles.full_last = full_end(params, work.seq, work.range_lo, work.range_hi) / kTileKv - 1;
+  tiles.full_first = max(tiles.full_first, tiles.first);
   return true;
 }
 
@@ -105,7 +115,7 @@ struct SharedMemory {
   __device__ WorkState& work(u32 slot) const {
     return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + slot * kWorkStateBytes);
   }
-  // Ranks of items that must be done again, one place per warpgroup of the cluster; -1: none.
+  // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, and one at the end.
@@ -119,13 +129,14 @@ struct SharedMemory {
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
 };
 
-constexpr int kRedoPlaces = kCluster * kWarpgroups;
+// Tiles whose references are their own maxima cannot fail.
+constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
 __device__ inline void set_up(const SharedMemory& shared) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQStages; ++i) {
       init_barrier(shared.q_full(i), 1);
-      init_barrier(shared.q_empty(i), kConsumerWarps);
+      init_barrier(shared.q_empty(i), kConsumerWarps * 32);
     }
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.k_full(i), 1);
@@ -135,6 +146,7 @@ __device__ inline void set_up(const SharedMemory& shared) {
     }
     init_barrier(shared.flushed(), kConsumerWarps * kCluster);
     for (int i = 0; i < kRedoPlaces; ++i) shared.redo(i) = -1;
+    shared.work(kWorkSlots - 1).tiles = {};
     shared.work(kWorkSlots - 1).kind = Work::flush;  // before the first item: nothing is to be written
     publish_barriers();
   }

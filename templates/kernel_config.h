@@ -24,6 +24,9 @@ struct KernelConfig {
   bool sink = false;
   float scale = 0;                  // natural units: score = scale * q.k
   bool has_score = false;           // variant.gen.cuh's score() changes s
+  bool score_has_tanh = false;
+  int inputs_16 = 0;                // bit i: parameter i has elements of 16 bits, and score() reads [..., k] of it for every key k
+  int inputs_32 = 0;                // likewise, of 32 bits
   bool has_mask = false;            // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;      // variant.gen.cuh's may_see() is not always true
   int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
@@ -102,16 +105,19 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
 
 // ---- the hopper family ----
 
-// A tile as TMA writes and WGMMA reads it: panels of `width` bytes per row, one below the other; within a panel the hardware
-// XORs 16-byte chunks with row bits. The widest swizzle that divides the row, so nothing is padded beyond 16 columns.
+// A tile as TMA writes and WGMMA reads it: panels of 64 columns, one below the other; within a panel the hardware XORs 16-byte chunks
+// with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would save their memory, but copying
+// takes the time of its rows (d=40: 32-byte rows 0.70 of 128-byte ones; H200, 2026-11-21).
+constexpr int kPanelWidth = 128;  // bytes
+
 struct PanelLayout {
   int rows = 0;
-  int columns = 0;  // 16-bit elements, a multiple of 16
-  constexpr int width() const { return columns % 64 == 0 ? 128 : columns % 32 == 0 ? 64 : 32; }
-  constexpr int panels() const { return columns * 2 / width(); }
-  constexpr int panel_bytes() const { return rows * width(); }
+  int columns = 0;  // 16-bit elements, a multiple of 64
+  constexpr int panels() const { return columns * 2 / kPanelWidth; }
+  constexpr int panel_bytes() const { return rows * kPanelWidth; }
   constexpr int bytes() const { return rows * columns * 2; }
 };
+constexpr PanelLayout panel_layout(int rows, int dims) { return {rows, round_up(dims, kPanelWidth / 2)}; }
 
 constexpr int kRowsPerWarpgroup = 64;
 constexpr int kThreadsPerWarpgroup = 128;
@@ -127,12 +133,35 @@ constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.s
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
 constexpr int consumer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160; }
 
+// Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
+constexpr bool stages_output(const KernelConfig& c) {
+  return c.q_stages == 2 && c.output != Element::f32 && panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
+         (!c.pack_heads || 16 % group_size(c) == 0);
+}
+
+// What the score function reads for every key is fetched ahead, two keys at a time, into registers that the tiles of S, O and P leave.
+constexpr int bit_count(int mask) {
+  return (mask & 1) + (mask >> 1 & 1) + (mask >> 2 & 1) + (mask >> 3 & 1) + (mask >> 4 & 1) + (mask >> 5 & 1) + (mask >> 6 & 1) +
+         (mask >> 7 & 1);
+}
+constexpr int pair_words(const KernelConfig& c) { return bit_count(c.inputs_16) + 2 * bit_count(c.inputs_32); }
+constexpr int kMaxInputWords = 32;
+// Pairs that are fetched ahead, of the tile_kv / 4 of a thread, in fours; 0: there is nothing to fetch, or no room.
+constexpr int input_pairs(const KernelConfig& c) {
+  const int tiles = c.tile_kv / 2 + output_columns(c) / 2 + (c.overlap ? c.tile_kv / 4 : 0), left = consumer_registers(c) - tiles - 48;
+  if (pair_words(c) == 0 || left <= 0 || c.tile_kv % 32 != 0) return 0;
+  const int pairs = (left < kMaxInputWords ? left : kMaxInputWords) / pair_words(c) / 4 * 4;
+  return pairs < c.tile_kv / 4 ? pairs : c.tile_kv / 4;
+}
+
 // Shared memory: [ Q stages | K stages | V stages | work states | redo list | barriers ], tiles on 1024 bytes, where every
 // swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 96;
 // One more than the item whose Q is on its way and the one whose tiles are visited: an item's state is read until O is written,
 // which is after Q of the next item may have been released.
 constexpr int work_slots(const KernelConfig& c) { return c.q_stages + 2; }
+// After so many items a block does those again whose references did not hold.
+constexpr int kRedoPlaces = 64;
 
 struct HopperLayout {
   PanelLayout q, k, v;
@@ -144,16 +173,16 @@ struct HopperLayout {
 
 constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   HopperLayout s;
-  s.q = {c.tile_q, padded_dim_qk(c)};
-  s.k = {c.tile_kv, padded_dim_qk(c)};
-  s.v = {c.tile_kv, padded_dim_v(c)};
+  s.q = panel_layout(c.tile_q, c.head_dim_qk);
+  s.k = panel_layout(c.tile_kv, c.head_dim_qk);
+  s.v = panel_layout(c.tile_kv, c.head_dim_v);
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
   s.v_stage_bytes = round_up(s.v.bytes() + (c.sum_in_matrix ? s.v.panel_bytes() : 0), 1024);
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.state_offset = s.v_offset + c.stages * s.v_stage_bytes;
   s.redo_offset = s.state_offset + work_slots(c) * kWorkStateBytes;
-  s.barrier_offset = round_up(s.redo_offset + c.cluster * c.warpgroups * 4, 8);
+  s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
   s.barriers = 2 * c.q_stages + 4 * c.stages + 1;
   s.bytes = s.barrier_offset + s.barriers * 8;
   return s;

@@ -38,15 +38,15 @@ struct KernelParams {
   ExtraParam extra[8];
 };
 
-// Hopper kernels get Q, K and V as tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
+// Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
 //   dense               d, token, head, batch
-//   dense, packed heads d, head of a group, token, group, batch      (Q only)
-//   packed              d, token, head, and two more that end a sequence: see sequence_rows() in hopper_forward.cuh
+//   dense, packed heads d, head of a group, token, group, batch      (Q and O)
+//   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper_work.cuh
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
 struct TensorMaps {
-  TensorMap q, k, v;
+  TensorMap q, k, v, o;
 };
 
 }  // namespace flashjit

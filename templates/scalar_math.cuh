@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/symbolic.cuh"
 
 namespace flashjit {
 
@@ -17,7 +18,7 @@ __device__ inline auto min_i(A a, B b) { return a < b ? a : b; }
 template <class A, class B>
 __device__ inline auto max_i(A a, B b) { return a > b ? a : b; }
 template <class A>
-__device__ inline A abs_i(A a) { return a < 0 ? -a : a; }
+__device__ inline auto abs_i(A a) { return a < 0 ? -a : a; }
 
 __device__ inline float min_f(float a, float b) { return fminf(a, b); }
 __device__ inline float max_f(float a, float b) { return fmaxf(a, b); }
@@ -28,45 +29,21 @@ __device__ inline bool bit_(Int64 bits, Int64 index) { return (bits >> index & 1
 __device__ inline float to_float(int x) { return static_cast<float>(x); }
 __device__ inline float to_float(Int64 x) { return static_cast<float>(x); }
 
-// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop over the columns
-// is unrolled. What is added to it goes to the base, so that converting k - q to float takes one conversion for a row of a tile, and
-// an addition for each score: conversions run at an eighth of the rate of additions. Everywhere else it is an integer.
-template <class Int>
-struct KeyPosition {
-  Int base;
-  int distance;
-  __device__ operator Int() const { return base + distance; }
-};
-// Sums with exactly an int; whatever else stands there finds the integer.
-template <class X, class Result>
-struct IfInt;
-template <class Result>
-struct IfInt<int, Result> {
-  using type = Result;
-};
-template <class Int, class X>
-__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator+(KeyPosition<Int> k, X x) { return {k.base + x, k.distance}; }
-template <class Int, class X>
-__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator+(X x, KeyPosition<Int> k) { return {k.base + x, k.distance}; }
-template <class Int, class X>
-__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator-(KeyPosition<Int> k, X x) { return {k.base - x, k.distance}; }
-template <class Int, class X>
-__device__ inline typename IfInt<X, KeyPosition<Int>>::type operator-(X x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
-template <class Int>
-__device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) { return {-k.base, -k.distance}; }
-template <class Int>
-__device__ inline float to_float(KeyPosition<Int> k) { return to_float(k.base) + static_cast<float>(k.distance); }
-template <class Int>
-__device__ inline Int abs_i(KeyPosition<Int> k) { return abs_i(static_cast<Int>(k)); }
-
 __device__ inline float exp_(float x) { return expf(x); }
 __device__ inline float log_(float x) { return logf(x); }
 __device__ inline float sqrt_(float x) { return sqrtf(x); }
 // 1 - 2 / (e^2x + 1): two special-function instructions; absolute error near 1e-7 everywhere, which is what a soft cap
 // needs (tanh.approx has 5e-4 relative). e^2x that overflows gives 1, that underflows gives -1.
-__device__ inline float tanh_(float x) {
-  return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * kLog2e)) + 1.0f);
+__device__ inline float tanh_(Scaled s) {
+  return fmaf(-2.0f, reciprocal_approx(exp2_approx(s.x * (s.factor * (2.0f * kLog2e))) + 1.0f), 1.0f);
 }
+__device__ inline float tanh_(float x) { return tanh_(scaled(x)); }
 __device__ inline float sigmoid_(float x) { return reciprocal_approx(1.0f + exp2_approx(-x * kLog2e)); }
+
+// What a score function is given to take tanh with, for every argument; templates/symbolic.cuh has one for small arguments.
+struct FullRange {
+  template <class X>
+  __device__ Scaled tanh_(X x) const { return scaled(flashjit::tanh_(x)); }
+};
 
 }  // namespace flashjit

@@ -144,7 +144,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
           if constexpr (config.has_score) {
             const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
             const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
-            s[i][j][e] = score(params, seq, s[i][j][e], q, k);
+            s[i][j][e] = score(FullRange(), params, seq, s[i][j][e], q, k);
           }
         }
   }

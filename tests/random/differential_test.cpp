@@ -96,7 +96,6 @@ class Report {
     if (!outcome.ok) ++failed_;
     if (outcome.schedule.find("family=hopper") != std::string::npos) ++hopper_;
     if (!outcome.refused.empty()) ++refused_;
-    if (outcome.other_bits) ++other_bits_;
     const reference::Comparison& r = outcome.comparison;
     if (r.max_abs_limit > 0) worst_ = std::max(worst_, r.max_abs_err / r.max_abs_limit);
     if (r.rel_limit > 0) worst_rel_ = std::max(worst_rel_, r.rel_err / r.rel_limit);
@@ -119,12 +118,12 @@ class Report {
   int finish(const std::string& target, double seconds) const {
     const std::string sentence = fmt::format(
         "{} cases on {}, {} of them hopper: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit; "
-        "{} schedules refused, {} with other bits the second time; {:.1f} s",
-        done_, target, hopper_, failed_, worst_, worst_rel_, refused_, other_bits_, seconds);
+        "{} schedules refused; {:.1f} s",
+        done_, target, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
     if (options_.json) {
       fmt::print("{{\"target\": {}, \"cases\": {}, \"hopper\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, "
-                 "\"worst_rel_of_limit\": {:.4f}, \"refused\": {}, \"other_bits\": {}, \"seconds\": {:.1f}}}\n",
-                 json_text(target), done_, hopper_, failed_, worst_, worst_rel_, refused_, other_bits_, seconds);
+                 "\"worst_rel_of_limit\": {:.4f}, \"refused\": {}, \"seconds\": {:.1f}}}\n",
+                 json_text(target), done_, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
     } else {
       fmt::print("{}\n", sentence);
     }
@@ -144,7 +143,7 @@ class Report {
 
   const Options& options_;
   std::mutex mutex_;
-  std::int64_t done_ = 0, failed_ = 0, hopper_ = 0, refused_ = 0, other_bits_ = 0;
+  std::int64_t done_ = 0, failed_ = 0, hopper_ = 0, refused_ = 0;
   double worst_ = 0, worst_rel_ = 0;
 };
 

@@ -35,7 +35,7 @@ class Generator {
     dtype_ = spec.dtype, out_ = spec.out_dtype, d_qk_ = spec.d_qk, d_v_ = spec.d_v;
     heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
     lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink;
-    data_ = row.data, far_batches_ = row.far_batches;
+    data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     measure_lengths();
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
@@ -216,18 +216,21 @@ class Generator {
       if (param.shape.empty()) {
         case_.scalars[param.name] = (*param.values)[0];
       } else {
-        plain(case_.params[param.name], param.dtype, param.shape, [&](std::int64_t i) { return (*param.values)[i]; });
+        // Whether pairs of elements are words in memory is for the kernel to find out.
+        const int align = random_.chance(0.5) ? 16 : size_of(param.dtype);
+        plain(case_.params[param.name], param.dtype, param.shape, [&](std::int64_t i) { return (*param.values)[i]; },
+              aligned_params_ ? 16 : align);
       }
     }
   }
 
   template <class F>
-  static void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, F value) {
+  static void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, F value, int align = 1) {
     tensor.dtype = flashjit::name(dtype);
     tensor.strides.assign(shape.size(), 1);
     for (std::size_t i = shape.size() - 1; i-- > 0;) tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
     tensor.shape = std::move(shape);
-    allocate(tensor, size_of(dtype), false);
+    allocate(tensor, std::max(align, size_of(dtype)), false);
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       const double x = value(i);
       std::uint8_t* at = tensor.data() + i * size_of(dtype);
@@ -391,7 +394,7 @@ class Generator {
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;
   int d_qk_ = 64, d_v_ = 64, heads_q_ = 1, heads_kv_ = 1, align_ = 16;
   Layout layout_ = Layout::Bshd;
-  bool bottom_right_ = true, max_logit_ = false, sink_ = false, far_batches_ = false;
+  bool bottom_right_ = true, max_logit_ = false, sink_ = false, far_batches_ = false, aligned_params_ = false;
   Lse lse_ = Lse::None;
   double scale_ = 0;
   Data data_ = Data::Normal;

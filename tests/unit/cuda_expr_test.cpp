@@ -9,12 +9,12 @@
 namespace flashjit {
 namespace {
 
-std::string body_of(std::string_view text, bool wide = false) {
+std::string body_of(std::string_view text, bool wide = false, bool symbolic = false) {
   std::vector<Param> params = {{"n", Dtype::I32, 0}, {"cap", Dtype::F32, 0}, {"lens", Dtype::I32, 1}, {"far", Dtype::I64, 0}};
   Result<Expr> expr = parse_expr(text, {&params, true, false});
   if (!expr) expr = parse_expr(text, {&params, true, true});
   EXPECT_TRUE(expr) << text << ": " << (expr ? "" : expr.error().message);
-  return expr ? cuda_function_body(*expr, {&params, wide}) : "";
+  return expr ? cuda_function_body(*expr, {&params, wide, symbolic}) : "";
 }
 
 TEST(CudaExpr, Bodies) {
@@ -49,6 +49,35 @@ TEST(CudaExpr, Bodies) {
        "  return min_f(s, exp_(s)) / max_f(abs_f(s), sigmoid_(s) + sqrt_(log_(s)));\n"},
   };
   for (const auto& [text, expected] : kRows) EXPECT_EQ(body_of(text), expected) << text;
+}
+
+// What is made of s and k may be of any type there; what is read is a number.
+TEST(CudaExpr, SymbolicNumbers) {
+  static const char* const kRows[][2] = {
+      {"softcap(50)", "  return 50.0f * math.tanh_(s * 0.02f);\n"},
+      {"s * (s + q / 8.0) + exp(s + q / 8.0)",
+       "  const auto x = s + to_float(q) / 8.0f;\n"
+       "  return s * x + exp_(x);\n"},
+      {"where(abs(k - q) < 8, s, s - abs(k - q) * 0.5)",
+       "  const auto distance = abs_i(k - q);\n"
+       "  return distance < 8 ? s : s - to_float(distance) * 0.5f;\n"},
+      {"where(cap * (q + 3.5) > s, cap * (q + 3.5), s)",
+       "  const float x = scalar_f32(params, 1) * (to_float(q) + 3.5f);\n"
+       "  return s < x ? x : s;\n"},
+      {"lens[k] * q - lens[k]", "  const int element = load_i32(params, 2, k);\n  return to_float(element * q - element);\n"},
+  };
+  for (const auto& [text, expected] : kRows) EXPECT_EQ(body_of(text, false, true), expected) << text;
+}
+
+TEST(CudaExpr, RowsOfInputs) {
+  std::vector<Param> params = {{"a", Dtype::BF16, 3}, {"b", Dtype::F32, 2}, {"c", Dtype::I32, 1}};
+  const auto q = Expr::variable(Variable::Q), k = Expr::variable(Variable::K), h = Expr::variable(Variable::H);
+  const std::vector<Expr> loads = {Expr::load(params[1], {q % Expr::integer(64), k}), Expr::load(params[0], {h, q, k}),
+                                   Expr::load(params[2], {k})};
+  EXPECT_EQ(cuda_visit_rows(loads, {&params}),
+            "  visit(1, tensor_row<u32>(params, 1, q % 64));\n"
+            "  visit(0, tensor_row<u16>(params, 0, h, q));\n"
+            "  visit(2, tensor_row<u32>(params, 2));\n");
 }
 
 // With 64-bit ints nothing may be computed from 32-bit operands alone.

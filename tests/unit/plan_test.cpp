@@ -211,10 +211,11 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
 // With nothing pinned: what won on an H200 (2026-11-21), and what the spec leaves no other choice in.
 TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
-      {"fwd bf16 d=64 heads=32", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds,grid=persistent,cluster=1,heads=single"},
-      {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2"},
-      {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
-      {"fwd bf16 d=128 heads=16 lse=ln", "row_sum=adds"},
+      {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
+      {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=128,tile_kv=128,warpgroups=2"},  // of 1k keys, tall tiles waste too many
+      {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
       {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
       {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},

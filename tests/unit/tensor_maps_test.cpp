@@ -33,6 +33,7 @@ KernelParams params_of(const KernelConfig& c) {
   p.q = address(0x10000);
   p.k = address(0x20000);
   p.v = address(0x30000);
+  p.o = const_cast<void*>(address(0x40000));
   p.batch = 2;
   p.q_len = 300;
   p.k_len = 500;
@@ -40,26 +41,53 @@ KernelParams params_of(const KernelConfig& c) {
   p.q_stride = strides(p.q_len, c.heads_q, c.head_dim_qk);
   p.k_stride = strides(p.k_len, c.heads_kv, c.head_dim_qk);
   p.v_stride = strides(p.k_len, c.heads_kv, c.head_dim_v);
+  p.o_stride = strides(p.q_len, c.heads_q, c.head_dim_v);
   return p;
 }
 
-void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride, const Numbers& box,
-                   int swizzle) {
+void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride, const Numbers& box) {
   EXPECT_EQ(map.address, data);
   EXPECT_EQ(Numbers(map.size, map.size + map.rank), size);
   EXPECT_EQ(Numbers(map.stride, map.stride + map.rank - 1), stride);
   EXPECT_EQ(Numbers(map.box, map.box + map.rank), box);
-  EXPECT_EQ(map.swizzle, swizzle);
 }
 
 TEST(TensorMaps, TokensBeforeHeads) {
   KernelConfig c = config_of(4, 2, 72, 128);
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
-  // d=72 is padded to 80 columns, and 32 bytes are the widest swizzle that divides them; the last 8 columns are out of bounds.
-  expect_layout(maps->q, address(0x10000), {72, 300, 4, 2}, {576, 144, 172800}, {16, 128, 1, 1}, 32);
-  expect_layout(maps->k, address(0x20000), {72, 500, 2, 2}, {288, 144, 144000}, {16, 176, 1, 1}, 32);
-  expect_layout(maps->v, address(0x30000), {128, 500, 2, 2}, {512, 256, 256000}, {64, 176, 1, 1}, 128);
+  // d=72 takes two panels of 64 columns; the last 56 are out of bounds.
+  expect_layout(maps->q, address(0x10000), {72, 300, 4, 2}, {576, 144, 172800}, {64, 128, 1, 1});
+  expect_layout(maps->k, address(0x20000), {72, 500, 2, 2}, {288, 144, 144000}, {64, 176, 1, 1});
+  expect_layout(maps->v, address(0x30000), {128, 500, 2, 2}, {512, 256, 256000}, {64, 176, 1, 1});
+}
+
+TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
+  KernelConfig c = config_of(8, 2, 128, 72);
+  c.output = Element::bf16;
+  c.q_stages = 2;
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->o, address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
+  c.pack_heads = true;  // four heads of four queries
+  const auto grouped = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(grouped) << grouped.error().message;
+  expect_layout(grouped->o, address(0x40000), {72, 4, 300, 2, 2}, {144, 1152, 576, 345600}, {64, 4, 4, 1, 1});
+}
+
+TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
+  KernelConfig one = config_of(4, 2, 128, 128), wide = config_of(4, 2, 64, 128), floats = config_of(4, 2, 128, 128);
+  wide.q_stages = floats.q_stages = 2;
+  floats.output = Element::f32;
+  KernelConfig odd = config_of(6, 2, 128, 128);  // three heads do not divide a warp's 16 rows
+  odd.q_stages = 2;
+  odd.pack_heads = true;
+  odd.tile_q = 192;
+  for (const KernelConfig& c : {one, wide, floats, odd}) {
+    const auto maps = tensor_map_layouts(c, params_of(c));
+    ASSERT_TRUE(maps) << maps.error().message;
+    EXPECT_EQ(maps->o.rank, 0);
+  }
 }
 
 TEST(TensorMaps, HeadsBeforeTokens) {
@@ -69,8 +97,8 @@ TEST(TensorMaps, HeadsBeforeTokens) {
   p.k_stride = {2 * 500 * 96, 500 * 96, 96};
   const auto maps = tensor_map_layouts(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {96, 300, 4, 2}, {192, 57600, 230400}, {32, 128, 1, 1}, 64);
-  expect_layout(maps->k, address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {32, 176, 1, 1}, 64);
+  expect_layout(maps->q, address(0x10000), {96, 300, 4, 2}, {192, 57600, 230400}, {64, 128, 1, 1});
+  expect_layout(maps->k, address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {64, 176, 1, 1});
 }
 
 TEST(TensorMaps, BlocksOfAClusterCopyTheirShareOfKAndV) {
@@ -88,8 +116,8 @@ TEST(TensorMaps, HeadsOfAGroupShareATile) {
   c.pack_heads = true;
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1}, 128);
-  expect_layout(maps->k, address(0x20000), {64, 500, 2, 2}, {256, 128, 128000}, {64, 176, 1, 1}, 128);
+  expect_layout(maps->q, address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1});
+  expect_layout(maps->k, address(0x20000), {64, 500, 2, 2}, {256, 128, 128000}, {64, 176, 1, 1});
 }
 
 TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
@@ -98,8 +126,8 @@ TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
-  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856}, {64, 128, 1, 1, 1}, 128);
-  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112}, {64, 176, 1, 1, 1}, 128);
+  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856}, {64, 128, 1, 1, 1});
+  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112}, {64, 176, 1, 1, 1});
   // Row 3 of a sequence that begins at token 1000 and has 70: its last row is the last within bounds.
   const std::uint64_t start = 1000, length = 70, row = 3, head = 2;
   const std::uint64_t at[] = {kRows - length + row, head, start + length, kRows};
@@ -117,7 +145,7 @@ TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
   p.q_stride = {0, 7, Int64{1} << 50};
   const auto maps = tensor_map_layouts(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1}, 128);
+  expect_layout(maps->q, address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1});
 }
 
 TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
@@ -182,7 +210,7 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
   TensorMap map;
   ASSERT_TRUE(encode(driver, Element::f16, layouts->q, map));
   EXPECT_EQ(encoded.dtype, 6);
-  EXPECT_EQ(encoded.swizzle, 1);
+  EXPECT_EQ(encoded.swizzle, 3);
   ASSERT_TRUE(encode(driver, Element::bf16, layouts->v, map));
   EXPECT_EQ(encoded.dtype, 9);
   EXPECT_EQ(encoded.swizzle, 3);
@@ -192,7 +220,7 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
 }
 
 TEST(TensorMaps, SmallTensorsLoseABitOfOldDrivers) {
-  TensorMapLayout map{.address = address(0x1000), .rank = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}, .swizzle = 128};
+  TensorMapLayout map{.address = address(0x1000), .rank = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}};
   const auto bit = [&](int version) {
     const Driver driver = recording_driver(version);
     TensorMap result;

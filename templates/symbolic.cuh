@@ -1,0 +1,183 @@
+// Numbers that remember what they are made of. The main step of a hopper kernel evaluates the score function on these: constants
+// meet constants when the kernel is compiled, what is the same for a whole row is computed once, and the rest becomes part of the
+// exponent. Each converts to the number it stands for, which is what happens in every operation that is not written down here.
+// No includes: a test compiles this for the host.
+#pragma once
+
+namespace flashjit {
+
+// `Result` where X is `Wanted` itself: other operands must not be converted to fit.
+template <class X, class Wanted, class Result>
+struct IfSame;
+template <class X, class Result>
+struct IfSame<X, X, Result> {
+  using type = Result;
+};
+template <class X, class Result>
+using IfInt = typename IfSame<X, int, Result>::type;
+template <class X, class Result>
+using IfFloat = typename IfSame<X, float, Result>::type;
+
+// ---- ints ----
+
+// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop over the columns
+// is unrolled. What is added to it goes to the base, so that converting k - q to float takes one conversion for a row of a tile:
+// conversions run at an eighth of the rate of additions.
+template <class Int>
+struct KeyPosition {
+  Int base;
+  int distance;
+  __device__ operator Int() const { return base + distance; }
+};
+template <class Int, class X>
+__device__ inline IfInt<X, KeyPosition<Int>> operator+(KeyPosition<Int> k, X x) { return {k.base + x, k.distance}; }
+template <class Int, class X>
+__device__ inline IfInt<X, KeyPosition<Int>> operator+(X x, KeyPosition<Int> k) { return {k.base + x, k.distance}; }
+template <class Int, class X>
+__device__ inline IfInt<X, KeyPosition<Int>> operator-(KeyPosition<Int> k, X x) { return {k.base - x, k.distance}; }
+template <class Int, class X>
+__device__ inline IfInt<X, KeyPosition<Int>> operator-(X x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
+template <class Int>
+__device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) { return {-k.base, -k.distance}; }
+
+// Its absolute value.
+template <class Int>
+struct KeyDistance {
+  KeyPosition<Int> k;
+  __device__ operator Int() const { return k < 0 ? -k : k; }
+};
+template <class Int>
+__device__ inline KeyDistance<Int> abs_i(KeyPosition<Int> k) { return {k}; }
+
+// ---- floats ----
+
+// x * factor: the score is a product that has not been scaled yet.
+struct Scaled {
+  float x, factor;
+  __device__ operator float() const { return x * factor; }
+};
+__device__ inline Scaled scaled(Scaled s) { return s; }
+__device__ inline Scaled scaled(float x) { return {x, 1.0f}; }
+__device__ inline Scaled operator-(Scaled s) { return {s.x, -s.factor}; }
+template <class X>
+__device__ inline IfFloat<X, Scaled> operator*(Scaled s, X x) { return {s.x, s.factor * x}; }
+template <class X>
+__device__ inline IfFloat<X, Scaled> operator*(X x, Scaled s) { return {s.x, x * s.factor}; }
+template <class X>
+__device__ inline IfFloat<X, Scaled> operator/(Scaled s, X x) { return {s.x, s.factor / x}; }
+
+// base + slope * distance, the distance being a constant like a key's.
+struct Linear {
+  float base, slope, distance;
+  __device__ operator float() const { return base + slope * distance; }
+};
+__device__ inline Linear operator-(Linear l) { return {-l.base, -l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator+(Linear l, X x) { return {l.base + x, l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator+(X x, Linear l) { return {x + l.base, l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator-(Linear l, X x) { return {l.base - x, l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator-(X x, Linear l) { return {x - l.base, -l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator*(Linear l, X x) { return {l.base * x, l.slope * x, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator*(X x, Linear l) { return {x * l.base, x * l.slope, l.distance}; }
+template <class X>
+__device__ inline IfFloat<X, Linear> operator/(Linear l, X x) { return {l.base / x, l.slope / x, l.distance}; }
+
+template <class Int>
+__device__ inline Linear to_float(KeyPosition<Int> k) { return {static_cast<float>(k.base), 1.0f, static_cast<float>(k.distance)}; }
+template <class Int>
+__device__ inline float to_float(KeyDistance<Int> d) { return fabsf(to_float(d.k)); }
+
+// A scaled number plus another: a float or a Linear.
+template <class Addend>
+struct Shifted {
+  Scaled s;
+  Addend addend;
+  __device__ operator float() const { return s.x * s.factor + addend; }
+};
+template <class X, class Result>
+struct IfAddendOf;
+template <class Result>
+struct IfAddendOf<float, Result> {
+  using type = Result;
+};
+template <class Result>
+struct IfAddendOf<Linear, Result> {
+  using type = Result;
+};
+template <class X, class Result>
+using IfAddend = typename IfAddendOf<X, Result>::type;
+template <class X>
+__device__ inline IfAddend<X, Shifted<X>> operator+(Scaled s, X x) { return {s, x}; }
+template <class X>
+__device__ inline IfAddend<X, Shifted<X>> operator+(X x, Scaled s) { return {s, x}; }
+template <class X>
+__device__ inline IfAddend<X, Shifted<X>> operator-(Scaled s, X x) { return {s, -x}; }
+template <class X>
+__device__ inline IfAddend<X, Shifted<X>> operator-(X x, Scaled s) { return {-s, x}; }
+template <class A, class X>
+__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(Shifted<A> s, X x) { return {s.s, s.addend + x}; }
+template <class A, class X>
+__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(X x, Shifted<A> s) { return {s.s, x + s.addend}; }
+template <class A, class X>
+__device__ inline IfAddend<X, Shifted<decltype(A() - X())>> operator-(Shifted<A> s, X x) { return {s.s, s.addend - x}; }
+template <class A, class X>
+__device__ inline IfAddend<X, Shifted<decltype(X() - A())>> operator-(X x, Shifted<A> s) { return {-s.s, x - s.addend}; }
+
+// logit * scale - offset: what 2 is raised to.
+__device__ inline float exponent(float logit, float scale, float offset) { return fmaf(logit, scale, -offset); }
+__device__ inline float exponent(Scaled logit, float scale, float offset) { return fmaf(logit.x, logit.factor * scale, -offset); }
+__device__ inline float exponent(Linear logit, float scale, float offset) {
+  return fmaf(logit.slope * scale, logit.distance, exponent(logit.base, scale, offset));
+}
+template <class A>
+__device__ inline float exponent(Shifted<A> logit, float scale, float offset) {
+  return fmaf(logit.s.x, logit.s.factor * scale, exponent(logit.addend, scale, offset));
+}
+
+// ---- tanh of small arguments ----
+
+// For arguments up to kLargest, an odd polynomial of degree 7, relative error 6.4e-7, no special function. It is one in s.x, so that
+// a constant factor goes into the coefficients.
+struct SmallArguments {
+  static constexpr float kLargest = 0.5f;
+  template <class X>
+  __device__ Scaled tanh_(X argument) const {
+    const Scaled s = scaled(argument);
+    const float square = s.x * s.x, f = s.factor * s.factor;
+    const float p = fmaf(fmaf(-0.0444022268f * f * f * f, square, 0.131902963f * f * f), square, -0.333263189f * f);
+    return {s.x * fmaf(p, square, 0.999999464f), s.factor};
+  }
+};
+
+// Finds out whether SmallArguments will do. Arguments made of other tanh are taken from what that gives: where it is wrong, the inner
+// arguments have said so.
+struct Probe {
+  struct Largest {
+    float x[4] = {};  // of the arguments as they are scaled: four chains of dependent instructions
+    float factor = 0;
+    int arguments = 0;
+  };
+  Largest& largest;
+
+  template <class X>
+  __device__ Scaled tanh_(X argument) const {
+    const Scaled s = scaled(argument);
+    float& x = largest.x[largest.arguments++ % 4];
+    x = fmaxf(x, fabsf(s.x));
+    largest.factor = fmaxf(largest.factor, fabsf(s.factor));
+    return SmallArguments().tanh_(s);
+  }
+
+  // Within bounds that keep coefficients and powers in the range of fp32. Maxima pass over NaN, which stays NaN either way.
+  __device__ bool small() const {
+    const float x = fmaxf(fmaxf(largest.x[0], largest.x[1]), fmaxf(largest.x[2], largest.x[3]));
+    return x * largest.factor <= SmallArguments::kLargest && x <= 0x1p16f && largest.factor <= 0x1p20f;
+  }
+};
+
+}  // namespace flashjit

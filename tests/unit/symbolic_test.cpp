@@ -1,0 +1,141 @@
+// The numbers that the main step evaluates score functions on stand for what plain floats give.
+#include <cmath>
+#include <limits>
+#include <random>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+#define __device__
+namespace device {  // the compiler has names like these of its own
+#include "templates/symbolic.cuh"
+}
+#undef __device__
+
+namespace flashjit {
+namespace {
+
+using device::flashjit::abs_i;
+using device::flashjit::exponent;
+using device::flashjit::KeyPosition;
+using device::flashjit::Linear;
+using device::flashjit::Probe;
+using device::flashjit::Scaled;
+using device::flashjit::Shifted;
+using device::flashjit::SmallArguments;
+
+// As templates/scalar_math.cuh has them for plain numbers.
+float to_float(int x) { return static_cast<float>(x); }
+int abs_i(int x) { return std::abs(x); }
+float abs_f(float x) { return std::fabs(x); }
+
+constexpr int kQuery = 1000;
+constexpr float kBias = 0.75f;
+
+template <class Expected, class Score>
+void expect_same(const Score& score) {
+  static_assert(std::is_same_v<decltype(score(Scaled{}, KeyPosition<int>{})), Expected>);
+  for (const float x : {-40.0f, -1.0f, 0.0f, 0.3f, 17.0f}) {
+    for (const int base : {0, 960, 4096}) {
+      for (const int distance : {0, 1, 8, 121}) {
+        const float plain = score(x * 0.125f, base + distance);
+        const auto symbolic = score(Scaled{x, 0.125f}, KeyPosition<int>{base, distance});
+        const float tolerance = 1e-6f * (std::fabs(plain) + std::fabs(x) + 5000);
+        EXPECT_NEAR(static_cast<float>(symbolic), plain, tolerance) << x << " " << base << " " << distance;
+        EXPECT_NEAR(exponent(symbolic, 1.5f, 2.0f), plain * 1.5f - 2.0f, 2 * tolerance) << x << " " << base << " " << distance;
+      }
+    }
+  }
+}
+
+TEST(Symbolic, StaysSymbolicWhereItSavesSomething) {
+  expect_same<Scaled>([](auto s, auto) { return s; });
+  expect_same<Scaled>([](auto s, auto) { return -(2.0f * s * 3.0f) / 4.0f; });
+  expect_same<Shifted<float>>([](auto s, auto) { return s + kBias; });
+  expect_same<Shifted<float>>([](auto s, auto) { return kBias - s * 2.0f; });
+  expect_same<Shifted<float>>([](auto s, auto) { return 1.0f - (s + kBias + kBias); });
+  expect_same<Linear>([](auto, auto k) { return to_float(k); });
+  expect_same<Linear>([](auto, auto k) { return (1.0f - 2.0f * -to_float(kQuery - k) * kBias) / 3.0f - 1.0f; });
+  expect_same<Shifted<Linear>>([](auto s, auto k) { return s + kBias * to_float(k - kQuery); });
+  expect_same<Shifted<Linear>>([](auto s, auto k) { return to_float(-k + 3) * kBias - s; });
+  expect_same<Shifted<Linear>>([](auto s, auto k) { return s + kBias + to_float(k) - 2.0f; });
+  expect_same<Shifted<Linear>>([](auto s, auto k) { return to_float(k) - (s - kBias); });
+}
+
+TEST(Symbolic, IsANumberElsewhere) {
+  expect_same<float>([](auto s, auto) { return s * s; });
+  expect_same<float>([](auto s, auto) { return s + s; });
+  expect_same<float>([](auto s, auto k) { return s * to_float(k); });
+  expect_same<float>([](auto s, auto) { return (s + kBias) * 2.0f; });
+  expect_same<float>([](auto, auto k) { return to_float(k) * to_float(k - kQuery); });
+  expect_same<float>([](auto, auto k) { return to_float(k) - to_float(kQuery - k); });
+  expect_same<float>([](auto, auto k) { return to_float(k / 64 * 64 + k % 7); });
+  expect_same<float>([](auto, auto k) { return to_float(abs_i(k - kQuery)); });
+  expect_same<float>([](auto s, auto k) { return abs_f(s) - abs_f(to_float(k)); });
+  expect_same<Shifted<float>>([](auto s, auto k) { return s - to_float(abs_i(kQuery - k)) * kBias; });
+}
+
+TEST(Symbolic, ArmsOfConditionsMeet) {
+  expect_same<Scaled>([](auto s, auto k) { return k < kQuery ? s : s * 2.0f; });
+  expect_same<float>([](auto s, auto k) { return k < kQuery ? s : 2.0f; });
+  expect_same<float>([](auto s, auto) { return s > 0.0f ? s + kBias : s; });
+  expect_same<float>([](auto s, auto k) { return k >= kQuery ? to_float(k) : s + to_float(k); });
+}
+
+TEST(Symbolic, TanhOfSmallArguments) {
+  for (const float factor : {1.0f, 0.02f * 0.125f, 50.0f, 7.7e-6f, -0.3f}) {
+    double worst = 0;
+    for (int i = 1; i <= 20000; ++i) {
+      const float x = SmallArguments::kLargest * static_cast<float>(i) / 20000 / factor;
+      const double exact = std::tanh(static_cast<double>(x) * factor);
+      const Scaled value = SmallArguments().tanh_(Scaled{x, factor});
+      worst = std::max(worst, std::fabs((static_cast<double>(value.x) * value.factor - exact) / exact));
+    }
+    EXPECT_LE(worst, 6.6e-7) << factor;
+  }
+}
+
+bool small(std::initializer_list<Scaled> arguments) {
+  Probe::Largest largest;
+  const Probe probe = {largest};
+  for (const Scaled& argument : arguments) probe.tanh_(argument);
+  return probe.small();
+}
+
+TEST(Symbolic, WhichArgumentsAreSmall) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(small({}));
+  EXPECT_TRUE(small({{0.49f, 1}, {-0.49f, 1}}));
+  EXPECT_FALSE(small({{0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {-0.51f, 1}, {0.1f, 1}}));
+  EXPECT_TRUE(small({{20.0f, 0.02f}}));
+  EXPECT_FALSE(small({{26.0f, -0.02f}}));
+  for (const float x : {INFINITY, -INFINITY, 3e38f}) {
+    EXPECT_FALSE(small({{x, 1}})) << x;
+    EXPECT_FALSE(small({{x, 0}})) << x;
+    EXPECT_FALSE(small({{0.1f, x}})) << x;
+  }
+  // NaN may take either way, because it stays NaN.
+  for (const Scaled& argument : {Scaled{kNan, 1}, Scaled{0.1f, kNan}}) {
+    EXPECT_TRUE(std::isnan(static_cast<float>(SmallArguments().tanh_(argument))));
+  }
+  EXPECT_FALSE(small({{kNan, 1}, {0.6f, 1}}));
+}
+
+// Whatever the scales are: what is said to be small is computed right.
+TEST(Symbolic, SmallArgumentsAreRight) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> exponents(-40, 40);
+  int checked = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const Scaled argument = {std::exp2(exponents(random)), std::exp2(exponents(random))};
+    if (!small({argument})) continue;
+    ++checked;
+    const double exact = std::tanh(static_cast<double>(argument.x) * argument.factor);
+    const Scaled value = SmallArguments().tanh_(argument);
+    EXPECT_NEAR(static_cast<double>(value.x) * value.factor / exact, 1, 7e-7) << argument.x << " * " << argument.factor;
+  }
+  EXPECT_GT(checked, 10000);
+}
+
+}  // namespace
+}  // namespace flashjit
