@@ -125,6 +125,7 @@ std::string emit_config(const Plan& plan) {
   field("scale", float_literal(c.scale));
   field("has_score", c.has_score);
   field("score_has_tanh", c.score_has_tanh);
+  field("score_loads", c.score_loads);
   field("has_mask", c.has_mask);
   field("mask_has_holes", c.mask_has_holes);
   field("copy_bytes", c.copy_bytes);
@@ -151,6 +152,14 @@ std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& contex
 std::string function(std::string_view comment, std::string_view declaration, const Expr& expr, const CudaExprContext& context) {
   return fmt::format("// {}\n__device__ inline {} {{\n{}{}}}\n\n", comment, declaration, locals({expr}, context),
                      cuda_function_body(expr, context));
+}
+
+std::string mask_function(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints, !plan.wide_ints};
+  return function(plan.wide_ints ? "May query q see key k?" : "May query q see key k?\ntemplate <class Key>",
+                  fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {})",
+                              plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k"),
+                  plan.spec.mask ? plan.spec.mask : Expr::boolean(true), context);
 }
 
 std::string score_function(const Plan& plan) {
@@ -188,7 +197,7 @@ std::string emit_variant(const Plan& plan) {
   std::string text = header(plan, "The mask and the score of this kernel.");
   text += "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
           "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
-  text += function("May query q see key k?", declared("bool visible", {"q", "k"}), plan.spec.mask ? plan.spec.mask : yes, context);
+  text += mask_function(plan);
   text += score_function(plan);
   if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
   text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}), t.kv_begin, context);

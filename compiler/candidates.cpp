@@ -35,13 +35,6 @@ int default_unroll(int steps) {
   return std::min(steps, 4);
 }
 
-// Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
-bool loads_per_key(const Expr& expr) {
-  if (!expr) return false;
-  if (expr->op == Op::Load) return uses(expr, Variable::K);
-  return std::ranges::any_of(expr->args, loads_per_key);
-}
-
 std::string check_host(const Schedule& s) {
   if (*s.tile_q > kMaxHostTile) return fmt::format("tile_q: {} is above {}", *s.tile_q, kMaxHostTile);
   if (*s.tile_kv > kMaxHostTile) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxHostTile);
@@ -180,6 +173,12 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
 }
 
 int queries_together(const KernelConfig& c) { return queries_per_tile(c) * c.cluster; }
+
+bool loads_per_key(const Expr& expr) {
+  if (!expr) return false;
+  if (expr->op == Op::Load) return uses(expr, Variable::K);
+  return std::ranges::any_of(expr->args, loads_per_key);
+}
 
 int score_registers(const AttentionSpec& spec) { return loads_per_key(spec.score) ? kLoadingScoreRegisters : 0; }
 

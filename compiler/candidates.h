@@ -19,6 +19,8 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
 int queries_together(const KernelConfig& sizes);
 
 // What a score that reads a tensor for every key adds to the registers of any loop.
+// Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
+bool loads_per_key(const Expr& expr);
 int score_registers(const AttentionSpec& spec);
 // Registers a thread that computes needs at its peak, estimated; calibrated against ptxas.
 int estimated_registers(const AttentionSpec& spec, const KernelConfig& sizes);

@@ -123,6 +123,13 @@ bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
   return check_tile(s).empty() && check_resources(spec, target, sizes_of(spec, s)).empty();
 }
 
+// Does the key's position enter other than as the place of an element?
+bool depends_on_position(const Expr& expr) {
+  if (expr->op == Op::Load) return false;
+  if (expr->op == Op::Variable) return expr->variable == Variable::K;
+  return std::ranges::any_of(expr->args, depends_on_position);
+}
+
 // ---- enumeration: each step sets some fields of `s` and hands it to the next ----
 
 struct Enumeration {
@@ -134,13 +141,20 @@ struct Enumeration {
   int group() const { return spec.heads_q / spec.heads_kv; }
   bool dense() const { return spec.layout != Layout::Packed; }
 
+  // Tiles are visited from the last key on. Scores that depend on the distance of the key, without a mask that begins there, may rise
+  // on the way by more than a reference of the first tile bears, for most queries: each would be computed twice.
+  bool far_keys_first() const {
+    if (!spec.score || !depends_on_position(spec.score)) return false;
+    return !spec.mask || !uses(analyse_tiles(spec.mask).kv_end, Variable::QHi);
+  }
+
   // What does not depend on anything else.
   void run() {
     Schedule s = pins;
     s.family = Family::Hopper;
     s.order = pins.order.value_or(TileOrder::Natural);
     s.grid = pins.grid.value_or(GridKind::Persistent);
-    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit;
+    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit && !far_keys_first();
     s.reference = pins.reference.value_or(first ? SoftmaxReference::First : SoftmaxReference::Tile);
     tiles(s);
   }

@@ -1,3 +1,4 @@
+#include "compiler/candidates.h"
 #include "compiler/select_template.h"
 
 #include <algorithm>
@@ -335,6 +336,7 @@ Result<void> select_template(Program& program, Plan& plan) {
   plan.config = KernelConfig{};
   plan.config.element = *element;
   plan.config.score_has_tanh = plan.spec.score && uses(plan.spec.score, Op::Tanh);
+  plan.config.score_loads = loads_per_key(plan.spec.score);
   const std::string loop = print(family->value);
   const Matcher matcher{loop, honoured_by(loop), plan.config};
   FLASHJIT_TRY(matcher.take(program.attributes, {}));

@@ -17,6 +17,8 @@ constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;    // one per consumer 
 constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
 constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
+// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.02; H200, 2026-11-21).
+constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
 constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
 
 // One vote of a warpgroup: true for all its threads if it is for any.
@@ -129,6 +131,7 @@ struct Consumer {
     release_keys();
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile);
+    if constexpr (kWaitsFirst) complete_output();
     if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
       careful_softmax(s, rows, factor);
@@ -136,15 +139,20 @@ struct Consumer {
       quick_softmax(s, rows, main);
     }
     if constexpr (kSoftmaxInTurn) end_turn();
-    if constexpr (config.overlap) {
+    if constexpr (config.overlap && !kWaitsFirst) {
       pin_registers(s);
-      wait_products<0>();
-      pin_registers(o);
-      release_values();
+      complete_output();
     }
     ring.advance();
     if constexpr (config.reference != Reference::first) rescale(o, factor);
     convert(p, s);
+  }
+
+  // O has taken in the tile before.
+  __device__ void complete_output() {
+    wait_products<0>();
+    pin_registers(o);
+    release_values();
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
@@ -153,9 +161,7 @@ struct Consumer {
     begin_products();
     issue_output();
     commit_products();
-    wait_products<0>();
-    pin_registers(o);
-    release_values();
+    complete_output();
   }
 
   // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under

@@ -168,7 +168,7 @@ struct Tile {
     }
   }
 
-  __device__ u32* words_of(int pair) { return words + pair % kPairsAhead * pair_words(config); }
+  __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * pair_words(config); }
 };
 
 // The parameters for one score: those elements that have been fetched are found there.
@@ -217,6 +217,14 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
   }
 }
 
+// Are all arguments of tanh small, in all lanes of the warp?
+__device__ inline bool small_arguments(const Scores& s, Tile& tile) {
+  Probe::Largest largest;
+  const Probe probe = {largest};
+  for_each_logit(s, tile, probe, [](int, auto) {});
+  return __all_sync(0xffffffff, probe.small());
+}
+
 // The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may load from a
 // tensor that ends there. Parts of a row that lie behind it are left out; and without a branch somewhere the compiler would load for
 // all scores before it computes the first.
@@ -254,7 +262,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
     if (kHasInputs && tile.fetches) {
       for_each_logit(s, tile, FullRange(), [&](int i, float logit) { s[i] = logit; });
     } else {
-      compute_logits<true>(s, tile);
+      compute_logits<config.score_loads>(s, tile);
     }
   }
   const u32 thread = recompute(threadIdx.x);
@@ -267,7 +275,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
     for (int j = 0; j < kRowPairs; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const int k = k_lo + 8 * j + c;
+        const KeyPosition<int> k = {k_lo, 8 * j + c};
         if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[4 * j + 2 * h + c] = -kInfinity;
       }
   }

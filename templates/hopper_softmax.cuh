@@ -142,14 +142,6 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
   rows.sum[1] += sum[2] + sum[3];
 }
 
-// Are all arguments of tanh small, in all lanes of the warp?
-__device__ inline bool small_arguments(const Scores& s, Tile& tile) {
-  Probe::Largest largest;
-  const Probe probe = {largest};
-  for_each_logit(s, tile, probe, [](int, auto) {});
-  return __all_sync(0xffffffff, probe.small());
-}
-
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked once at the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {

@@ -25,6 +25,7 @@ struct KernelConfig {
   float scale = 0;                  // natural units: score = scale * q.k
   bool has_score = false;           // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
+  bool score_loads = false;         // from tensors, at places that depend on the key
   int inputs_16 = 0;                // bit i: parameter i has elements of 16 bits, and score() reads [..., k] of it for every key k
   int inputs_32 = 0;                // likewise, of 32 bits
   bool has_mask = false;            // variant.gen.cuh's visible() is not always true

@@ -39,12 +39,25 @@ template <class Int, class X>
 __device__ inline IfInt<X, KeyPosition<Int>> operator-(X x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
 template <class Int>
 __device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) { return {-k.base, -k.distance}; }
+// Comparisons are with the distance, a constant.
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator<(KeyPosition<Int> k, X x) { return k.distance < x - k.base; }
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator<=(KeyPosition<Int> k, X x) { return k.distance <= x - k.base; }
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator>(KeyPosition<Int> k, X x) { return k.distance > x - k.base; }
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator>=(KeyPosition<Int> k, X x) { return k.distance >= x - k.base; }
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator==(KeyPosition<Int> k, X x) { return k.distance == x - k.base; }
+template <class Int, class X>
+__device__ inline IfInt<X, bool> operator!=(KeyPosition<Int> k, X x) { return k.distance != x - k.base; }
 
 // Its absolute value.
 template <class Int>
 struct KeyDistance {
   KeyPosition<Int> k;
-  __device__ operator Int() const { return k < 0 ? -k : k; }
+  __device__ operator Int() const { return k < 0 ? -static_cast<Int>(k) : static_cast<Int>(k); }
 };
 template <class Int>
 __device__ inline KeyDistance<Int> abs_i(KeyPosition<Int> k) { return {k}; }
@@ -141,7 +154,7 @@ __device__ inline float exponent(Shifted<A> logit, float scale, float offset) {
 
 // ---- tanh of small arguments ----
 
-// For arguments up to kLargest, an odd polynomial of degree 7, relative error 6.4e-7, no special function. It is one in s.x, so that
+// For arguments up to kLargest, an odd polynomial of degree 7, relative error 7e-7, no special function. It is one in s.x, so that
 // a constant factor goes into the coefficients.
 struct SmallArguments {
   static constexpr float kLargest = 0.5f;
