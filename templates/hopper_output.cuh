@@ -87,7 +87,7 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   if (lane != 0) return;
   const Sequence& seq = work.seq;
   const int query = work.q_lo + static_cast<int>(first_row) / kGroup;
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = panel + i * kO.panel_bytes();
     const int column = i * kPanelWidth / 2;

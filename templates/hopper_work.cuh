@@ -133,6 +133,7 @@ struct SharedMemory {
 constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
 __device__ inline void set_up(const SharedMemory& shared) {
+  if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQStages; ++i) {
       init_barrier(shared.q_full(i), 1);
@@ -145,7 +146,6 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.v_empty(i), kConsumerWarps * kCluster);
     }
     init_barrier(shared.flushed(), kConsumerWarps * kCluster);
-    for (int i = 0; i < kRedoPlaces; ++i) shared.redo(i) = -1;
     shared.work(kWorkSlots - 1).tiles = {};
     shared.work(kWorkSlots - 1).kind = Work::flush;  // before the first item: nothing is to be written
     publish_barriers();
