@@ -23,7 +23,7 @@ struct Producer {
   __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work, int row) {
     constexpr int kRows = kTileKv / kCluster;
     const u32 block = kCluster > 1 ? block_in_cluster() : 0;
-#pragma unroll 1
+#pragma unroll
     for (int panel = 0; panel < panels.panels(); ++panel) {
       const u32 target = to + panel * panels.panel_bytes() + block * kRows * kPanelWidth;
       const int column = panel * kPanelWidth / 2, at = row + block * kRows;
@@ -61,7 +61,7 @@ struct Producer {
 
   __device__ void copy_queries(u32 to, u32 barrier, const WorkState& work) {
     const Sequence& seq = work.seq;
-#pragma unroll 1
+#pragma unroll
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
       const int column = panel * kPanelWidth / 2;
