@@ -167,6 +167,7 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   c.q_stages = schedule.q_stages.value_or(1);
   c.overlap = schedule.overlap == Overlap::QkPv;
   c.sum_in_matrix = schedule.row_sum == RowSum::Matrix;
+  if (spec.out_dtype == Dtype::F32) c.output = Element::f32;  // decides how O is stored
   c.cluster = schedule.cluster.value_or(1);
   c.pack_heads = schedule.heads == HeadTiles::Packed;
   return c;

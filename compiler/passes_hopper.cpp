@@ -49,7 +49,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, multicast;
+  bool overlap, multicast, stages_output;
   Result<void> failed = {};
 
   template <class Value>
@@ -130,8 +130,9 @@ struct Splitter {
       if (overlap) append(role.body, at(first_probabilities(parts), 0));
       s.body = overlap ? overlapped(parts) : one_by_one(parts);
       role.body.push_back(std::move(s));
-      role.body.push_back(release("Qs"));
+      if (!stages_output) role.body.push_back(release("Qs"));
     }
+    if (stages_output) role.body.push_back(release("Qs"));
     return role;
   }
 };
@@ -150,7 +151,8 @@ void add_hopper_tiles(Program& p, const PassContext& context) {
 
 Result<Program> split_roles(Program p, const PassContext& context) {
   const Schedule& s = context.schedule;
-  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1};
+  const bool stages_output = flashjit::stages_output(sizes_of(context.spec, s));
+  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1, stages_output};
   FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));
@@ -162,10 +164,11 @@ Result<Program> split_roles(Program p, const PassContext& context) {
   p.body.push_back(std::move(producer));
   p.body.push_back(std::move(consumer));
   if (!splitter.failed) return splitter.failed.error();
-  // Nothing aliases, and 16-byte stores need no staging: O goes from registers to memory.
+  // O goes from registers to memory, or passes through the place that Q has left, which is then free later.
   for (Statement& statement : p.body.back().body) {
-    if (statement.kind == Kind::Store && statement.writes[0] == p.buffer("o"))
-      FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{context.spec.align_bytes}, Splitter::kPass));
+    if (statement.kind != Kind::Store || statement.writes[0] != p.buffer("o")) continue;
+    FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{context.spec.align_bytes}, Splitter::kPass));
+    if (stages_output) FLASHJIT_TRY(statement.attributes.set("copy", std::string("tma"), Splitter::kPass));
   }
   return p;
 }

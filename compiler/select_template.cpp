@@ -218,6 +218,7 @@ constexpr Honoured kHopper[] = {
     {"row_sum", Kind::Softmax, take_row_sum},
     {"redo", Kind::Finalize, only<"tile">},
     {"copy", Kind::Load, implied},
+    {"copy", Kind::Store, implied},  // follows from `q_stages` and the types: stages_output()
     {"copy_bytes", Kind::Store, take_int<&KernelConfig::copy_bytes>},
     {"barrier", Kind::Await, implied},
     {"pending", Kind::Wait, implied},

@@ -281,7 +281,7 @@ TEST(VerifyRoles, RolesKeepToTheirWork) {
   expect_broken(p, "the producer copies and does nothing else");
   Program outside = sound(kOverlapped);
   outside.body.push_back(role(outside, Kind::Consumer).back());
-  expect_broken(outside, "store is outside of a role");
+  expect_broken(outside, "release is outside of a role");
 }
 
 TEST(Attributes, OneWriterEach) {
