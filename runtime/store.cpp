@@ -1,10 +1,17 @@
 #include "runtime/store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace flashjit {
+namespace {
 
-KernelStore::KernelStore(const StoreOptions& options) : options_(options) {
+constexpr std::chrono::seconds kEvictionWait{30};
+
+}  // namespace
+
+KernelStore::KernelStore(const StoreOptions& options) : options_(options), cap_(options.max_bytes) {
   if (!options_.disk) return;
   auto directory = StoreDirectory::open(options_.directory);
   if (directory) {
@@ -25,7 +32,7 @@ std::vector<std::string> KernelStore::notes() const {
 }
 
 StoreCounters KernelStore::counters() const {
-  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_};
+  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_, evictions_};
 }
 
 Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
@@ -68,7 +75,10 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const std::fun
 
 std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key) {
   StoreDirectory::Loaded loaded = directory_->load(key.digest);
-  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) return std::move(loaded.entry);
+  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) {
+    directory_->refresh(key.digest, loaded.used_ns);
+    return std::move(loaded.entry);
+  }
   if (loaded.lookup != StoreDirectory::Lookup::Miss) ++bad_entries_;
   return std::nullopt;
 }
@@ -78,7 +88,9 @@ Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const std:
   ++made_;
   entry.key_text = key.text;
   if (directory_) {
-    if (const auto published = directory_->publish(key.digest, entry); !published) {
+    if (const auto published = directory_->publish(key.digest, entry)) {
+      evictions_ += cap_.published(*directory_, key.digest, *published);
+    } else {
       ++not_persisted_;
       note("a kernel is kept in memory only: " + published.error().message);
     }
@@ -94,6 +106,9 @@ Result<StoreStat> stat_store(const std::string& directory) {
   for (const auto& item : opened.list()) {
     ++stat.entries;
     stat.bytes += item.bytes;
+    const std::int64_t used = item.used_ns / kNsPerSecond;
+    stat.oldest_use = stat.entries == 1 ? used : std::min(stat.oldest_use, used);
+    stat.newest_use = std::max(stat.newest_use, used);
   }
   return stat;
 }
@@ -102,7 +117,7 @@ Result<std::vector<StoreListing>> list_store(const std::string& directory) {
   FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
   std::vector<StoreListing> listings;
   for (const auto& item : opened.list()) {
-    StoreListing listing{.digest = item.digest, .bytes = item.bytes, .written = item.written};
+    StoreListing listing{.digest = item.digest, .bytes = item.bytes, .used = item.used_ns / kNsPerSecond};
     auto loaded = opened.load(item.digest);
     listing.sound = loaded.lookup == StoreDirectory::Lookup::Hit;
     listing.key_text = std::move(loaded.entry.key_text);
@@ -128,6 +143,14 @@ Result<int> clear_store(const std::string& directory) {
   for (const auto& item : opened.list()) removed += opened.remove(item.digest);
   opened.remove_temporaries(true);
   return removed;
+}
+
+Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  const auto outcome = evict(opened, goal, kEvictionWait);
+  if (outcome) return *outcome;
+  return Error{ErrorKind::Io, fmt::format("{}: another process has been removing entries for {} s; is it stopped? try again when it is done", directory,
+                                          kEvictionWait.count()), {}};
 }
 
 }  // namespace flashjit

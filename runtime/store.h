@@ -15,6 +15,7 @@
 #include "runtime/single_flight.h"
 #include "runtime/store_directory.h"
 #include "runtime/store_entry.h"
+#include "runtime/store_eviction.h"
 
 namespace flashjit {
 
@@ -22,6 +23,7 @@ struct StoreOptions {
   std::string directory;                           // empty: none can be named (no HOME); memory only, with a note
   bool disk = true;                                // false: memory only, as asked
   std::chrono::milliseconds lock_wait{120'000};    // then compile privately: a stopped process must not stop all others
+  std::uint64_t max_bytes = kDefaultStoreBytes;    // on disk; above it, what was used longest ago goes until 90 % are left
 };
 
 struct StoreCounters {
@@ -29,6 +31,7 @@ struct StoreCounters {
   std::int64_t bad_entries = 0;     // on disk, treated as a miss
   std::int64_t not_persisted = 0;   // made, but kept in memory only
   std::int64_t private_makes = 0;   // another process held the lock too long
+  std::int64_t evictions = 0;       // entries removed because of max_bytes
 };
 
 class KernelStore {
@@ -55,9 +58,10 @@ class KernelStore {
 
   const StoreOptions options_;
   std::optional<StoreDirectory> directory_;
+  StoreCap cap_;
   SingleFlight<const StoreEntry> memory_;
   std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, waits_ = 0, made_ = 0, bad_entries_ = 0, not_persisted_ = 0,
-                            private_makes_ = 0;
+                            private_makes_ = 0, evictions_ = 0;
   mutable std::mutex notes_mutex_;
   std::vector<std::string> notes_;
 };
@@ -67,11 +71,12 @@ struct StoreStat {
   std::string directory;
   std::int64_t entries = 0;
   std::uint64_t bytes = 0;
+  std::int64_t oldest_use = 0, newest_use = 0;  // seconds since 1970; 0: no entries
 };
 struct StoreListing {
   std::string digest;
   std::uint64_t bytes = 0;
-  std::int64_t written = 0;
+  std::int64_t used = 0;  // seconds since 1970
   bool sound = false;
   std::string key_text;
   StoreFacts facts;
@@ -80,5 +85,6 @@ Result<StoreStat> stat_store(const std::string& directory);
 Result<std::vector<StoreListing>> list_store(const std::string& directory);  // reads and checks every entry
 Result<int> remove_bad_entries(const std::string& directory);                // how many
 Result<int> clear_store(const std::string& directory);                       // how many
+Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal);
 
 }  // namespace flashjit

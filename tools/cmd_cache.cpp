@@ -1,6 +1,8 @@
 // flashjit cache: the kernel store on disk.
 #include <ctime>
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -12,10 +14,23 @@
 namespace flashjit {
 namespace {
 
+constexpr std::int64_t kSecondsPerDay = 86400;
+
 struct CacheArgs {
   std::string directory;
   bool json = false;
+  std::optional<std::uint64_t> max_bytes;   // prune
+  std::optional<double> older_than_days;    // prune
 };
+
+std::string day(std::int64_t seconds) {
+  const auto when = static_cast<std::time_t>(seconds);
+  std::tm utc = {};
+  gmtime_r(&when, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 std::string fact(const StoreListing& entry, const char* name) {
   const auto found = entry.facts.find(name);
@@ -31,13 +46,18 @@ Result<std::string> directory_of(const CacheArgs& args) {
   return settings.cache_dir;
 }
 
-Result<void> stat(const std::string& directory, Output& output) {
+Result<void> stat(const CacheArgs&, const std::string& directory, Output& output) {
   FLASHJIT_ASSIGN(stat, stat_store(directory));
   Json line = result_line("", "", "");
   line["directory"] = stat.directory;
   line["entries"] = stat.entries;
   line["bytes"] = stat.bytes;
-  output.result(line, fmt::format("{}: {} kernels, {}\n", stat.directory, stat.entries, bytes_text(static_cast<double>(stat.bytes))));
+  line["max_bytes"] = kDefaultStoreBytes;
+  line["oldest_use"] = stat.entries ? Json(stat.oldest_use) : Json();
+  line["newest_use"] = stat.entries ? Json(stat.newest_use) : Json();
+  std::string text = fmt::format("{}: {} kernels, {} of at most {}", stat.directory, stat.entries, size_text(stat.bytes), size_text(kDefaultStoreBytes));
+  if (stat.entries) text += fmt::format(", last used {} to {}", day(stat.oldest_use), day(stat.newest_use));
+  output.result(line, text + "\n");
   return {};
 }
 
@@ -50,14 +70,10 @@ Result<void> list(const std::string& directory, Output& output, bool only_bad) {
     Json line = result_line(fact(entry, "spec"), fact(entry, "target"), fact(entry, "schedule"));
     line["key"] = entry.digest;
     line["bytes"] = entry.bytes;
-    line["written"] = entry.written;
+    line["used"] = entry.used;
     line["sound"] = entry.sound;
-    const auto when = static_cast<std::time_t>(entry.written);
-    std::tm utc = {};
-    gmtime_r(&when, &utc);
-    output.result(line, fmt::format("{}  {:04}-{:02}-{:02}  {:>8}  {:8} {}{}\n", entry.digest.substr(0, 16), utc.tm_year + 1900, utc.tm_mon + 1,
-                                    utc.tm_mday, bytes_text(static_cast<double>(entry.bytes)), fact(entry, "target"), fact(entry, "spec"),
-                                    entry.sound ? "" : "  DAMAGED"));
+    output.result(line, fmt::format("{}  {}  {:>8}  {:8} {}{}\n", entry.digest.substr(0, 16), day(entry.used), size_text(entry.bytes),
+                                    fact(entry, "target"), fact(entry, "spec"), entry.sound ? "" : "  DAMAGED"));
   }
   if (!only_bad) return {};
   if (bad > 0) {
@@ -72,7 +88,7 @@ Result<void> list(const std::string& directory, Output& output, bool only_bad) {
   return {};
 }
 
-Result<void> clear(const std::string& directory, Output& output) {
+Result<void> clear(const CacheArgs&, const std::string& directory, Output& output) {
   FLASHJIT_ASSIGN(removed, clear_store(directory));
   Json line = result_line("", "", "");
   line["directory"] = directory;
@@ -81,12 +97,33 @@ Result<void> clear(const std::string& directory, Output& output) {
   return {};
 }
 
-using Action = Result<void> (*)(const std::string&, Output&);
+Result<void> prune(const CacheArgs& args, const std::string& directory, Output& output) {
+  // With an age alone, size is no reason to go.
+  const std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+  EvictionGoal goal;
+  goal.max_bytes = goal.remaining_bytes = args.max_bytes.value_or(args.older_than_days ? all : kDefaultStoreBytes);
+  if (args.older_than_days) {
+    const auto age = static_cast<std::int64_t>(*args.older_than_days * static_cast<double>(kSecondsPerDay));
+    goal.unused_since_ns = (std::time(nullptr) - age) * kNsPerSecond;
+  }
+  FLASHJIT_ASSIGN(outcome, prune_store(directory, goal));
+  Json line = result_line("", "", "");
+  line["directory"] = directory;
+  line["removed"] = outcome.removed;
+  line["removed_bytes"] = outcome.removed_bytes;
+  line["entries"] = outcome.left;
+  line["bytes"] = outcome.left_bytes;
+  output.result(line, fmt::format("{}: {} kernels removed, {}; {} left, {}\n", directory, outcome.removed, size_text(outcome.removed_bytes),
+                                  outcome.left, size_text(outcome.left_bytes)));
+  return {};
+}
+
+using Action = Result<void> (*)(const CacheArgs&, const std::string&, Output&);
 
 int run(const CacheArgs& args, Action action) {
   Output output(args.json);
   auto directory = directory_of(args);
-  const Result<void> done = directory ? action(*directory, output) : Result<void>(directory.error());
+  const Result<void> done = directory ? action(args, *directory, output) : Result<void>(directory.error());
   if (!done) output.failure(result_line("", "", ""), done.error());
   return output.exit_code();
 }
@@ -102,9 +139,10 @@ void add_cache(CLI::App& app, int& exit_code) {
     Action action;
   };
   const Row rows[] = {
-      {"stat", "How many kernels, how many bytes", stat},
-      {"ls", "One line per kernel", [](const std::string& directory, Output& output) { return list(directory, output, false); }},
-      {"verify", "Check every entry; remove the damaged ones", [](const std::string& directory, Output& output) { return list(directory, output, true); }},
+      {"stat", "How many kernels, how many bytes, when they were used", stat},
+      {"ls", "One line per kernel, with the day of its last use", [](const auto&, const auto& directory, Output& output) { return list(directory, output, false); }},
+      {"verify", "Check every entry; remove the damaged ones", [](const auto&, const auto& directory, Output& output) { return list(directory, output, true); }},
+      {"prune", "Remove what was used longest ago, until the rest is small enough", prune},
       {"clear", "Remove all kernels", clear},
   };
   for (const Row& row : rows) {
@@ -112,9 +150,14 @@ void add_cache(CLI::App& app, int& exit_code) {
     CLI::App* action = sub->add_subcommand(row.name, row.about);
     action->add_option("--dir", args->directory, "The store (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)");
     action->add_flag("--json", args->json, "JSON lines");
+    if (row.action == prune) {
+      action->add_option("--max-bytes", args->max_bytes, fmt::format("What may stay (default: {}, the cap of the store)", kDefaultStoreBytes))->type_name("N")->check(CLI::Range(0.0, 9e18));
+      action->add_option("--older-than", args->older_than_days, "Also remove what was not used for DAYS; alone: only that")->type_name("DAYS")->check(CLI::Range(0.0, 36500.0));
+    }
     action->callback([args, &exit_code, call = row.action] { exit_code = run(*args, call); });
   }
-  sub->footer("\nExamples:\n  flashjit cache stat\n  flashjit cache ls --json\n  flashjit cache verify --dir /var/cache/flashjit");
+  sub->footer("\nExamples:\n  flashjit cache stat\n  flashjit cache ls --json\n  flashjit cache verify --dir /var/cache/flashjit\n"
+              "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30");
 }
 
 }  // namespace flashjit

@@ -184,6 +184,24 @@ def test_cache_commands():
     assert flashjit("cache", "stat", "--json").line()["entries"] == 0
 
 
+def test_cache_prune():
+    need("nvrtc")
+    old, new = (flashjit("compile", spec, "--arch", "sm_80", "--json").line()["key"] for spec in [SPEC, "fwd fp16 d=64 heads=2"])
+    os.utime(glob.glob(scratch("store") + f"/v1/{old[:2]}/{old[2:]}")[0], (0, 10**9))
+    stat = flashjit("cache", "stat", "--json").line()
+    assert stat["oldest_use"] == 10**9 < stat["newest_use"] and stat["max_bytes"] == 2 << 30, stat
+    assert "2001-09-09" in flashjit("cache", "stat").out
+    line = flashjit("cache", "prune", "--json").line()
+    assert line["removed"] == 0 and line["entries"] == 2 and line["bytes"] == stat["bytes"], line
+    line = flashjit("cache", "prune", "--older-than", "365", "--json").line()
+    assert line["removed"] == 1 and 0 < line["removed_bytes"] < stat["bytes"], line
+    assert [entry["key"] for entry in flashjit("cache", "ls", "--json").lines()] == [new]
+    assert "1 kernels removed" in flashjit("cache", "prune", "--max-bytes", "0").out
+    assert flashjit("cache", "stat", "--json").line()["oldest_use"] is None
+    for wrong in [["--max-bytes", "-1"], ["--max-bytes", "2G"], ["--max-bytes", "99999999999999999999"], ["--older-than", "-1"], ["--older-than", "nan"]]:
+        refused("cache", "prune", *wrong, code=2)
+
+
 def test_explain():
     run = flashjit("explain", 'fwd bf16 d=128 heads=32/8 mask="causal"', "--arch", "sm_90a", "--shape", "b=1,q=4096,k=4096", "--json")
     line = run.line()

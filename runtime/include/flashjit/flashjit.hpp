@@ -77,6 +77,7 @@ struct EngineOptions {
   std::string cache_dir;              // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit
   bool disk_cache = true;
   int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
+  std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
 };
 
 struct PrepareOptions {
