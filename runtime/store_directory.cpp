@@ -29,11 +29,19 @@ Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; 
 
 std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
 
+bool is_trusted(uid_t owner, StoreDirectory::Access access) {
+  return owner == geteuid() || (owner == 0 && access == StoreDirectory::Access::Layer);
+}
+
 // Something another user could have written is not ours to trust.
-Result<void> check_owner(int fd, const std::string& path) {
+Result<void> check_owner(int fd, const std::string& path, StoreDirectory::Access access) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
-  if (info.st_uid != geteuid()) {
+  if (!is_trusted(info.st_uid, access)) {
+    if (access == StoreDirectory::Access::Layer) {
+      return io(fmt::format("{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it", path,
+                            info.st_uid, geteuid()));
+    }
     return io(fmt::format("{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
                           "used; set FLASHJIT_CACHE_DIR to one",
                           path, info.st_uid, geteuid()));
@@ -200,19 +208,21 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   return *this;
 }
 
-Result<StoreDirectory> StoreDirectory::open(const std::string& path, bool create) {
-  if (path.empty()) return io("no directory for kernels: HOME is not set; set FLASHJIT_CACHE_DIR");
+Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access access) {
+  const bool create = access == Access::Create;
+  if (path.empty()) return io("no directory for kernels: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
   if (create) FLASHJIT_TRY(make_directories(path));
   FileHandle top(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!top) return io(fmt::format("{}: cannot be opened: {}", path, why(errno)));
-  FLASHJIT_TRY(check_owner(top.get(), path));
+  FLASHJIT_TRY(check_owner(top.get(), path, access));
   StoreDirectory directory;
   directory.path_ = path;
+  directory.access_ = access;
   directory.root_ = open_folder(top.get(), kVersionFolder, create);
   if (!directory.root_) {
     return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
   }
-  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder)));
+  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), access));
   return directory;
 }
 
@@ -232,7 +242,7 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
   const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
   struct stat info;
-  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid, access_) ||
       (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
     return {Lookup::Bad, {}};
   }

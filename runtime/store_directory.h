@@ -30,8 +30,10 @@ class FileHandle {
 
 class StoreDirectory {
  public:
-  // Creates the directory (0700) with its parents. The error's message is fit for a note to the user.
-  static Result<StoreDirectory> open(const std::string& path, bool create = true);
+  // Create makes the directory (0700) with its parents. A Layer is shared: it may also be root's, and is only read.
+  enum class Access { Create, Existing, Layer };
+  // The error's message is fit for a note to the user.
+  static Result<StoreDirectory> open(const std::string& path, Access access = Access::Create);
 
   enum class Lookup { Hit, Miss, Bad };
   struct Loaded {
@@ -81,6 +83,7 @@ class StoreDirectory {
   FileHandle open_lock_file() const;
 
   std::string path_;
+  Access access_ = Access::Existing;
   FileHandle root_;  // <root>/v1
 };
 

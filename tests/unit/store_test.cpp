@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -334,6 +335,88 @@ TEST_F(StoreTest, Prune) {
   ASSERT_TRUE(large);
   EXPECT_EQ(kept({"a", "b", "c", "d"}), "cd");
   EXPECT_EQ(large->removed_bytes, size);
+}
+
+TEST(StorePathTest, PrivateThenShared) {
+  const auto one = parse_store_path("/own");
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->own, "/own");
+  EXPECT_TRUE(one->layers.empty());
+  const auto three = parse_store_path("own:/site:/vendor");
+  ASSERT_TRUE(three);
+  EXPECT_EQ(three->own, "own");
+  EXPECT_EQ(three->layers, (std::vector<std::string>{"/site", "/vendor"}));
+  EXPECT_EQ(parse_store_path("")->own, "");
+  for (const char* bad : {":", "/own:", ":/own", "/own::/site"}) {
+    const auto refused = parse_store_path(bad);
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_NE(refused.error().message.find("an empty name"), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST_F(StoreTest, ANameWithAColonIsRefused) {
+  const std::string odd = folder + "/a:b";
+  fs::create_directory(odd);
+  KernelStore store({.directory = odd});
+  const auto fetched = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(fetched);
+  ASSERT_EQ(store.notes().size(), 1u);
+  EXPECT_NE(store.notes()[0].find("rename the directory"), std::string::npos) << store.notes()[0];
+  EXPECT_FALSE(fs::exists(folder + "/a"));
+}
+
+TEST_F(StoreTest, LayersAreLookedInInOrderAndNeverWritten) {
+  const auto fill = [&](const std::string& place, std::initializer_list<const char*> names, std::uint8_t fill) {
+    KernelStore store({.directory = folder + place});
+    for (const char* name : names) ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(fill)); }));
+  };
+  fill("/store", {"a"}, 1);
+  fill("/site", {"a", "b"}, 2);
+  fill("/vendor", {"a", "b", "c"}, 3);
+  const auto files = [&](const char* place) {
+    std::vector<std::pair<std::string, fs::file_time_type>> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder + place)) {
+      const timespec old[2] = {{0, UTIME_OMIT}, {1000000000, 0}};
+      utimensat(AT_FDCWD, entry.path().c_str(), old, 0);
+      all.emplace_back(entry.path(), entry.last_write_time());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const auto times = [](std::vector<std::pair<std::string, fs::file_time_type>> all) {
+    for (auto& [path, time] : all) time = fs::last_write_time(path);
+    return all;
+  };
+  for (const char* place : {"/site", "/vendor"}) fs::remove(folder + place + "/v1/lock");  // a lock would make it again
+  const auto site = files("/site"), vendor = files("/vendor");
+
+  KernelStore store({.directory = folder + "/store:" + folder + "/site:" + folder + "/vendor", .max_bytes = 0});
+  const std::pair<const char*, int> expected[] = {{"a", 1}, {"b", 2}, {"c", 3}};
+  for (const auto& [name, from] : expected) {
+    const auto hit = store.fetch(key(name), [] { return Result<StoreEntry>(invalid("this is on disk")); });
+    ASSERT_TRUE(hit) << name;
+    EXPECT_STREQ(hit->source, "disk");
+    EXPECT_EQ(hit->entry->payload[0], from) << name;
+  }
+  EXPECT_EQ(store.counters().disk_hits, 3);
+  EXPECT_EQ(stat_store(folder + "/store")->entries, 1);  // a hit in a layer is not copied
+  ASSERT_TRUE(store.fetch(key("d"), [] { return Result<StoreEntry>(kernel(4)); }));
+  EXPECT_EQ(kept({"a", "d"}), "d");
+  EXPECT_EQ(times(site), site);
+  EXPECT_EQ(times(vendor), vendor);
+  EXPECT_EQ(fs::exists(folder + "/site/v1/lock") || fs::exists(folder + "/vendor/v1/lock"), false);
+  EXPECT_TRUE(store.notes().empty());
+}
+
+TEST_F(StoreTest, ADamagedEntryOfALayerIsAMiss) {
+  store_all({"a"}, options());
+  std::ofstream(file_of(key("a")), std::ios::app) << "x";
+  KernelStore store({.directory = folder + "/own:" + folder + "/store"});
+  const auto fetched = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(fetched);
+  EXPECT_STREQ(fetched->source, "compiled");
+  EXPECT_EQ(store.counters().bad_entries, 1);
+  EXPECT_TRUE(fs::exists(file_of(key("a"))));
 }
 
 TEST_F(StoreTest, ADamagedGiantDrivesNothingElseOut) {
