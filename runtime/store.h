@@ -90,8 +90,8 @@ struct StoreListing {
   StoreFacts facts;
 };
 Result<StoreStat> stat_store(const std::string& directory, StoreDirectory::Access access = StoreDirectory::Access::Existing);
-Result<std::vector<StoreListing>> list_store(  // reads and checks every entry
-    const std::string& directory, StoreDirectory::Access access = StoreDirectory::Access::Existing);
+Result<std::vector<StoreListing>> list_store(const std::string& directory,  // reads and checks every entry
+                                             StoreDirectory::Access access = StoreDirectory::Access::Existing);
 Result<int> remove_bad_entries(const std::string& directory);                // how many
 Result<int> clear_store(const std::string& directory);                       // how many
 Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal);

@@ -6,7 +6,7 @@
 namespace flashjit {
 namespace {
 
-// A look costs about 2 us per entry, a publish half a second of compiling.
+// A look costs 2.5 us per entry (20,000 entries, local disk), a publish half a second of compiling.
 constexpr int kPublishesPerLook = 64;
 
 // What no reader would accept goes before everything else, so that its size, which may be anything, drives nothing out.
