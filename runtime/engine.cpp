@@ -198,7 +198,8 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   FLASHJIT_TRY(Nvrtc::open(settings.nvrtc));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
-                           .disk = options.disk_cache};
+                           .disk = options.disk_cache,
+                           .max_bytes = options.cache_max_bytes};
   return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store));
 }
 

@@ -1,12 +1,55 @@
 #include "runtime/store.h"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 
 namespace flashjit {
+namespace {
 
-KernelStore::KernelStore(const StoreOptions& options) : options_(options) {
+constexpr std::chrono::seconds kEvictionWait{30};
+
+}  // namespace
+
+Result<StorePath> parse_store_path(const std::string& text) {
+  struct stat info;
+  if (text.find(':') != std::string::npos && ::stat(text.c_str(), &info) == 0) {
+    return invalid(fmt::format("store directory '{}': ':' separates directories, so a name cannot have one; rename the directory", text));
+  }
+  StorePath path;
+  for (std::size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    if (part.empty()) {
+      return invalid(fmt::format("store directory '{}': an empty name; ':' separates the private directory and the shared ones after it", text));
+    }
+    if (begin == 0) {
+      path.own = std::move(part);
+    } else {
+      path.layers.push_back(std::move(part));
+    }
+    begin = end + 1;
+  }
+  return path;
+}
+
+KernelStore::KernelStore(const StoreOptions& options) : options_(options), cap_(options.max_bytes) {
   if (!options_.disk) return;
-  auto directory = StoreDirectory::open(options_.directory);
+  const auto path = parse_store_path(options_.directory);
+  if (!path) {
+    note("kernels are kept in memory only: " + path.error().message);
+    return;
+  }
+  for (const std::string& place : path->layers) {
+    auto layer = StoreDirectory::open(place, StoreDirectory::Access::Layer);
+    if (layer) {
+      layers_.push_back(std::move(*layer));
+    } else {
+      note("a shared layer of kernels is passed over: " + layer.error().message);
+    }
+  }
+  auto directory = StoreDirectory::open(path->own);
   if (directory) {
     directory_ = std::move(*directory);
   } else {
@@ -25,7 +68,7 @@ std::vector<std::string> KernelStore::notes() const {
 }
 
 StoreCounters KernelStore::counters() const {
-  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_};
+  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_, evictions_};
 }
 
 Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
@@ -48,28 +91,41 @@ Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const std::
 
 Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
                                              const char*& source) {
-  if (!directory_) return make_and_publish(key, make);
   if (auto entry = look_on_disk(key)) {
     ++disk_hits_;
     source = "disk";
     return std::move(*entry);
   }
+  if (!directory_) return make_and_publish(key, make);
   const auto lock = directory_->lock(key.digest, options_.lock_wait);
   if (!lock) {
     ++private_makes_;
-  } else if (auto entry = look_on_disk(key)) {
+  } else if (auto loaded = look_in(*directory_, key)) {
     // Somebody published it between our first look and our lock.
     ++waits_;
     source = "waited";
-    return std::move(*entry);
+    return std::move(loaded->entry);
   }
   return make_and_publish(key, make);
 }
 
-std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key) {
-  StoreDirectory::Loaded loaded = directory_->load(key.digest);
-  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) return std::move(loaded.entry);
+std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key) {
+  StoreDirectory::Loaded loaded = directory.load(key.digest);
+  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) return loaded;
   if (loaded.lookup != StoreDirectory::Lookup::Miss) ++bad_entries_;
+  return std::nullopt;
+}
+
+std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key) {
+  if (directory_) {
+    if (auto loaded = look_in(*directory_, key)) {
+      directory_->refresh(key.digest, loaded->used_ns);
+      return std::move(loaded->entry);
+    }
+  }
+  for (const StoreDirectory& layer : layers_) {
+    if (auto loaded = look_in(layer, key)) return std::move(loaded->entry);
+  }
   return std::nullopt;
 }
 
@@ -78,7 +134,9 @@ Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const std:
   ++made_;
   entry.key_text = key.text;
   if (directory_) {
-    if (const auto published = directory_->publish(key.digest, entry); !published) {
+    if (const auto published = directory_->publish(key.digest, entry)) {
+      evictions_ += cap_.published(*directory_, key.digest, *published);
+    } else {
       ++not_persisted_;
       note("a kernel is kept in memory only: " + published.error().message);
     }
@@ -88,21 +146,24 @@ Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const std:
   return std::move(entry);
 }
 
-Result<StoreStat> stat_store(const std::string& directory) {
-  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+Result<StoreStat> stat_store(const std::string& directory, StoreDirectory::Access access) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, access));
   StoreStat stat{.directory = directory};
   for (const auto& item : opened.list()) {
     ++stat.entries;
     stat.bytes += item.bytes;
+    const std::int64_t used = item.used_ns / kNsPerSecond;
+    stat.oldest_use = stat.entries == 1 ? used : std::min(stat.oldest_use, used);
+    stat.newest_use = std::max(stat.newest_use, used);
   }
   return stat;
 }
 
-Result<std::vector<StoreListing>> list_store(const std::string& directory) {
-  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+Result<std::vector<StoreListing>> list_store(const std::string& directory, StoreDirectory::Access access) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, access));
   std::vector<StoreListing> listings;
   for (const auto& item : opened.list()) {
-    StoreListing listing{.digest = item.digest, .bytes = item.bytes, .written = item.written};
+    StoreListing listing{.digest = item.digest, .bytes = item.bytes, .used = item.used_ns / kNsPerSecond};
     auto loaded = opened.load(item.digest);
     listing.sound = loaded.lookup == StoreDirectory::Lookup::Hit;
     listing.key_text = std::move(loaded.entry.key_text);
@@ -113,7 +174,7 @@ Result<std::vector<StoreListing>> list_store(const std::string& directory) {
 }
 
 Result<int> remove_bad_entries(const std::string& directory) {
-  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, StoreDirectory::Access::Existing));
   int removed = 0;
   for (const auto& item : opened.list()) {
     if (opened.load(item.digest).lookup == StoreDirectory::Lookup::Bad) removed += opened.remove(item.digest);
@@ -123,11 +184,19 @@ Result<int> remove_bad_entries(const std::string& directory) {
 }
 
 Result<int> clear_store(const std::string& directory) {
-  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, false));
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, StoreDirectory::Access::Existing));
   int removed = 0;
   for (const auto& item : opened.list()) removed += opened.remove(item.digest);
   opened.remove_temporaries(true);
   return removed;
+}
+
+Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal) {
+  FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, StoreDirectory::Access::Existing));
+  const auto outcome = evict(opened, goal, kEvictionWait);
+  if (outcome) return *outcome;
+  return Error{ErrorKind::Io, fmt::format("{}: another process has been removing entries for {} s; is it stopped? try again when it is done", directory,
+                                          kEvictionWait.count()), {}};
 }
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// The kernel store: memory, then one disk directory. It never makes anything fail: what is doubtful on disk is a miss, and
+// The kernel store: memory, then a private directory, then shared ones that are only read. It never makes anything fail: what is doubtful on disk is a miss, and
 // what cannot be written stays in memory, with a counter and a note.
 #pragma once
 
@@ -15,13 +15,22 @@
 #include "runtime/single_flight.h"
 #include "runtime/store_directory.h"
 #include "runtime/store_entry.h"
+#include "runtime/store_eviction.h"
 
 namespace flashjit {
 
+// What FLASHJIT_CACHE_DIR says: directories separated by ':'. The first is written, the layers after it are looked in, in order.
+struct StorePath {
+  std::string own;
+  std::vector<std::string> layers;
+};
+Result<StorePath> parse_store_path(const std::string& text);  // error: an empty name, a name with ':'
+
 struct StoreOptions {
-  std::string directory;                           // empty: none can be named (no HOME); memory only, with a note
+  std::string directory;                           // see StorePath; empty: none can be named (no HOME); memory only, with a note
   bool disk = true;                                // false: memory only, as asked
   std::chrono::milliseconds lock_wait{120'000};    // then compile privately: a stopped process must not stop all others
+  std::uint64_t max_bytes = kDefaultStoreBytes;    // on disk; above it, what was used longest ago goes until 90 % are left
 };
 
 struct StoreCounters {
@@ -29,6 +38,7 @@ struct StoreCounters {
   std::int64_t bad_entries = 0;     // on disk, treated as a miss
   std::int64_t not_persisted = 0;   // made, but kept in memory only
   std::int64_t private_makes = 0;   // another process held the lock too long
+  std::int64_t evictions = 0;       // entries removed because of max_bytes
 };
 
 class KernelStore {
@@ -45,40 +55,45 @@ class KernelStore {
 
   StoreCounters counters() const;
   std::vector<std::string> notes() const;  // each once: why the disk is not used
-  bool on_disk() const { return directory_.has_value(); }
 
  private:
   Result<StoreEntry> find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make, const char*& source);
+  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key);
   std::optional<StoreEntry> look_on_disk(const StoreKey& key);
   Result<StoreEntry> make_and_publish(const StoreKey& key, const std::function<Result<StoreEntry>()>& make);
   void note(const std::string& text);
 
   const StoreOptions options_;
   std::optional<StoreDirectory> directory_;
+  std::vector<StoreDirectory> layers_;
+  StoreCap cap_;
   SingleFlight<const StoreEntry> memory_;
   std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, waits_ = 0, made_ = 0, bad_entries_ = 0, not_persisted_ = 0,
-                            private_makes_ = 0;
+                            private_makes_ = 0, evictions_ = 0;
   mutable std::mutex notes_mutex_;
   std::vector<std::string> notes_;
 };
 
-// For the command line; each opens the directory itself, without creating it.
+// For the command line; each opens one directory itself, without creating it.
 struct StoreStat {
   std::string directory;
   std::int64_t entries = 0;
   std::uint64_t bytes = 0;
+  std::int64_t oldest_use = 0, newest_use = 0;  // seconds since 1970; 0: no entries
 };
 struct StoreListing {
   std::string digest;
   std::uint64_t bytes = 0;
-  std::int64_t written = 0;
+  std::int64_t used = 0;  // seconds since 1970
   bool sound = false;
   std::string key_text;
   StoreFacts facts;
 };
-Result<StoreStat> stat_store(const std::string& directory);
-Result<std::vector<StoreListing>> list_store(const std::string& directory);  // reads and checks every entry
+Result<StoreStat> stat_store(const std::string& directory, StoreDirectory::Access access = StoreDirectory::Access::Existing);
+Result<std::vector<StoreListing>> list_store(const std::string& directory,  // reads and checks every entry
+                                             StoreDirectory::Access access = StoreDirectory::Access::Existing);
 Result<int> remove_bad_entries(const std::string& directory);                // how many
 Result<int> clear_store(const std::string& directory);                       // how many
+Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal);
 
 }  // namespace flashjit

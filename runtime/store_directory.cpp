@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <thread>
@@ -22,16 +23,25 @@ constexpr const char* kVersionFolder = "v1";
 constexpr const char* kLockFile = "lock";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::int64_t kTemporaryLifeSeconds = 3600;
+constexpr std::int64_t kRefreshAfterNs = 3600 * kNsPerSecond;
 
 Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
 
 std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
 
+bool is_trusted(uid_t owner, StoreDirectory::Access access) {
+  return owner == geteuid() || (owner == 0 && access == StoreDirectory::Access::Layer);
+}
+
 // Something another user could have written is not ours to trust.
-Result<void> check_owner(int fd, const std::string& path) {
+Result<void> check_owner(int fd, const std::string& path, StoreDirectory::Access access) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
-  if (info.st_uid != geteuid()) {
+  if (!is_trusted(info.st_uid, access)) {
+    if (access == StoreDirectory::Access::Layer) {
+      return io(fmt::format("{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it", path,
+                            info.st_uid, geteuid()));
+    }
     return io(fmt::format("{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
                           "used; set FLASHJIT_CACHE_DIR to one",
                           path, info.st_uid, geteuid()));
@@ -150,6 +160,43 @@ std::string temporary_name() {
   return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
 }
 
+std::int64_t last_use(const struct stat& info) {
+  return std::int64_t{info.st_mtim.tv_sec} * kNsPerSecond + info.st_mtim.tv_nsec;
+}
+
+std::int64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
+}
+
+// One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file description
+// end with the last handle to it, whatever happens to the process.
+off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
+constexpr off_t kEvictionPlace = off_t{1} << 60;  // behind those of all keys
+
+// False with errno: held by another (see is_busy), or the file system has no locks.
+bool try_lock(int file, off_t place) {
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = place;
+  range.l_len = 1;
+  return fcntl(file, F_OFD_SETLK, &range) == 0;
+}
+
+bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
+
+// False with errno as above, after `wait` if it is held.
+bool lock_within(int file, off_t place, std::chrono::milliseconds wait) {
+  const auto until = std::chrono::steady_clock::now() + wait;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    if (try_lock(file, place)) return true;
+    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 }  // namespace
 
 FileHandle::~FileHandle() {
@@ -161,25 +208,31 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   return *this;
 }
 
-Result<StoreDirectory> StoreDirectory::open(const std::string& path, bool create) {
-  if (path.empty()) return io("no directory for kernels: HOME is not set; set FLASHJIT_CACHE_DIR");
+Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access access) {
+  const bool create = access == Access::Create;
+  if (path.empty()) return io("no directory for kernels: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
   if (create) FLASHJIT_TRY(make_directories(path));
   FileHandle top(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!top) return io(fmt::format("{}: cannot be opened: {}", path, why(errno)));
-  FLASHJIT_TRY(check_owner(top.get(), path));
+  FLASHJIT_TRY(check_owner(top.get(), path, access));
   StoreDirectory directory;
   directory.path_ = path;
+  directory.access_ = access;
   directory.root_ = open_folder(top.get(), kVersionFolder, create);
   if (!directory.root_) {
     return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
   }
-  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder)));
+  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), access));
   return directory;
 }
 
 FileHandle StoreDirectory::open_shelf(const std::string& digest, bool create) const {
   if (!is_hex(digest, 64)) return FileHandle();
   return open_folder(root_.get(), digest.substr(0, 2).c_str(), create);
+}
+
+FileHandle StoreDirectory::open_lock_file() const {
+  return FileHandle(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
 StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
@@ -189,7 +242,7 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
   const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
   struct stat info;
-  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid, access_) ||
       (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
     return {Lookup::Bad, {}};
   }
@@ -198,10 +251,18 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
   if (!read_all(file.get(), bytes)) return {Lookup::Bad, {}};
   auto entry = decode(bytes);
   if (!entry) return {Lookup::Bad, {}};
-  return {Lookup::Hit, std::move(*entry)};
+  return {Lookup::Hit, std::move(*entry), last_use(info)};
 }
 
-Result<void> StoreDirectory::publish(const std::string& digest, const StoreEntry& entry) const {
+void StoreDirectory::refresh(const std::string& digest, std::int64_t used_ns) const {
+  // A time in the future, from a clock that was wrong, would make the entry the last to go.
+  if (std::abs(now_ns() - used_ns) < kRefreshAfterNs) return;
+  const FileHandle shelf = open_shelf(digest, false);
+  const timespec times[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+  if (shelf) utimensat(shelf.get(), digest.c_str() + 2, times, AT_SYMLINK_NOFOLLOW);
+}
+
+Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const StoreEntry& entry) const {
   const FileHandle shelf = open_shelf(digest, true);
   if (!shelf) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
   remove_temporaries_in(shelf.get(), false);
@@ -217,29 +278,23 @@ Result<void> StoreDirectory::publish(const std::string& digest, const StoreEntry
   } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0) {
     step = "renaming";
   }
-  if (!step) return {};
+  if (!step) return std::uint64_t{bytes.size()};
   const int error = errno;
   unlinkat(shelf.get(), temporary.c_str(), 0);
   return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
 }
 
 std::optional<FileHandle> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait) const {
-  FileHandle file(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return std::nullopt;
-  // One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
-  // description end with the last handle to it, whatever happens to the process.
-  struct flock range = {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16));
-  range.l_len = 1;
-  const auto until = std::chrono::steady_clock::now() + wait;
-  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-    if (fcntl(file.get(), F_OFD_SETLK, &range) == 0) return file;
-    const bool busy = errno == EAGAIN || errno == EACCES || errno == EINTR;
-    if (!busy || std::chrono::steady_clock::now() >= until) return std::nullopt;
-    std::this_thread::sleep_for(pause);
-  }
+  FileHandle file = open_lock_file();
+  if (!file || !lock_within(file.get(), place_of(digest), wait)) return std::nullopt;
+  return file;
+}
+
+std::optional<FileHandle> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {
+  FileHandle file = open_lock_file();
+  if (!file || lock_within(file.get(), kEvictionPlace, wait)) return file;
+  if (is_busy(errno)) return std::nullopt;
+  return FileHandle();
 }
 
 std::vector<StoreDirectory::Item> StoreDirectory::list() const {
@@ -251,7 +306,7 @@ std::vector<StoreDirectory::Item> StoreDirectory::list() const {
     for (const std::string& name : names_in(shelf.get())) {
       struct stat info;
       if (!is_hex(name, 62) || fstatat(shelf.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
-      items.push_back({prefix + name, static_cast<std::uint64_t>(info.st_size), info.st_mtime});
+      items.push_back({prefix + name, static_cast<std::uint64_t>(info.st_size), last_use(info)});
     }
   }
   return items;
@@ -260,6 +315,19 @@ std::vector<StoreDirectory::Item> StoreDirectory::list() const {
 bool StoreDirectory::remove(const std::string& digest) const {
   const FileHandle shelf = open_shelf(digest, false);
   return shelf && unlinkat(shelf.get(), digest.c_str() + 2, 0) == 0;
+}
+
+StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
+  // Held until the file is gone: nobody can publish the key anew between the second look and the unlink.
+  const FileHandle file = open_lock_file();
+  if (file && !try_lock(file.get(), place_of(item.digest)) && is_busy(errno)) return Eviction::Kept;
+  const FileHandle shelf = open_shelf(item.digest, false);
+  const char* name = item.digest.c_str() + 2;
+  struct stat info;
+  if (!shelf || fstatat(shelf.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
+  if (last_use(info) != item.used_ns) return Eviction::Kept;
+  if (unlinkat(shelf.get(), name, 0) == 0) return Eviction::Removed;
+  return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
 }
 
 int StoreDirectory::remove_temporaries(bool all) const {

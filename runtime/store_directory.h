@@ -13,6 +13,8 @@
 
 namespace flashjit {
 
+inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+
 class FileHandle {
  public:
   explicit FileHandle(int fd = -1) : fd_(fd) {}
@@ -28,31 +30,48 @@ class FileHandle {
 
 class StoreDirectory {
  public:
-  // Creates the directory (0700) with its parents. The error's message is fit for a note to the user.
-  static Result<StoreDirectory> open(const std::string& path, bool create = true);
+  // Create makes the directory (0700) with its parents. A Layer is shared: it may also be root's, and is only read.
+  enum class Access { Create, Existing, Layer };
+  // The error's message is fit for a note to the user.
+  static Result<StoreDirectory> open(const std::string& path, Access access = Access::Create);
 
   enum class Lookup { Hit, Miss, Bad };
   struct Loaded {
     Lookup lookup = Lookup::Miss;
     StoreEntry entry;
+    std::int64_t used_ns = 0;  // as in Item
   };
   // Bad: there is something under this name that is not a sound entry of this owner.
   Loaded load(const std::string& digest) const;
 
-  // All or nothing: written beside its place, synchronised, renamed. Error Io says what failed.
-  Result<void> publish(const std::string& digest, const StoreEntry& entry) const;
+  // Tells evictions that the entry was used, if its last use was long enough ago to be worth a write. That this fails, as on a
+  // read-only file system, is no reason to do without the entry.
+  void refresh(const std::string& digest, std::int64_t used_ns) const;
+
+  // All or nothing: written beside its place, synchronised, renamed. Returns the entry's size; error Io says what failed.
+  Result<std::uint64_t> publish(const std::string& digest, const StoreEntry& entry) const;
 
   // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, or
   // when the file system has no locks: then the caller goes on without.
   std::optional<FileHandle> lock(const std::string& digest, std::chrono::milliseconds wait) const;
 
+  // One process evicts at a time: two would take each other's locks for keys in use, and remove too much. Nothing while another
+  // evicts after `wait`; an empty handle where the file system has no locks.
+  std::optional<FileHandle> lock_evictions(std::chrono::milliseconds wait) const;
+
   struct Item {
     std::string digest;
     std::uint64_t bytes = 0;
-    std::int64_t written = 0;  // seconds since 1970
+    // Nanoseconds since 1970. It is the file's time of modification: what reads a store from outside, such as a backup, leaves
+    // that as it is.
+    std::int64_t used_ns = 0;
   };
   std::vector<Item> list() const;
   bool remove(const std::string& digest) const;
+
+  // Removes an entry as it was listed. Kept: one whose key a living process has locked, and one that was used or written since.
+  enum class Eviction { Removed, Gone, Kept };
+  Eviction evict(const Item& item) const;
   // Removes what killed writers left behind; with `all`, also what a living one may be writing.
   int remove_temporaries(bool all) const;
 
@@ -61,8 +80,10 @@ class StoreDirectory {
  private:
   StoreDirectory() = default;
   FileHandle open_shelf(const std::string& digest, bool create) const;
+  FileHandle open_lock_file() const;
 
   std::string path_;
+  Access access_ = Access::Existing;
   FileHandle root_;  // <root>/v1
 };
 

@@ -81,27 +81,41 @@ Finding look_for_host() {
   return finding;
 }
 
+std::string size_text(const StoreStat& stat) { return fmt::format("{} kernels, {}", stat.entries, bytes_text(static_cast<double>(stat.bytes))); }
+
+void look_at_layers(const std::vector<std::string>& layers, Finding& finding) {
+  finding.fields["layers"] = Json::array();
+  for (const std::string& layer : layers) {
+    const auto stat = stat_store(layer, StoreDirectory::Access::Layer);
+    const std::string detail = stat ? fmt::format("{}: {}, shared, only read", layer, size_text(*stat)) : stat.error().message + "; passed over";
+    finding.fields["layers"].push_back({{"directory", layer}, {"used", static_cast<bool>(stat)}, {"detail", detail}});
+    finding.detail += "\n" + detail;
+  }
+}
+
+void look_at_own(const std::string& directory, Finding& finding) {
+  finding.fields["directory"] = directory;
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory, ignored)) {
+    finding.detail = directory + ": does not exist yet; the first compile creates it";
+    return;
+  }
+  const auto stat = stat_store(directory);
+  finding.found = static_cast<bool>(stat);
+  finding.detail = stat ? fmt::format("{}: {}, nobody else can write it", directory, size_text(*stat))
+                        : stat.error().message + "; new kernels are kept in memory only";
+}
+
 // Looks without creating anything: a store that does not exist yet is fine.
 Finding look_for_store(const EnvironmentSettings& settings) {
   if (settings.cache_dir.empty()) {
-    return {"store", false, "no directory: HOME is not set, so kernels are kept in memory only; set FLASHJIT_CACHE_DIR"};
+    return {"store", false, "no directory: HOME is not set, or has a ':' in it, so kernels are kept in memory only; set FLASHJIT_CACHE_DIR"};
   }
+  const auto path = parse_store_path(settings.cache_dir);
+  if (!path) return failed("store", path.error());
   Finding finding{"store", true, ""};
-  finding.fields["directory"] = settings.cache_dir;
-  std::error_code ignored;
-  if (!std::filesystem::exists(settings.cache_dir, ignored)) {
-    finding.detail = settings.cache_dir + ": does not exist yet; the first compile creates it";
-    return finding;
-  }
-  auto directory = StoreDirectory::open(settings.cache_dir, false);
-  auto stat = stat_store(settings.cache_dir);
-  if (!stat) {
-    finding.found = false;
-    finding.detail = stat.error().message + "; kernels are kept in memory only";
-    return finding;
-  }
-  finding.detail = fmt::format("{}: {} kernels, {}", settings.cache_dir, stat->entries, bytes_text(static_cast<double>(stat->bytes)));
-  if (directory) finding.detail += ", nobody else can write it";
+  look_at_own(path->own, finding);
+  look_at_layers(path->layers, finding);
   return finding;
 }
 

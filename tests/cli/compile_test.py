@@ -184,6 +184,58 @@ def test_cache_commands():
     assert flashjit("cache", "stat", "--json").line()["entries"] == 0
 
 
+def test_cache_prune():
+    need("nvrtc")
+    old, new = (flashjit("compile", spec, "--arch", "sm_80", "--json").line()["key"] for spec in [SPEC, "fwd fp16 d=64 heads=2"])
+    os.utime(glob.glob(scratch("store") + f"/v1/{old[:2]}/{old[2:]}")[0], (0, 10**9))
+    stat = flashjit("cache", "stat", "--json").line()
+    assert stat["oldest_use"] == 10**9 < stat["newest_use"] and stat["max_bytes"] == 2 << 30, stat
+    assert "2001-09-09" in flashjit("cache", "stat").out
+    line = flashjit("cache", "prune", "--json").line()
+    assert line["removed"] == 0 and line["entries"] == 2 and line["bytes"] == stat["bytes"], line
+    line = flashjit("cache", "prune", "--older-than", "365", "--json").line()
+    assert line["removed"] == 1 and 0 < line["removed_bytes"] < stat["bytes"], line
+    assert [entry["key"] for entry in flashjit("cache", "ls", "--json").lines()] == [new]
+    assert "1 kernels removed" in flashjit("cache", "prune", "--max-bytes", "0").out
+    assert flashjit("cache", "stat", "--json").line()["oldest_use"] is None
+    for wrong in [["--max-bytes", "-1"], ["--max-bytes", "2G"], ["--max-bytes", "99999999999999999999"], ["--older-than", "-1"], ["--older-than", "nan"]]:
+        refused("cache", "prune", *wrong, code=2)
+
+
+def test_cache_layers():
+    need("nvrtc")
+    flashjit("compile", SPEC, "--arch", "sm_80", env={"FLASHJIT_CACHE_DIR": scratch("site")})
+    os.mkdir(scratch("open"))
+    os.chmod(scratch("open"), 0o777)
+    env = {"FLASHJIT_CACHE_DIR": ":".join(scratch(name) for name in ["store", "site", "open"])}
+    run = flashjit("compile", SPEC, "fwd fp16 d=64 heads=2", "--arch", "sm_80", "--json", env=env)
+    assert [line["source"] for line in run.lines()] == ["disk", "compiled"], str(run)
+    assert "passed over" in run.err and "chmod go-w" in run.err, str(run)
+    run = flashjit("cache", "stat", "--json", env=env)
+    assert [(line["directory"], line["shared"], line["entries"]) for line in run.lines()] == [(scratch("store"), False, 1), (scratch("site"), True, 1)], str(run)
+    assert "passed over" in run.err, str(run)
+    assert {line["directory"] for line in flashjit("cache", "ls", "--json", env=env).lines()} == {scratch("store"), scratch("site")}
+    line = flashjit("doctor", "--json", env=env).line()["store"]
+    assert line["found"] and [layer["used"] for layer in line["layers"]] == [True, False], line
+    assert "only read" in flashjit("doctor", env=env).out
+    # Damage in a layer is told and left to its owner.
+    entry = next(path for path in glob.glob(scratch("site") + "/v1/*/*"))
+    with open(entry, "ab") as file:
+        file.write(b"x")
+    refused("cache", "verify", "--json", env=env, kind="io", says=["shared", scratch("site")])
+    assert os.path.exists(entry)
+    flashjit("cache", "clear", env=env)
+    assert os.path.exists(entry) and not glob.glob(scratch("store") + "/v1/*/*")
+
+
+def test_cache_directory_names():
+    odd = scratch("a:b")
+    os.mkdir(odd)
+    refused("cache", "stat", "--json", env={"FLASHJIT_CACHE_DIR": odd}, kind="invalid", says=["a:b", "rename"])
+    refused("cache", "stat", "--json", "--dir", scratch("x") + ":", kind="invalid", says="empty name")
+    assert flashjit("doctor", "--json", env={"FLASHJIT_CACHE_DIR": odd}).line()["store"]["found"] is False
+
+
 def test_explain():
     run = flashjit("explain", 'fwd bf16 d=128 heads=32/8 mask="causal"', "--arch", "sm_90a", "--shape", "b=1,q=4096,k=4096", "--json")
     line = run.line()

@@ -272,7 +272,7 @@ TEST_F(StoreFault, DirectoryThatOthersCanWrite) {
 }
 
 TEST_F(StoreFault, NoDirectoryCanBeNamed) {
-  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = ""}, "HOME is not set; set FLASHJIT_CACHE_DIR"); }), 0);
+  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = ""}, "HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR"); }), 0);
 }
 
 TEST_F(StoreFault, AFileWhereTheDirectoryShouldBe) {
@@ -305,6 +305,66 @@ TEST_F(StoreFault, ReadOnlyDirectoryStillServes) {
   }), 0);
   EXPECT_EQ(as_user([&] { return works_from_memory({.directory = store_path()}, "Permission denied"); }), 0);
   EXPECT_EQ(as_user([&] { return works_from_memory({.directory = store_path() + "/new"}, "Permission denied"); }), 0);
+}
+
+// What is said about a layer, and whether its kernel was found all the same.
+struct LayerLook {
+  std::string note;
+  bool hit = false;
+};
+
+TEST_F(StoreFault, LayersThatOthersCouldWriteArePassedOver) {
+  const std::string layer = folder + "/layer";
+  { KernelStore store({.directory = layer}); ASSERT_TRUE(store.fetch(key(), make)); }
+  const auto look = [&] {
+    fs::remove_all(store_path());
+    KernelStore store({.directory = store_path() + ":" + layer});
+    const auto fetched = store.fetch(key(), make);
+    EXPECT_TRUE(fetched);
+    return LayerLook{store.notes().empty() ? "" : store.notes()[0], fetched && std::string_view(fetched->source) == "disk"};
+  };
+  EXPECT_TRUE(look().hit);
+  for (const std::string& place : {layer, layer + "/v1"}) {
+    for (const mode_t mode : {0770, 0702}) {
+      chmod(place.c_str(), mode);
+      const LayerLook seen = look();
+      EXPECT_FALSE(seen.hit) << place;
+      EXPECT_NE(seen.note.find(place + ": mode"), std::string::npos) << seen.note;
+    }
+    chmod(place.c_str(), 0755);
+  }
+  EXPECT_TRUE(look().hit);
+  const std::string file = layer + "/v1/" + key().digest.substr(0, 2) + "/" + key().digest.substr(2);
+  chmod(file.c_str(), 0664);
+  EXPECT_FALSE(look().hit);  // an entry that others can write: a miss
+  chmod(file.c_str(), 0644);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(layer.c_str(), kOtherUser, kOtherUser), 0);
+    const LayerLook seen = look();
+    EXPECT_FALSE(seen.hit);
+    EXPECT_NE(seen.note.find("belongs to user 65534"), std::string::npos) << seen.note;
+  }
+  fs::remove_all(layer);
+  const LayerLook seen = look();
+  EXPECT_FALSE(seen.hit);
+  EXPECT_NE(seen.note.find("No such file"), std::string::npos) << seen.note;
+  EXPECT_FALSE(fs::exists(layer));
+}
+
+TEST_F(StoreFault, ALayerOfRootServesEverybody) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to make a directory of root";
+  const std::string layer = folder + "/layer";
+  { KernelStore store({.directory = layer}); ASSERT_TRUE(store.fetch(key(), make)); }
+  for (const auto& entry : fs::recursive_directory_iterator(layer)) chmod(entry.path().c_str(), entry.is_directory() ? 0755 : 0644);
+  chmod(layer.c_str(), 0755);
+  chmod(folder.c_str(), 0755);
+  EXPECT_EQ(in_child([&] {
+    if (setgid(kOtherUser) != 0 || setuid(kOtherUser) != 0) return 99;
+    // Its own directory cannot be made, which is another matter.
+    KernelStore store({.directory = store_path() + ":" + layer});
+    const auto fetched = store.fetch(key(), make);
+    return fetched && std::string_view(fetched->source) == "disk" ? 0 : 1;
+  }), 0);
 }
 
 TEST_F(StoreFault, FullDiskLeavesNothingBehind) {

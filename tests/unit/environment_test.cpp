@@ -36,6 +36,9 @@ TEST_F(EnvironmentTest, WhereKernelsAreKept) {
   EXPECT_EQ(read_environment()->cache_dir, "/home/ada/.cache/flashjit");
   setenv("XDG_CACHE_HOME", "/xdg", 1);
   EXPECT_EQ(read_environment()->cache_dir, "/xdg/flashjit");
+  setenv("HOME", "/odd:name", 1);  // ':' separates directories
+  setenv("XDG_CACHE_HOME", "/xdg:odd", 1);
+  EXPECT_EQ(read_environment()->cache_dir, "");
   setenv("FLASHJIT_CACHE_DIR", "/own", 1);
   EXPECT_EQ(read_environment()->cache_dir, "/own");
 }

@@ -1,9 +1,11 @@
 #include "runtime/store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +38,26 @@ class StoreTest : public testing::Test {
   // The file of a key, or "" while there is none.
   std::string file_of(const StoreKey& key) const {
     return folder + "/store/v1/" + key.digest.substr(0, 2) + "/" + key.digest.substr(2);
+  }
+
+  void store_all(std::initializer_list<const char*> names, const StoreOptions& how) const {
+    KernelStore store(how);
+    for (const char* name : names) ASSERT_TRUE(store.fetch(key(name), [] { return Result<StoreEntry>(kernel()); }));
+  }
+  void set_last_use(const char* name, std::int64_t seconds_ago) const {
+    const timespec times[2] = {{0, UTIME_OMIT}, {time(nullptr) - seconds_ago, 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, file_of(key(name)).c_str(), times, 0), 0);
+  }
+  std::int64_t seconds_since_use(const char* name) const {
+    struct stat info = {};
+    EXPECT_EQ(stat(file_of(key(name)).c_str(), &info), 0);
+    return time(nullptr) - info.st_mtime;
+  }
+  // The names among `names` that are on disk.
+  std::string kept(std::initializer_list<const char*> names) const {
+    std::string left;
+    for (const char* name : names) left += fs::exists(file_of(key(name))) ? name : "";
+    return left;
   }
 
   std::string folder;
@@ -188,6 +210,220 @@ TEST_F(StoreTest, ListStatVerifyClear) {
   ASSERT_TRUE(cleared);
   EXPECT_EQ(*cleared, 2);
   EXPECT_EQ(stat_store(folder + "/store")->entries, 0);
+}
+
+TEST_F(StoreTest, AboveTheCapWhatWasUsedLongestAgoGoes) {
+  store_all({"f", "a", "c", "b", "e", "d"}, options());
+  const std::uint64_t size = stat_store(folder + "/store")->bytes / 6;
+  int hours = 20;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) set_last_use(name, 3600 * hours--);
+  {
+    KernelStore reader(options());
+    ASSERT_STREQ(reader.fetch(key("a"), [] { return Result<StoreEntry>(invalid("a is on disk")); })->source, "disk");
+  }
+  // Seven are above the cap, 90 % of which is room for five: b and c go, a was used just now.
+  KernelStore store({.directory = folder + "/store", .max_bytes = 6 * size + size / 2});
+  ASSERT_TRUE(store.fetch(key("g"), [] { return Result<StoreEntry>(kernel()); }));
+  EXPECT_EQ(kept({"a", "b", "c", "d", "e", "f", "g"}), "adefg");
+  EXPECT_EQ(store.counters().evictions, 2);
+}
+
+TEST_F(StoreTest, TheNewestEntryStaysHoweverSmallTheCap) {
+  store_all({"a", "b", "c"}, {.directory = folder + "/store", .max_bytes = 0});
+  EXPECT_EQ(kept({"a", "b", "c"}), "c");
+}
+
+TEST_F(StoreTest, AnEntryWhoseKeyIsLockedStays) {
+  store_all({"a", "b"}, options());
+  set_last_use("a", 7200);
+  auto directory = StoreDirectory::open(folder + "/store");
+  ASSERT_TRUE(directory);
+  {
+    const auto held = directory->lock(key("a").digest, std::chrono::milliseconds(0));
+    ASSERT_TRUE(held);
+    store_all({"c"}, {.directory = folder + "/store", .max_bytes = 0});
+    EXPECT_EQ(kept({"a", "b", "c"}), "ac");
+  }
+  store_all({"d"}, {.directory = folder + "/store", .max_bytes = 0});
+  EXPECT_EQ(kept({"a", "b", "c", "d"}), "d");
+}
+
+TEST_F(StoreTest, OneEvictsAtATime) {
+  store_all({"a", "b"}, options());
+  auto directory = StoreDirectory::open(folder + "/store");
+  ASSERT_TRUE(directory);
+  KernelStore store({.directory = folder + "/store", .max_bytes = 0});
+  const auto add = [&](const char* name) { ASSERT_TRUE(store.fetch(key(name), [] { return Result<StoreEntry>(kernel()); })); };
+  {
+    const auto turn = directory->lock_evictions(std::chrono::milliseconds(0));
+    ASSERT_TRUE(turn);
+    EXPECT_FALSE(evict(*directory, {.max_bytes = 0}, std::chrono::milliseconds(5)));
+    add("c");
+    EXPECT_EQ(kept({"a", "b", "c"}), "abc");
+  }
+  add("d");
+  EXPECT_EQ(kept({"a", "b", "c", "d"}), "d");
+}
+
+TEST_F(StoreTest, AnEntryThatWasUsedSinceItWasListedStays) {
+  store_all({"a"}, options());
+  set_last_use("a", 7200);
+  auto directory = StoreDirectory::open(folder + "/store");
+  ASSERT_TRUE(directory);
+  const auto listed = directory->list();
+  ASSERT_EQ(listed.size(), 1u);
+  directory->refresh(listed[0].digest, listed[0].used_ns);
+  EXPECT_EQ(directory->evict(listed[0]), StoreDirectory::Eviction::Kept);
+  EXPECT_EQ(directory->evict(directory->list()[0]), StoreDirectory::Eviction::Removed);
+  EXPECT_EQ(directory->evict(listed[0]), StoreDirectory::Eviction::Gone);
+}
+
+TEST_F(StoreTest, AHitRefreshesTheLastUseOncePerHour) {
+  store_all({"a"}, options());
+  const auto hit_after = [&](std::int64_t seconds_ago) {
+    set_last_use("a", seconds_ago);
+    KernelStore reader(options());
+    EXPECT_STREQ(reader.fetch(key("a"), [] { return Result<StoreEntry>(invalid("a is on disk")); })->source, "disk");
+    return seconds_since_use("a");
+  };
+  EXPECT_GE(hit_after(1800), 1800);
+  EXPECT_LE(hit_after(7200), 60);
+  EXPECT_GE(hit_after(-7200), -60);  // a clock was wrong
+}
+
+TEST_F(StoreTest, LookingAtAStoreIsNoUse) {
+  store_all({"a"}, options());
+  set_last_use("a", 7200);
+  ASSERT_TRUE(list_store(folder + "/store"));
+  ASSERT_TRUE(remove_bad_entries(folder + "/store"));
+  EXPECT_GE(seconds_since_use("a"), 7200);
+}
+
+TEST_F(StoreTest, WhatOthersWriteCountsBeforeLong) {
+  store_all({"x"}, options());
+  const std::uint64_t size = stat_store(folder + "/store")->bytes;
+  KernelStore store({.directory = folder + "/store", .max_bytes = 200 * size});
+  const auto add = [](KernelStore& to, const std::string& name) {
+    ASSERT_TRUE(to.fetch(key(name), [] { return Result<StoreEntry>(kernel()); }));
+  };
+  add(store, "first");
+  {
+    KernelStore other(options());
+    for (int i = 0; i < 250; ++i) add(other, "other" + std::to_string(i));
+  }
+  int publishes = 0;
+  while (store.counters().evictions == 0 && publishes < 100) add(store, "own" + std::to_string(publishes++));
+  EXPECT_GT(publishes, 10);  // but not by looking every time
+  EXPECT_LE(publishes, 65);
+  EXPECT_LE(stat_store(folder + "/store")->bytes, 181 * size);
+}
+
+TEST_F(StoreTest, Prune) {
+  store_all({"a", "b", "c", "d"}, options());
+  const std::uint64_t size = stat_store(folder + "/store")->bytes / 4;
+  for (const auto& [name, days] : {std::pair{"b", 40}, {"a", 30}, {"c", 20}, {"d", 10}}) set_last_use(name, 86400 * days);
+  const auto stat = stat_store(folder + "/store");
+  EXPECT_NEAR(static_cast<double>(time(nullptr) - stat->oldest_use), 40 * 86400, 60);
+  EXPECT_NEAR(static_cast<double>(time(nullptr) - stat->newest_use), 10 * 86400, 60);
+  const auto old = prune_store(folder + "/store", {.unused_since_ns = (time(nullptr) - 35 * 86400) * kNsPerSecond});
+  ASSERT_TRUE(old);
+  EXPECT_EQ(kept({"a", "b", "c", "d"}), "acd");
+  EXPECT_EQ(old->removed, 1);
+  EXPECT_EQ(old->left, 3);
+  EXPECT_EQ(old->left_bytes, 3 * size);
+  const auto large = prune_store(folder + "/store", {.max_bytes = 2 * size + 1});
+  ASSERT_TRUE(large);
+  EXPECT_EQ(kept({"a", "b", "c", "d"}), "cd");
+  EXPECT_EQ(large->removed_bytes, size);
+}
+
+TEST(StorePathTest, PrivateThenShared) {
+  const auto one = parse_store_path("/own");
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->own, "/own");
+  EXPECT_TRUE(one->layers.empty());
+  const auto three = parse_store_path("own:/site:/vendor");
+  ASSERT_TRUE(three);
+  EXPECT_EQ(three->own, "own");
+  EXPECT_EQ(three->layers, (std::vector<std::string>{"/site", "/vendor"}));
+  EXPECT_EQ(parse_store_path("")->own, "");
+  for (const char* bad : {":", "/own:", ":/own", "/own::/site"}) {
+    const auto refused = parse_store_path(bad);
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_NE(refused.error().message.find("an empty name"), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST_F(StoreTest, ANameWithAColonIsRefused) {
+  const std::string odd = folder + "/a:b";
+  fs::create_directory(odd);
+  KernelStore store({.directory = odd});
+  const auto fetched = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(fetched);
+  ASSERT_EQ(store.notes().size(), 1u);
+  EXPECT_NE(store.notes()[0].find("rename the directory"), std::string::npos) << store.notes()[0];
+  EXPECT_FALSE(fs::exists(folder + "/a"));
+}
+
+TEST_F(StoreTest, LayersAreLookedInInOrderAndNeverWritten) {
+  const auto fill = [&](const std::string& place, std::initializer_list<const char*> names, std::uint8_t fill) {
+    KernelStore store({.directory = folder + place});
+    for (const char* name : names) ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(fill)); }));
+  };
+  fill("/store", {"a"}, 1);
+  fill("/site", {"a", "b"}, 2);
+  fill("/vendor", {"a", "b", "c"}, 3);
+  const auto files = [&](const char* place) {
+    std::vector<std::pair<std::string, fs::file_time_type>> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder + place)) {
+      const timespec old[2] = {{0, UTIME_OMIT}, {1000000000, 0}};
+      utimensat(AT_FDCWD, entry.path().c_str(), old, 0);
+      all.emplace_back(entry.path(), entry.last_write_time());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const auto times = [](std::vector<std::pair<std::string, fs::file_time_type>> all) {
+    for (auto& [path, time] : all) time = fs::last_write_time(path);
+    return all;
+  };
+  for (const char* place : {"/site", "/vendor"}) fs::remove(folder + place + "/v1/lock");  // a lock would make it again
+  const auto site = files("/site"), vendor = files("/vendor");
+
+  KernelStore store({.directory = folder + "/store:" + folder + "/site:" + folder + "/vendor", .max_bytes = 0});
+  const std::pair<const char*, int> expected[] = {{"a", 1}, {"b", 2}, {"c", 3}};
+  for (const auto& [name, from] : expected) {
+    const auto hit = store.fetch(key(name), [] { return Result<StoreEntry>(invalid("this is on disk")); });
+    ASSERT_TRUE(hit) << name;
+    EXPECT_STREQ(hit->source, "disk");
+    EXPECT_EQ(hit->entry->payload[0], from) << name;
+  }
+  EXPECT_EQ(store.counters().disk_hits, 3);
+  EXPECT_EQ(stat_store(folder + "/store")->entries, 1);  // a hit in a layer is not copied
+  ASSERT_TRUE(store.fetch(key("d"), [] { return Result<StoreEntry>(kernel(4)); }));
+  EXPECT_EQ(kept({"a", "d"}), "d");
+  EXPECT_EQ(times(site), site);
+  EXPECT_EQ(times(vendor), vendor);
+  EXPECT_EQ(fs::exists(folder + "/site/v1/lock") || fs::exists(folder + "/vendor/v1/lock"), false);
+  EXPECT_TRUE(store.notes().empty());
+}
+
+TEST_F(StoreTest, ADamagedEntryOfALayerIsAMiss) {
+  store_all({"a"}, options());
+  std::ofstream(file_of(key("a")), std::ios::app) << "x";
+  KernelStore store({.directory = folder + "/own:" + folder + "/store"});
+  const auto fetched = store.fetch(key("a"), [] { return Result<StoreEntry>(kernel()); });
+  ASSERT_TRUE(fetched);
+  EXPECT_STREQ(fetched->source, "compiled");
+  EXPECT_EQ(store.counters().bad_entries, 1);
+  EXPECT_TRUE(fs::exists(file_of(key("a"))));
+}
+
+TEST_F(StoreTest, ADamagedGiantDrivesNothingElseOut) {
+  store_all({"a", "b", "giant"}, options());
+  fs::resize_file(file_of(key("giant")), std::uintmax_t{1} << 40);
+  store_all({"c"}, options());
+  EXPECT_EQ(kept({"a", "b", "giant", "c"}), "abc");
 }
 
 TEST(StoreKeyTest, EveryFieldAndItsBordersCount) {

@@ -74,9 +74,11 @@ struct EngineOptions {
   Device device = Device::Gpu;
   int ordinal = 0;                    // which GPU
   std::string target;                 // empty: what the device is; otherwise a row of the target table
-  std::string cache_dir;              // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit
+  std::string cache_dir;              // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
+                                      // after the private directory and ':', shared ones that are only read may follow
   bool disk_cache = true;
   int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
+  std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
 };
 
 struct PrepareOptions {
