@@ -224,10 +224,14 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
 }
 
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  if (!s.family) return "family: is not set";
   if (std::string why = why_not_family(*s.family, spec, target); !why.empty()) return why;
   if (const std::string_view field = foreign_field(s, *s.family); !field.empty()) {
     return fmt::format("{}: {} schedules have no such field, only {}; remove it", field, name(*s.family),
                        fields_of(*s.family));
+  }
+  if (const std::string_view field = missing_field(s, *s.family); !field.empty()) {
+    return fmt::format("{}: is not set; a complete {} schedule has {}", field, name(*s.family), fields_of(*s.family));
   }
   if (std::string why = outside_range(s); !why.empty()) return why;
   if (*s.family == Family::Host) return check_host(s);

@@ -33,7 +33,7 @@ int spare_registers(const AttentionSpec& spec, const Target& target, const Sched
 // Empty: some do.
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target);
 
-// Empty when the complete schedule can run; otherwise names the field, its value and the limit.
+// Empty when the schedule is complete and can run; otherwise names the field, its value and the limit.
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
 // All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.

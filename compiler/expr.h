@@ -139,7 +139,8 @@ struct ParseContext {
 };
 Result<Expr> parse_expr(std::string_view text, const ParseContext& context);
 
-// Prints with the fewest parentheses; parse_expr(print(e)) gives e again.
+// Prints with the fewest parentheses; parse_expr(print(e)) gives e again, unless the text, which writes out shared nodes and the stages
+// of a score, is beyond the limits.
 std::string print(const Expr& expr);
 
 // Constant folding, identities (x & true, x + 0, where(true, a, b), !!x ...), common sub-expressions shared.

@@ -180,6 +180,13 @@ std::string_view foreign_field(const Schedule& schedule, Family family) {
   return {};
 }
 
+std::string_view missing_field(const Schedule& schedule, Family family) {
+  for (const Field& field : kFields) {
+    if ((field.families & bit_of(family)) && field.get(schedule).empty()) return field.name;
+  }
+  return {};
+}
+
 std::string outside_range(const Schedule& schedule) {
   for (const Field& field : kFields) {
     if (!field.number || !(schedule.*field.number)) continue;

@@ -64,6 +64,8 @@ std::string_view name(HeadTiles heads);
 std::string fields_of(Family family);
 // The first set field that schedules of `family` do not have; empty: none.
 std::string_view foreign_field(const Schedule& schedule, Family family);
+// The first field of schedules of `family` that is not set; empty: the schedule is complete.
+std::string_view missing_field(const Schedule& schedule, Family family);
 // Names the first number outside the range that its field may have at all; empty: none.
 std::string outside_range(const Schedule& schedule);
 

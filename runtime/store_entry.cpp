@@ -49,14 +49,17 @@ std::string unescape(std::string_view text) {
   return value;
 }
 
-std::optional<StoreFacts> parse_facts(std::string_view text) {
+std::optional<StoreFacts> parse_facts(const std::string_view whole) {
   StoreFacts facts;
+  std::string_view text = whole;
   while (!text.empty()) {
     const std::size_t end = text.find('\n'), equals = text.find('=');
     if (end == std::string_view::npos || equals == std::string_view::npos || equals > end) return std::nullopt;
     facts.emplace(text.substr(0, equals), unescape(text.substr(equals + 1, end - equals - 1)));
     text.remove_prefix(end + 1);
   }
+  // Facts twice, in another order or escaped without need: not as encode() wrote it.
+  if (print(facts) != whole) return std::nullopt;
   return facts;
 }
 

@@ -91,7 +91,7 @@ def test_python_syntax():
 
 
 def test_shell_syntax():
-    for script in ["tools/try", "tools/check", "tools/setup", ".ci/run"]:
+    for script in ["tools/try", "tools/check", "tools/setup", "tests/fuzz/run", ".ci/run"]:
         done = subprocess.run(["bash", "-n", source(script)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

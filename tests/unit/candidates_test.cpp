@@ -57,6 +57,25 @@ TEST(Hopper, LegalSchedules) {
   for (const auto& [spec, changes] : rows) EXPECT_EQ(why(spec, changes), "") << spec << " " << changes;
 }
 
+// Also where the family is not hopper: what is read from a text may lack any field.
+TEST(Schedules, IncompleteOnesAreIllegal) {
+  const auto why_not = [](const char* text, const char* target) {
+    return why_illegal(spec_of("fwd bf16 d=64 heads=4"), **find_target(target), *parse_schedule(text));
+  };
+  EXPECT_EQ(why_not("", "sm_90a"), "family: is not set");
+  EXPECT_EQ(why_not("tile_q=64", "sm_80"), "family: is not set");
+  EXPECT_EQ(why_not("family=host,tile_q=64", "x86-64-v3"), "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
+  EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
+  for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive", "reference", "exp_fma",
+                                     "row_sum", "grid", "cluster", "heads", "order"}) {
+    std::string text = "," + std::string(kSound) + ",";
+    const std::size_t at = text.find("," + std::string(key) + "=");
+    text.erase(at, text.find(',', at + 1) - at);
+    text = text.substr(1, text.size() - 2);
+    EXPECT_EQ(why_not(text.c_str(), "sm_90a").substr(0, key.size() + 12), std::string(key) + ": is not set") << text;
+  }
+}
+
 TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
   const std::tuple<const char*, const char*, const char*> rows[] = {
       {"fwd bf16 d=64", "tile_q=96", "tile_q: 96 is not 128, 64 rows for each of 2 warpgroups; set warpgroups"},

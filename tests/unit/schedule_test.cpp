@@ -77,6 +77,14 @@ TEST(Schedule, FieldsOfFamilies) {
   EXPECT_EQ(foreign("tile_kv=64,order=natural", Family::Host), "order");
 }
 
+TEST(Schedule, MissingFields) {
+  const auto missing = [](const char* text, Family family) { return missing_field(*parse_schedule(text), family); };
+  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", Family::Host), "");
+  EXPECT_EQ(missing("family=host,tile_q=1", Family::Host), "tile_kv");
+  EXPECT_EQ(missing("tile_q=1,tile_kv=16", Family::Host), "family");
+  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", Family::Sync), "warps");
+}
+
 TEST(Schedule, RangesHoldForSchedulesMadeInCode) {
   Schedule schedule;
   EXPECT_EQ(outside_range(schedule), "");

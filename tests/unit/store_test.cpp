@@ -485,5 +485,21 @@ TEST(StoreEntryTest, LengthsWithARightChecksumAreStillChecked) {
   }
 }
 
+TEST(StoreEntryTest, FactsInAnotherFormAreRefused) {
+  const auto with_facts = [](const std::string& facts) {
+    std::vector<std::uint8_t> bytes = encode({.key_text = "k", .facts = {{std::string(facts.size() - 2, 'x'), ""}}, .payload = {1}});
+    std::copy(facts.begin(), facts.end(), bytes.begin() + 28 + 1);  // of the same length, behind header and key
+    Sha256 hash;
+    hash.update(bytes.data(), bytes.size() - 32);
+    const auto digest = hash.finish();
+    std::copy(digest.begin(), digest.end(), bytes.end() - 32);
+    return bytes;
+  };
+  EXPECT_TRUE(decode(with_facts("a=1\nb=\\n\\\\\n")));
+  for (const char* facts : {"b=1\na=2\n", "a=1\na=2\n", "a=1\na=1\n", "a=\\x\n", "a=\\\n"}) {
+    EXPECT_FALSE(decode(with_facts(facts))) << facts;
+  }
+}
+
 }  // namespace
 }  // namespace flashjit
