@@ -10,8 +10,8 @@ namespace {
 
 // Clocks of the target table's clock rate, fitted to whole kernels: H200, 2026-11-21, 16384 tokens in sequences of 1k, 4k and 16k,
 // d=40 to 256, full, causal and window, one to three warpgroups by 48 to 128 keys, one to four stages (tests/device/RESULTS.md). The
-// fit is within 5 % (root mean square) and 19 % (worst) of 311 times, and its first choice within 0.6 % of the fastest (mean), 5 %
-// (worst). Factors are of the clocks that the matrix unit or the exp unit alone needs for a tile; they add up because both are busy
+// fit is within 5 % (root mean square) and 18 % (worst) of 330 times, and its first choice within 0.9 % of the fastest (mean), 6 %
+// (worst), over several runs of the card. Factors are of the clocks that the matrix unit or the exp unit alone needs for a tile; they add up because both are busy
 // most of the time, and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
   double mma = 0.676;

@@ -217,6 +217,9 @@ TEST(Plan, HopperDefaults) {
       {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=128,tile_kv=128,warpgroups=2"},  // of 1k keys, tall tiles waste too many
       {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
       {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
+      {"fwd bf16 d=128 heads=16 score=\"alibi\"", "reference=tile"},  // the farthest keys come first
+      {"fwd bf16 d=128 heads=16 mask=\"causal\" score=\"alibi\"", "reference=first"},
+      {"fwd bf16 d=128 heads=16 score=\"bias(table)\"", "reference=first"},
       {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
       {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "heads=packed"},
