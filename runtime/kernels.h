@@ -9,6 +9,7 @@
 #include "runtime/compile.h"
 #include "runtime/driver.h"
 #include "runtime/grid.h"
+#include "runtime/tensor_maps.h"
 #include "runtime/thread_pool.h"
 #include "runtime/work_counters.h"
 
@@ -42,6 +43,7 @@ class GpuKernel : public RunnableKernel {
   std::unique_ptr<LoadedLibrary> library_;
   CuFunction function_ = nullptr;
   const KernelConfig config_;
+  const std::vector<InputPlace> inputs_;
   const Grid grid_;
   const int sm_count_, threads_, smem_bytes_;
   std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
