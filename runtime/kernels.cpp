@@ -9,19 +9,32 @@ namespace flashjit {
 
 Kernel::~Kernel() = default;
 
-Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
-  FLASHJIT_ASSIGN(call, view(arguments));
-  return run(call, stream);
-}
+namespace {
 
-Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
+// Lets no exception out; "out of memory" is short enough to need none itself.
+template <class Function>
+Result<void> guarded(const Function& function) {
   try {
-    return launch(call, stream);
+    return function();
   } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::Io, "run: out of memory", {}};
+    return Error{ErrorKind::Io, "out of memory", {}};
   } catch (const std::exception& exception) {
     return internal(std::string("run: ") + exception.what());
   }
+}
+
+}  // namespace
+
+Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
+  return guarded([&]() -> Result<void> {
+    CallArguments call;
+    FLASHJIT_TRY(view(arguments, call));
+    return launch(call, stream);
+  });
+}
+
+Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
+  return guarded([&] { return launch(call, stream); });
 }
 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
