@@ -1,7 +1,11 @@
 // Engines and kernels on the recording driver, from outside. What needs machine code needs NVRTC, and is skipped without.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -237,6 +241,44 @@ TEST_F(EmbedTest, KernelsOutliveTheirEngine) {
   again.reset();
   EXPECT_EQ(fake_cuda_counters().unloads, unloads + 1);
   EXPECT_EQ(fake_cuda_counters().frees, frees + 1);
+}
+
+// Exits with code 0, or is killed after a minute: as whoever waits for it sees it.
+int status_of_child(const std::function<void()>& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    work();
+    std::exit(0);  // with all that is done at exit
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(EmbedTest, ExitWhileOthersCompile) {
+  for (int round = 0; round < 12; ++round) {
+    EXPECT_EQ(status_of_child([&] {
+      auto made = Engine::create({.ordinal = 1, .disk_cache = false});
+      if (!made) return;
+      for (int t = 0; t < 3; ++t) {
+        std::thread([engine = *made, t] {
+          for (int d = 16 * (t + 1);; d = d % 256 + 16) static_cast<void>(engine->prepare("fwd bf16 heads=4 d=" + std::to_string(d)));
+        }).detach();
+      }
+      usleep(static_cast<unsigned>(round) * 30'000);
+    }), 0) << "round " << round;
+  }
+}
+
+TEST_F(EmbedTest, AForkHasWhatWasPreparedAndLeavesTheParentAlone) {
+  ENGINE(made, 1);
+  const auto kernel = prepared(*made);
+  ASSERT_TRUE(kernel);
+  EXPECT_EQ(status_of_child([&] {
+    if (!made->prepare(kSpec) || !made->prepare(kSpec, {.schedule = kSync})) std::_Exit(1);
+  }), 0);
+  EXPECT_TRUE(kernel->run(arguments()));
 }
 
 // Calls `call` with every allocation failing, then all but the first, ..., until the outcome is as wanted. Returns how many
