@@ -5,9 +5,12 @@
 
 namespace flashjit::testing {
 thread_local constinit Allocations allocations;
+}  // namespace flashjit::testing
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 bool may_allocate() {
+  using flashjit::testing::allocations;
   ++allocations.made;
   if (allocations.fail_at < 0) return true;
   if (allocations.fail_at > 0) return --allocations.fail_at, true;
@@ -15,9 +18,6 @@ bool may_allocate() {
   return false;
 }
 }  // namespace
-}  // namespace flashjit::testing
-
-using flashjit::testing::may_allocate;
 
 // What glibc calls its own.
 extern "C" {
@@ -36,3 +36,4 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
   return *memory ? 0 : ENOMEM;
 }
 }
+#endif

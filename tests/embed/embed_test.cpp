@@ -77,6 +77,8 @@ class EmbedTest : public ::testing::Test {
     return nullptr;
   }
 };
+#define NEED_ALLOCATIONS() \
+  if (!testing::kCountsAllocations) GTEST_SKIP() << "allocations are not counted under this sanitizer"
 #define ENGINE(name, ordinal)              \
   const auto name = engine(ordinal);       \
   if (!name) GTEST_SKIP() << "no NVRTC on this machine"
@@ -172,6 +174,7 @@ TEST_F(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
 }
 
 TEST_F(EmbedTest, RunAllocatesNothing) {
+  NEED_ALLOCATIONS();
   ENGINE(made, 1);
   const Arguments call = arguments();
   for (const char* schedule : {"", kSync}) {
@@ -186,6 +189,7 @@ TEST_F(EmbedTest, RunAllocatesNothing) {
 }
 
 TEST_F(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {
+  NEED_ALLOCATIONS();
   ENGINE(made, 1);
   const auto kernel = prepared(*made);
   ASSERT_TRUE(kernel);
@@ -300,6 +304,7 @@ int allocations_until(flashjit_status wanted, const Call& call) {
 }
 
 TEST_F(EmbedTest, LackOfMemoryIsAnErrorWhereverItComes) {
+  NEED_ALLOCATIONS();
   ENGINE(first, 1);  // the libraries are open now: what they do without memory is not ours
   flashjit_engine* c_engine = nullptr;
   flashjit_engine_options options = {};
