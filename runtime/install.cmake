@@ -32,6 +32,10 @@ foreach(component IN LISTS flashjit_FIND_COMPONENTS)
     find_dependency(Threads)
     @needs@
     include(${CMAKE_CURRENT_LIST_DIR}/flashjit_static.cmake)
+    get_property(flashjit_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+    if(NOT "CXX" IN_LIST flashjit_languages)  # nobody else links the C++ runtime then
+      set_property(TARGET flashjit::static APPEND PROPERTY INTERFACE_LINK_LIBRARIES stdc++ m)
+    endif()
   elseif(NOT component STREQUAL "shared" AND flashjit_FIND_REQUIRED_${component})
     set(flashjit_FOUND FALSE)
     set(flashjit_NOT_FOUND_MESSAGE "flashjit has the components shared and static, and no ${component}")

@@ -80,6 +80,18 @@ def test_cmake_project():
     assert "3 prompts" in run(program("prefill_static"), env={"LD_LIBRARY_PATH": libraries(prefix)})
 
 
+def test_cmake_project_in_c_alone():
+    prefix = installed()
+    os.mkdir(scratch("c"))
+    harness.write("c/CMakeLists.txt", "cmake_minimum_required(VERSION 3.16)\nproject(c C)\nfind_package(flashjit REQUIRED COMPONENTS static)\n"
+                  f"add_executable(shared {source(PROJECT, 'dlpack.c')})\ntarget_link_libraries(shared flashjit::flashjit)\n"
+                  f"add_executable(static {source(PROJECT, 'dlpack.c')})\ntarget_link_libraries(static flashjit::static)\n".encode())
+    run("cmake", "-S", scratch("c"), "-B", scratch("c/build"), f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", scratch("c/build"))
+    for program in ("shared", "static"):
+        run(scratch("c/build/" + program), env={"LD_LIBRARY_PATH": libraries(prefix)})
+
+
 def test_a_component_that_is_not_there():
     prefix = installed()
     os.mkdir(scratch("wrong"))
