@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -249,6 +250,7 @@ TEST_F(EmbedTest, KernelsOutliveTheirEngine) {
 
 // Exits with code 0, or is killed after a minute: as whoever waits for it sees it.
 int status_of_child(const std::function<void()>& work) {
+  std::fflush(nullptr);  // or both write it
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
