@@ -23,30 +23,22 @@ class SingleFlight {
     How how = How::Made;
   };
 
-  // The value if it is there already; never waits.
-  std::shared_ptr<T> find(const std::string& key) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = slots_.find(key);
-    if (found == slots_.end() || !found->second->result || !*found->second->result) return nullptr;
-    return **found->second->result;
-  }
-
   Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make) {
     std::shared_ptr<Slot> slot;
     {
       std::unique_lock lock(mutex_);
-      const auto [place, is_new] = slots_.try_emplace(key);
-      if (!is_new) {
-        slot = place->second;
+      if (const auto found = slots_.find(key); found != slots_.end()) {
+        slot = found->second;
         if (slot->result) return {*slot->result, How::Memory};
         slot->done.wait(lock, [&] { return slot->result.has_value(); });
         return {*slot->result, How::Waited};
       }
-      slot = place->second = std::make_shared<Slot>();
+      slot = std::make_shared<Slot>();
+      slots_.emplace(key, slot);
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();
-    return {finisher.result, How::Made};
+    return {*finisher.result, How::Made};
   }
 
   void clear() {
@@ -64,17 +56,18 @@ class SingleFlight {
   struct Finisher {
     ~Finisher() {
       const std::lock_guard lock(flight.mutex_);
-      slot.result = result;
-      if (!result) flight.slots_.erase(key);
+      if (!result || !*result) flight.slots_.erase(key);
+      // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
+      slot.result = result ? std::move(*result) : Error{ErrorKind::Internal, "interrupted", {}};
       slot.done.notify_all();
     }
     SingleFlight& flight;
     const std::string& key;
     Slot& slot;
-    Result<std::shared_ptr<T>> result = internal("making the value was interrupted by an exception");
+    std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

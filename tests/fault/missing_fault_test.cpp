@@ -75,7 +75,7 @@ TEST(Missing, NullsThroughTheCInterface) {
   flashjit_error* error = nullptr;
   EXPECT_EQ(flashjit_engine_create(nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
-  EXPECT_EQ(flashjit_prepare(nullptr, nullptr, nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
+  EXPECT_EQ(flashjit_prepare(nullptr, nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
   EXPECT_EQ(flashjit_run(nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
