@@ -2,6 +2,8 @@
 // for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -36,7 +38,8 @@ class SingleFlight {
     {
       std::unique_lock lock(mutex_);
       const auto [place, is_new] = slots_.try_emplace(key);
-      if (!is_new) {
+      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      if (!is_new && (place->second->result || place->second->maker == getpid())) {
         slot = place->second;
         if (slot->result) return {*slot->result, How::Memory};
         slot->done.wait(lock, [&] { return slot->result.has_value(); });
@@ -49,15 +52,11 @@ class SingleFlight {
     return {finisher.result, How::Made};
   }
 
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(slots_, [](const auto& slot) { return slot.second->result.has_value(); });
-  }
-
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
     std::condition_variable done;
+    const pid_t maker = getpid();
   };
 
   // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
