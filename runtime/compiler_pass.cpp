@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,32 +13,52 @@ namespace {
 
 // The longest compile that was seen takes some seconds; one that hangs must not keep the process.
 constexpr std::chrono::seconds kMostWait{30};
-// Compilers make further static objects when they compile for the first time: the wait is registered again after each of these.
-constexpr int kFirstCompiles = 4;
+
+enum class Process { Runs, IsEnding, HasEnded };
 
 // No mutex: a child that is forked while a thread holds one would keep it for ever.
-std::atomic<int> passes{0}, compiles{0};
-std::atomic<bool> ending{false};
+std::atomic<int> passes{0};
+std::atomic<Process> process{Process::Runs};
 
-void wait_for_passes() {
-  ending = true;
-  for (const auto until = std::chrono::steady_clock::now() + kMostWait; passes > 0 && std::chrono::steady_clock::now() < until;) {
+template <class Condition>
+void wait_while(const Condition& condition) {
+  for (const auto until = std::chrono::steady_clock::now() + kMostWait; condition() && std::chrono::steady_clock::now() < until;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
+void end(Process how) {
+  process = how;
+  wait_while([] { return passes > 0; });
+}
+
+// Compilers make more static objects while they compile for the first time, and exit() destroys those before it comes to what was
+// registered when they were loaded. But before everything else it ends the thread-local objects of its thread. This one belongs to the thread
+// that loads the library, which is mostly the main thread, whose end is mostly that of the process.
+struct EndOfMainThread {
+  ~EndOfMainThread() {
+    if (getpid() == gettid()) end(Process::IsEnding);
+  }
+};
+thread_local EndOfMainThread end_of_main_thread;
+[[maybe_unused]] const EndOfMainThread* const made_when_loaded = &end_of_main_thread;
+
 }  // namespace
 
 CompilerPass::CompilerPass() {
-  ++passes;
-  given_ = !ending;
-  if (!given_) --passes;
+  while (process != Process::HasEnded && !given_) {
+    wait_while([] { return process == Process::IsEnding; });
+    // The main thread alone has ended, by pthread_exit().
+    Process waited = Process::IsEnding;
+    process.compare_exchange_strong(waited, Process::Runs);
+    ++passes;
+    given_ = process == Process::Runs;
+    if (!given_) --passes;
+  }
 }
 
 CompilerPass::~CompilerPass() {
-  if (!given_) return;
-  if (compiles < kFirstCompiles && ++compiles <= kFirstCompiles) atexit(wait_for_passes);
-  --passes;
+  if (given_) --passes;
 }
 
 Result<void> CompilerPass::status() const {
@@ -45,12 +66,10 @@ Result<void> CompilerPass::status() const {
   return Error{ErrorKind::Compile, "the process is ending, and nothing is compiled any more", {}};
 }
 
-bool CompilerPass::process_is_ending() { return ending; }
-
 void CompilerPass::library_was_loaded() {
   // In a child, those who held passes are not there.
   [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, [] { passes = 0; });
-  atexit(wait_for_passes);
+  atexit([] { end(Process::HasEnded); });
 }
 
 }  // namespace flashjit

@@ -1,5 +1,5 @@
-// NVRTC and LLVM have static objects, which exit() destroys while other threads may be compiling: the end of a sound program would be
-// a crash. Who compiles holds a pass. When the process ends no new ones are given, and exit() waits for those that are out.
+// NVRTC has static objects, which exit() destroys while other threads may be compiling: the end of a sound program would be a crash.
+// Who compiles holds a pass. When the process ends no new ones are given, and exit() waits for those that are out.
 #pragma once
 
 #include "compiler/result.h"
@@ -16,11 +16,9 @@ class CompilerPass {
 
   // To be called when a compiler was loaded: what is registered after its static objects runs before they are destroyed.
   static void library_was_loaded();
-  // A compile that can be stopped should be.
-  static bool process_is_ending();
 
  private:
-  bool given_;
+  bool given_ = false;
 };
 
 }  // namespace flashjit

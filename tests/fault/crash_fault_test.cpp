@@ -14,15 +14,22 @@ TEST_F(StoreFault, WritersThatAreKilledLeaveNoTornEntry) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const int rounds = is_long() ? 2000 : 200;
-  int whole = 0;
-  for (int round = 0; round < rounds; ++round) {
-    const StoreKey name = key(std::to_string(round));
-    const pid_t child = start([&] {
+  const auto store_one = [&](const StoreKey& name) {
+    return start([&] {
       KernelStore store({.directory = store_path()});
       (void)store.fetch(name, make);
       return 0;
     });
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+  };
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(end_of(store_one(key("to take the time " + std::to_string(i)))), 0);
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began).count() / 10;
+  ASSERT_TRUE(clear_store(store_path()));
+  int whole = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const StoreKey name = key(std::to_string(round));
+    const pid_t child = store_one(name);
+    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(took * 5 / 4))));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
     // The lock of the dead is free, and what it left is whole or not there.

@@ -43,33 +43,38 @@ class ClosedSource {
         if (token.kind == Token::Word) words_.insert(token.text);
       }
     }
-    for (const char* word : {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__", "__cluster_dims__", "flashjit_forward", "flashjit_naive_scores",
-                             "flashjit_naive_softmax", "flashjit_naive_product", "sync_forward", "hopper_forward"}) {
+    for (const char* word : {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__", "__cluster_dims__", "flashjit_forward",
+                             "flashjit_naive_scores", "flashjit_naive_softmax", "flashjit_naive_product", "Key", "Number", "Visit", "Math",
+                             // What intermediate results are called.
+                             "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x", "offset", "qpos",
+                             "first_qpos", "last_qpos", "position", "block", "within", "limit", "clamped", "block_begin", "product", "q_lo", "q_hi", "k_lo", "k_hi",
+                             "choice", "value"}) {
       words_.insert(word);
     }
   }
 
-  // The first thing that does not belong there; empty: nothing.
+  // What does not belong there; empty: nothing.
   std::string foreign(const KernelSource& source) const {
+    std::string found;
     for (const SourceFile& file : source.generated) {
       for (const char c : file.text) {
-        if (c != '\n' && (c < ' ' || c > '~')) return file.name + ": a control character";
+        if (c != '\n' && (c < ' ' || c > '~')) found += " a control character";
       }
       if (file.name == "matrix.gen.cuh") continue;  // from numbers of the config alone; inline assembly has its own words
       for (const Token& token : tokens_of(file.text)) {
-        if (!belongs(token)) return file.name + ": " + token.text;
+        if (!belongs(token)) found += " " + token.text;
       }
       static const std::regex comment("//[^\n]*\\\\\n|/\\*|\\?\\?");
-      if (std::regex_search(file.text, comment)) return file.name + ": a comment that does not end with its line";
+      if (std::regex_search(file.text, comment)) found += " a comment that does not end with its line";
     }
-    return {};
+    return found;
   }
 
  private:
   bool belongs(const Token& token) const {
-    static const std::regex local("[a-z]{1,2}[0-9]+|v_?[0-9]+"), include("\"(templates/[a-z_]+\\.(h|cuh)|[a-z]+\\.gen\\.cuh|C)\"");
+    static const std::regex count("_[0-9]+$"), include("\"(templates/[a-z_]+\\.(h|cuh)|[a-z]+\\.gen\\.cuh|C)\"");
     switch (token.kind) {
-      case Token::Word: return words_.contains(token.text) || std::regex_match(token.text, local);
+      case Token::Word: return words_.contains(token.text) || words_.contains(std::regex_replace(token.text, count, ""));
       case Token::Number: return true;
       case Token::String: return std::regex_match(token.text, include);
       case Token::Sign: return std::string("#<>{}()[];:,.=+-*/%!&|?").find(token.text) != std::string::npos;
@@ -107,7 +112,7 @@ TEST(SourceFault, WordsOfRandomSpecsAreOurs) {
 
 // Names and texts that would mean something if they reached a compiler or a shell.
 const char* const kHostile[] = {
-    "fwd bf16 d=64 heads=4 score=\"s + asm[h]\" params=\"asm: fp32[4]\"",
+    "fwd bf16 d=64 heads=4 score=\"s + asm[h]\" params=\"asm: fp32[1]\"",
     "fwd bf16 d=64 heads=4 score=\"s + system * __nv_printf\" params=\"system: fp32, __nv_printf: fp32\"",
     "fwd bf16 d=64 heads=4 score=\"s + operator + params + config + seq\" params=\"operator: fp32, params: fp32, config: fp32, seq: fp32\"",
     "fwd bf16 d=64 heads=4 score=\"s + Int64 * flashjit\" params=\"Int64: fp32, flashjit: fp32\"",
