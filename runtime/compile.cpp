@@ -37,18 +37,6 @@ std::string text(const StoreFacts& facts, std::string_view name) {
   return found == facts.end() ? "" : found->second;
 }
 
-StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
-  KeyBuilder key;
-  key.field("spec", print(plan.spec));
-  key.field("schedule", print(plan.schedule));
-  key.field("target", plan.target.name);
-  key.field("compiler", nvrtc.identity());
-  key.field("options", fmt::format("{}", fmt::join(nvrtc.options(plan.target), " ")));
-  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
-  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
-  return key.finish();
-}
-
 Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
   FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target));
   EntryUsage most;
@@ -110,7 +98,7 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options, const En
   FLASHJIT_ASSIGN(source, options.naive ? emit_cuda_naive(plan) : emit_cuda(plan));
   Compiled compiled{.plan = std::move(plan), .source = std::move(source)};
   const Plan& made = compiled.plan;
-  compiled.key = key_of(made, compiled.source, *nvrtc);
+  compiled.key = key_of(made, compiled.source, nvrtc->identity(), nvrtc->options(made.target));
   if (!settings.dump_dir.empty()) write_dump(settings.dump_dir, compiled);  // also for what the compiler refuses
   const auto make = [&]() -> Result<StoreEntry> {
     if (!settings.jit) return jit_is_off(made);
@@ -244,6 +232,18 @@ class Search {
 };
 
 }  // namespace
+
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
+  KeyBuilder key;
+  key.field("spec", print(plan.spec));
+  key.field("schedule", print(plan.schedule));
+  key.field("target", plan.target.name);
+  key.field("compiler", compiler);
+  key.field("options", fmt::format("{}", fmt::join(options, " ")));
+  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
+  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
+  return key.finish();
+}
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
                        const DumpSink& dump) {

@@ -36,6 +36,9 @@ struct Compiled {
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options = {});
 
+// The name of a kernel: all that decides its bytes. `compiler` is NVRTC's identity, `options` are what it is called with.
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options);
+
 // Spec and pins as a plan: the part that needs no compiler. Also for host targets.
 Result<Plan> plan_spec(std::string_view spec, std::string_view target, std::string_view schedule, int sm_count = 0,
                        const DumpSink& dump = {});

@@ -9,6 +9,7 @@
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile.h"
+#include "runtime/compiler_pass.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernel_table.h"
@@ -141,6 +142,8 @@ class HostEngine : public EngineBase {
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
     const auto start = std::chrono::steady_clock::now();
     FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
+    const CompilerPass pass;
+    FLASHJIT_TRY(pass.status());
     FLASHJIT_ASSIGN(kernel, backend_.compile(plan, false));
     Facts facts;
     facts.spec = print(plan.spec);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "runtime/compiler_pass.h"
 #include "runtime/dynamic_library.h"
 
 namespace flashjit {
@@ -107,6 +108,8 @@ class Program {
 
   Result<void> compile(const KernelSource& source, const std::vector<std::string>& options) {
     if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
+    const CompilerPass pass;
+    FLASHJIT_TRY(pass.status());
     const SourceFile& main = source.generated.back();
     std::vector<const char*> texts, names;
     const auto add = [&](const SourceFile& file) {
@@ -180,6 +183,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where) {
     if (place == where) return library;
   }
   FLASHJIT_ASSIGN(library, load(where));
+  CompilerPass::library_was_loaded();
   loaded->emplace_back(where, library);
   return library;
 }

@@ -2,6 +2,8 @@
 // for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -27,29 +29,27 @@ class SingleFlight {
     std::shared_ptr<Slot> slot;
     {
       std::unique_lock lock(mutex_);
-      if (const auto found = slots_.find(key); found != slots_.end()) {
+      const auto found = slots_.find(key);
+      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      if (found != slots_.end() && (found->second->result || found->second->maker == getpid())) {
         slot = found->second;
         if (slot->result) return {*slot->result, How::Memory};
         slot->done.wait(lock, [&] { return slot->result.has_value(); });
         return {*slot->result, How::Waited};
       }
       slot = std::make_shared<Slot>();
-      slots_.emplace(key, slot);
+      slots_.insert_or_assign(key, slot);
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();
     return {*finisher.result, How::Made};
   }
 
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(slots_, [](const auto& slot) { return slot.second->result.has_value(); });
-  }
-
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
     std::condition_variable done;
+    const pid_t maker = getpid();
   };
 
   // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
