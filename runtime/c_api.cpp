@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -35,6 +36,8 @@ flashjit_status status_of(ErrorKind kind) {
     case ErrorKind::Driver: return FLASHJIT_DRIVER;
     case ErrorKind::Capture: return FLASHJIT_CAPTURE;
     case ErrorKind::Internal: return FLASHJIT_INTERNAL;
+    case ErrorKind::Timeout: return FLASHJIT_TIMEOUT;
+    case ErrorKind::Cancelled: return FLASHJIT_CANCELLED;
   }
   return FLASHJIT_INTERNAL;
 }
@@ -82,10 +85,10 @@ std::string json(const Facts& facts) {
   for (const std::string& note : facts.notes) notes += (notes.empty() ? "" : ", ") + json_text(note);
   return fmt::format(
       R"({{"spec": {}, "target": {}, "schedule": {}, "family": {}, "key": {}, "source": {}, "compile_ms": {:.3f}, "registers": {}, )"
-      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}]}})",
+      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}], "layer": {}, "miss": {}}})",
       json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family), json_text(facts.key),
       json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes, facts.smem_bytes, facts.threads,
-      facts.cubin_bytes, notes);
+      facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss));
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {
@@ -167,6 +170,26 @@ Result<EngineOptions> options_of(const flashjit_engine_options* from) {
   return options;
 }
 
+void fill(const Counters& from, flashjit_counters& to) {
+  to.memory_hits = from.memory_hits;
+  to.disk_hits = from.disk_hits;
+  to.layer_hits = from.layer_hits;
+  to.bundle_hits = from.bundle_hits;
+  to.misses = from.misses;
+  to.compiles = from.compiles;
+  to.compile_failures = from.compile_failures;
+  to.waits = from.waits;
+  to.private_compiles = from.private_compiles;
+  to.bad_entries = from.bad_entries;
+  to.not_persisted = from.not_persisted;
+  to.evictions = from.evictions;
+  to.bytes_read = from.bytes_read;
+  to.bytes_written = from.bytes_written;
+  static_assert(FLASHJIT_BUCKETS == Histogram::kBuckets);
+  std::copy(std::begin(from.lookup_us.buckets), std::end(from.lookup_us.buckets), to.lookup_us);
+  std::copy(std::begin(from.compile_us.buckets), std::end(from.compile_us.buckets), to.compile_us);
+}
+
 }  // namespace
 }  // namespace flashjit
 
@@ -197,6 +220,18 @@ flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, cons
     FLASHJIT_ASSIGN(prepared, engine->engine->prepare(spec, {schedule ? schedule : "", capturing_stream}));
     // Every kernel that an engine makes is a RunnableKernel.
     *kernel = new flashjit_kernel{prepared, static_cast<RunnableKernel*>(prepared.get()), json(prepared->facts())};
+    return {};
+  });
+}
+
+flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, "flashjit_engine_counters: out of memory", [&]() -> Result<void> {
+    if (!engine || !counters) return invalid("engine, counters: neither may be null");
+    if (counters->struct_size < sizeof(flashjit_counters)) {
+      return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_counters))", counters->struct_size, sizeof(flashjit_counters)));
+    }
+    fill(engine->engine->counters(), *counters);
     return {};
   });
 }

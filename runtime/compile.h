@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ struct CompileOptions {
   int sm_count = 0;              // of the device; 0: that of the target's row
   bool naive = false;            // the textbook version instead
   DumpSink dump;                 // sees the program after every pass
+  CompileBounds bounds;          // of all that may wait: other compiles of the same kernel, the compiler
+  std::string override_dir;      // see source_override.h; the first schedule is then the only one, and is never passed over
+  std::string compiler_program;  // of a compiler in a process of its own (find_compiler_program); empty: in this process
 };
 
 struct Compiled {
@@ -32,9 +36,19 @@ struct Compiled {
 // candidate is left; if all of them spill, the one that spills least is taken, with a note. Hopper kernels that spill, or whose
 // matrix products or registers the compiler handled otherwise than planned, are never taken: the sync family is the last
 // resort, and pins that exclude it make error Unsupported.
-// Reads FLASHJIT_NVRTC, FLASHJIT_JIT and FLASHJIT_DUMP_DIR.
+// Errors Timeout and Cancelled: `options.bounds`. Reads FLASHJIT_NVRTC, FLASHJIT_JIT and FLASHJIT_DUMP_DIR.
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options = {});
+
+// What compile_spec would take from the store, without a compile. A miss names the key that is not there: that of the first schedule,
+// or of a looser one where those before it are stored and bad.
+struct StoredSpec {
+  std::optional<Compiled> hit;
+  StoreKey key;
+  std::string spec, schedule;  // of `key`, in canonical form
+  std::string miss;            // what was looked at, and what was wrong there
+};
+Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options);
 
 // Spec and pins as a plan: the part that needs no compiler. Also for host targets.
 Result<Plan> plan_spec(std::string_view spec, std::string_view target, std::string_view schedule, int sm_count = 0,

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <mutex>
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile.h"
+#include "runtime/compiler_process.h"
+#include "runtime/counters.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernels.h"
@@ -28,8 +31,10 @@ void log_line(const std::string& file, const std::string& line) {
 std::string log_text(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) {
   if (!kernel) return fmt::format("prepare {}: {}: {}\n", spec, name(kernel.error().kind), kernel.error().message);
   const Facts& facts = (*kernel)->facts();
-  std::string text = fmt::format("prepare {}: {} for {} in {:.1f} ms, schedule {}, {} registers, key {}\n", facts.spec, facts.source,
-                                 facts.target, facts.compile_ms, facts.schedule, facts.registers, facts.key.substr(0, 16));
+  const std::string& why = facts.layer.empty() ? facts.miss : facts.layer;
+  std::string text = fmt::format("prepare {}: {}{} for {} in {:.1f} ms, schedule {}, {} registers, key {}\n", facts.spec, facts.source,
+                                 why.empty() ? "" : fmt::format(" ({})", why), facts.target, facts.compile_ms, facts.schedule,
+                                 facts.registers, facts.key.substr(0, 16));
   for (const std::string& note : facts.notes) text += fmt::format("prepare {}: note: {}\n", facts.spec, note);
   return text;
 }
@@ -54,39 +59,81 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
     return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return find_or_make(spec, options); });
   }
+  Counters counters() const override {
+    Counters counters = made();
+    counters.memory_hits += memory_hits_.sum();
+    counters.waits += waits_;
+    return counters;
+  }
 
  protected:
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) = 0;
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) = 0;
+  virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
   const std::string target_;
 
  private:
   Result<std::shared_ptr<Kernel>> find_or_make(std::string_view spec, const PrepareOptions& options) {
     const std::string key = fmt::format("{}\n{}", options.schedule, spec);
-    if (auto kernel = kernels_.find(key)) return kernel;
+    if (auto kernel = kernels_.find(key)) {
+      memory_hits_.add();
+      return kernel;
+    }
     if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
-    return kernels_
-        .get(key,
-             [&]() -> Result<std::shared_ptr<Kernel>> {
-               auto kernel = make(spec, options.schedule);
-               log_line(log_file_, log_text(kernel, spec));
-               return kernel;
-             })
-        .value;
+    const CompileBounds bounds(options.timeout, options.cancel);
+    auto outcome = kernels_.get(
+        key,
+        [&]() -> Result<std::shared_ptr<Kernel>> {
+          auto kernel = make(spec, options.schedule, bounds);
+          log_line(log_file_, log_text(kernel, spec));
+          return kernel;
+        },
+        bounds);
+    if (outcome.how == SingleFlight<Kernel>::How::Memory) memory_hits_.add();
+    if (outcome.how == SingleFlight<Kernel>::How::Waited) ++waits_;
+    return std::move(outcome.value);
   }
 
   const std::string log_file_;
   SingleFlight<Kernel> kernels_;
+  StripedCounter memory_hits_;
+  std::atomic<std::int64_t> waits_ = 0;
 };
+
+Counters counters_of(const StoreCounters& store) {
+  Counters counters;
+  counters.memory_hits = store.memory_hits;
+  counters.disk_hits = store.disk_hits;
+  counters.layer_hits = store.layer_hits;
+  counters.misses = store.misses;
+  counters.compiles = store.made;
+  counters.compile_failures = store.failures;
+  counters.waits = store.waits;
+  counters.private_compiles = store.private_makes;
+  counters.bad_entries = store.bad_entries;
+  counters.not_persisted = store.not_persisted;
+  counters.evictions = store.evictions;
+  counters.bytes_read = store.bytes_read;
+  counters.bytes_written = store.bytes_written;
+  counters.lookup_us = store.lookup_us;
+  counters.compile_us = store.make_us;
+  return counters;
+}
 
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store)
-      : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store) {}
+  GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store,
+            CompileOptions compile)
+      : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store), compile_(std::move(compile)) {
+    compile_.store = &store_;
+    compile_.sm_count = info_.sm_count;
+  }
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) override {
+    CompileOptions options = compile_;
+    options.bounds = bounds;
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
@@ -96,6 +143,8 @@ class GpuEngine : public EngineBase {
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters)));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
+
+  Counters made() const override { return counters_of(store_.counters()); }
 
   Result<void> check_capture(void* stream) const override {
     const CurrentContext current(gpu_);
@@ -124,6 +173,7 @@ class GpuEngine : public EngineBase {
   GpuContext gpu_;
   GpuInfo info_;
   KernelStore store_;
+  CompileOptions compile_;
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
 };
@@ -134,10 +184,15 @@ class HostEngine : public EngineBase {
       : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
     FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
-    FLASHJIT_ASSIGN(kernel, backend_.compile(plan, false));
+    if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
+    auto compiled = backend_.compile(plan, false);
+    compile_us_.add(std::chrono::steady_clock::now() - start);
+    ++(compiled ? compiles_ : failures_);
+    if (!compiled) return compiled.error();
+    auto& kernel = *compiled;
     Facts facts;
     facts.spec = print(plan.spec);
     facts.target = target_;
@@ -157,7 +212,18 @@ class HostEngine : public EngineBase {
     return std::shared_ptr<Kernel>(std::make_shared<HostRunner>(plan, std::move(facts), std::move(kernel), pool_));
   }
 
+  Counters made() const override {
+    Counters counters;
+    counters.compiles = compiles_;
+    counters.compile_failures = failures_;
+    counters.misses = counters.compiles + counters.compile_failures;
+    counters.compile_us = compile_us_.read();
+    return counters;
+  }
+
  private:
+  std::atomic<std::int64_t> compiles_ = 0, failures_ = 0;
+  TimeCounter compile_us_;
   HostBackend& backend_;
   std::shared_ptr<ThreadPool> pool_;
 };
@@ -195,15 +261,22 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
     if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", target));
     FLASHJIT_TRY(check_runs_on(target, info));
   }
-  FLASHJIT_TRY(Nvrtc::open(settings.nvrtc));
+  CompileOptions compile{.override_dir = options.override_dir};
+  if (options.isolate_compiler) {
+    FLASHJIT_ASSIGN(program, find_compiler_program());
+    compile.compiler_program = std::move(program);
+  }
+  FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
                            .disk = options.disk_cache,
                            .max_bytes = options.cache_max_bytes};
-  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store));
+  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store, std::move(compile)));
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
+  if (!options.override_dir.empty()) return invalid("override_dir: kernels of a processor have no source files; leave it empty");
+  if (options.isolate_compiler) return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
   FLASHJIT_ASSIGN(backend, host_backend());
   std::string target = options.target.empty() || options.target == "host" ? backend->best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));

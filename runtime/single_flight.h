@@ -1,5 +1,6 @@
 // Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
-// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
+// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but if the maker
+// ran out of its own time or was called off, one of those who waited makes the value instead.
 #pragma once
 
 #include <condition_variable>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 
 #include "compiler/result.h"
+#include "runtime/compile_bounds.h"
 
 namespace flashjit {
 
@@ -31,18 +33,19 @@ class SingleFlight {
     return **found->second->result;
   }
 
-  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make) {
+  // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
+  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make, const CompileBounds& bounds = {}) {
     std::shared_ptr<Slot> slot;
-    {
-      std::unique_lock lock(mutex_);
+    for (std::unique_lock lock(mutex_);;) {
       const auto [place, is_new] = slots_.try_emplace(key);
-      if (!is_new) {
-        slot = place->second;
-        if (slot->result) return {*slot->result, How::Memory};
-        slot->done.wait(lock, [&] { return slot->result.has_value(); });
-        return {*slot->result, How::Waited};
+      if (is_new) {
+        slot = place->second = std::make_shared<Slot>();
+        break;
       }
-      slot = place->second = std::make_shared<Slot>();
+      slot = place->second;
+      if (slot->result) return {*slot->result, How::Memory};
+      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); })) return {bounds.error(), How::Waited};
+      if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();

@@ -14,6 +14,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")->capture_default_str();
   app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
   app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
+  app.add_option("--override", args.override_dir, "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
+      ->type_name("DIR");
   app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
   app.add_option("--param", args.params,
                  "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: random; 1)")

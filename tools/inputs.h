@@ -12,7 +12,7 @@
 namespace flashjit {
 
 struct InputArgs {
-  std::string shape, target = "auto", schedule;
+  std::string shape, target = "auto", schedule, override_dir;
   int device = 0;
   std::uint64_t seed = 1;
   std::string q, k, v, sink;

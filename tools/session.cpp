@@ -121,8 +121,9 @@ Result<std::unique_ptr<Prepared>> make(Session& session, const std::string& spec
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ordinal) {
+Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ordinal, const std::string& override_dir) {
   EngineOptions options;
+  options.override_dir = override_dir;
   options.ordinal = ordinal;
   bool try_host = where == "auto";
   if (where == "host") {

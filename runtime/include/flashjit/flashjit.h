@@ -29,7 +29,9 @@ typedef enum flashjit_status {
   FLASHJIT_COMPILE = 5,     /* the compiler refused generated code; the detail holds its log */
   FLASHJIT_DRIVER = 6,      /* the CUDA driver returned an error */
   FLASHJIT_CAPTURE = 7,     /* prepare would have to compile while a stream captures */
-  FLASHJIT_INTERNAL = 8     /* a mistake in FlashJIT */
+  FLASHJIT_INTERNAL = 8,    /* a mistake in FlashJIT */
+  FLASHJIT_TIMEOUT = 9,     /* prepare was not done in the time that its caller allowed */
+  FLASHJIT_CANCELLED = 10   /* prepare was called off by its caller */
 } flashjit_status;
 
 typedef struct flashjit_engine flashjit_engine;
@@ -108,7 +110,7 @@ FLASHJIT_C_API flashjit_status flashjit_prepare(flashjit_engine* engine, const c
 /* On a GPU, launches that were made must have finished. Null is allowed. */
 FLASHJIT_C_API void flashjit_kernel_destroy(flashjit_kernel* kernel);
 /* What is known about the kernel, as one JSON object (spec, target, schedule, family, key, source, compile_ms, registers,
- * spill_bytes, smem_bytes, threads, cubin_bytes, notes); lives as long as the kernel. */
+ * spill_bytes, smem_bytes, threads, cubin_bytes, notes, layer, miss); lives as long as the kernel. */
 FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 
 /* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context; null: the
@@ -116,6 +118,25 @@ FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
  * Errors: INVALID (which argument, and why), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
                                             flashjit_error** error);
+
+/* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to below 2^i
+ * microseconds, the last one also all above. */
+#define FLASHJIT_BUCKETS 32
+
+/* What an engine has done so far; see Counters in flashjit.hpp for each field. */
+typedef struct flashjit_counters {
+  size_t struct_size; /* sizeof(flashjit_counters) */
+  int64_t memory_hits, disk_hits, layer_hits, bundle_hits, misses;
+  int64_t compiles, compile_failures, waits, private_compiles;
+  int64_t bad_entries, not_persisted, evictions;
+  int64_t bytes_read, bytes_written;
+  int64_t lookup_us[FLASHJIT_BUCKETS];
+  int64_t compile_us[FLASHJIT_BUCKETS];
+} flashjit_counters;
+
+/* Fills `counters`, whose struct_size must be set. Any thread may call it at any time; each number is exact, but while other
+ * threads work they are not of one moment. Errors: INVALID (a null pointer, a wrong struct_size). */
+FLASHJIT_C_API flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error);
 
 FLASHJIT_C_API flashjit_status flashjit_error_kind(const flashjit_error* error);  /* of null: OK */
 FLASHJIT_C_API const char* flashjit_error_message(const flashjit_error* error);   /* one line; of null: "" */
