@@ -185,6 +185,8 @@ void fill(const Counters& from, flashjit_counters& to) {
   to.evictions = from.evictions;
   to.bytes_read = from.bytes_read;
   to.bytes_written = from.bytes_written;
+  to.quick_kernels = from.quick_kernels;
+  to.replaced_kernels = from.replaced_kernels;
   static_assert(FLASHJIT_BUCKETS == Histogram::kBuckets);
   std::copy(std::begin(from.lookup_us.buckets), std::end(from.lookup_us.buckets), to.lookup_us);
   std::copy(std::begin(from.compile_us.buckets), std::end(from.compile_us.buckets), to.compile_us);

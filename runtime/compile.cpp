@@ -36,20 +36,32 @@ std::string text(const StoreFacts& facts, std::string_view name) {
   return found == facts.end() ? "" : found->second;
 }
 
-StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
+StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, Effort effort) {
   KeyBuilder key;
   key.field("spec", print(plan.spec));
   key.field("schedule", print(plan.schedule));
   key.field("target", plan.target.name);
   key.field("compiler", nvrtc.identity());
-  key.field("options", fmt::format("{}", fmt::join(nvrtc.options(plan.target), " ")));
+  key.field("options", fmt::format("{}", fmt::join(nvrtc.options(plan.target, effort), " ")));
   for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
   for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
   return key.finish();
 }
 
-Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, const CompileBounds& bounds) {
-  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, bounds));
+// The same for every compile of the same source: ptxas says how long it took.
+std::string without_times(std::string_view log) {
+  std::string kept;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, std::min(log.find('\n'), log.size() - 1) + 1);
+    log.remove_prefix(line.size());
+    if (line.find("Compile time = ") == line.npos) kept += line;
+  }
+  if (kept.ends_with('\n')) kept.pop_back();
+  return kept;
+}
+
+Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {
     most.registers = std::max(most.registers, usage.registers);
@@ -67,7 +79,7 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
                  {"serialised", cubin.facts.serialised},
                  {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
                  {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
-                 {"log", cubin.log}};
+                 {"log", without_times(cubin.log)}};
   entry.payload = std::move(cubin.bytes);
   return entry;
 }
@@ -109,7 +121,7 @@ void add_facts(Compiled& compiled) {
 Result<void> fetch(Compiled& compiled, const Job& job, const Nvrtc& nvrtc) {
   const auto make = [&]() -> Result<StoreEntry> {
     if (!job.settings.jit) return jit_is_off(compiled.plan);
-    return run_compiler(compiled.plan, compiled.source, nvrtc, job.options.bounds);
+    return run_compiler(compiled.plan, compiled.source, nvrtc, job.options);
   };
   KernelStore::Fetched fetched{.source = "compiled"};
   if (job.look) {
@@ -142,7 +154,7 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
     FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
     compiled.facts.notes.push_back(replaced);
   }
-  compiled.key = key_of(compiled.plan, compiled.source, *nvrtc);
+  compiled.key = key_of(compiled.plan, compiled.source, *nvrtc, options.effort);
   const bool dumps = !settings.dump_dir.empty() && !look;
   if (dumps) dump_source(settings.dump_dir, compiled);  // before: it is there if the compiler hangs
   const Result<void> fetched = fetch(compiled, job, *nvrtc);
@@ -172,6 +184,7 @@ class Search {
   Search(const Plan& first, const Job& job) : first_(first), job_(job) {}
 
   Result<Compiled> run() {
+    if (job_.options.effort == Effort::Quick) return run_quick();
     if (!job_.options.override_dir.empty()) return run_as_it_is();
     if (job_.options.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
     FLASHJIT_ASSIGN(accepted, run_hopper());
@@ -192,6 +205,17 @@ class Search {
     return candidate.why_illegal.empty() && candidate.schedule.family == family;
   }
   int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
+
+  // The choice itself if it is of the sync family, else the best of that; what spills will do for so short a time.
+  Result<Compiled> run_quick() {
+    if (first_.config.loop != Loop::hopper) return compile_plan(first_, job_);
+    for (const Candidate& candidate : first_.candidates) {
+      if (!is_legal(candidate, Family::Sync)) continue;
+      FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+      return compile_plan(std::move(plan), job_);
+    }
+    return unsupported("the pins leave no schedule of the sync family, which alone can be compiled quickly");
+  }
 
   // Another schedule would need other edits, and who edits wants to see what becomes of them.
   Result<Compiled> run_as_it_is() {

@@ -20,6 +20,7 @@ struct CompileOptions {
   bool naive = false;            // the textbook version instead
   DumpSink dump;                 // sees the program after every pass
   CompileBounds bounds;          // of all that may wait: other compiles of the same kernel, the compiler
+  Effort effort = Effort::Best;  // quick: of the sync family alone, as hopper kernels are rejected then
   std::string override_dir;      // see source_override.h; the first schedule is then the only one, and is never passed over
   std::string compiler_program;  // of a compiler in a process of its own (find_compiler_program); empty: in this process
 };

@@ -9,12 +9,14 @@
 #include <mutex>
 
 #include "flashjit/flashjit.hpp"
+#include "runtime/background.h"
 #include "runtime/compile.h"
 #include "runtime/compiler_process.h"
 #include "runtime/counters.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernels.h"
+#include "runtime/tiered_kernel.h"
 
 namespace flashjit {
 namespace {
@@ -67,7 +69,8 @@ class EngineBase : public Engine {
   }
 
  protected:
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) = 0;
+  void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const { log_line(log_file_, log_text(kernel, spec)); }
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) = 0;
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
   const std::string target_;
@@ -84,8 +87,8 @@ class EngineBase : public Engine {
     auto outcome = kernels_.get(
         key,
         [&]() -> Result<std::shared_ptr<Kernel>> {
-          auto kernel = make(spec, options.schedule, bounds);
-          log_line(log_file_, log_text(kernel, spec));
+          auto kernel = make(spec, options, bounds);
+          log(kernel, spec);
           return kernel;
         },
         bounds);
@@ -130,10 +133,23 @@ class GpuEngine : public EngineBase {
   }
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) override {
+    if (options.budget > options.budget.zero()) return make_within(std::string(spec), options, bounds);
+    return as_kernel(make_now(spec, options.schedule, bounds));
+  }
+
+  static Result<std::shared_ptr<Kernel>> as_kernel(const Promotion::Made& made) {
+    return made ? Result<std::shared_ptr<Kernel>>(*made) : made.error();
+  }
+
+  Promotion::Made make_now(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) {
     CompileOptions options = compile_;
     options.bounds = bounds;
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
+    return load(std::move(compiled));
+  }
+
+  Promotion::Made load(Compiled compiled) {
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
@@ -141,10 +157,49 @@ class GpuEngine : public EngineBase {
       counters = std::move(shared);
     }
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters)));
+    return std::shared_ptr<RunnableKernel>(std::move(kernel));
+  }
+
+  // The best code if it is there within the budget, or else quick code that is replaced later.
+  Result<std::shared_ptr<Kernel>> make_within(const std::string& spec, const PrepareOptions& options, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule, info_.sm_count));
+    // Whoever asks for the same bits at all times cannot have them change on the way.
+    if (plan.spec.numerics != Numerics::Fast) return as_kernel(make_now(spec, options.schedule, bounds));
+    FLASHJIT_ASSIGN(stored, find_spec(spec, target_, options.schedule, compile_));
+    if (stored.hit) return as_kernel(make_now(spec, options.schedule, bounds));
+    const auto promotion = std::make_shared<Promotion>();
+    background_.add([this, promotion, spec, schedule = options.schedule](const std::atomic<bool>& stop) {
+      const CompileBounds until_stop(std::chrono::milliseconds(0), &stop);
+      auto made = without_exceptions<std::shared_ptr<RunnableKernel>>("prepare", [&] { return make_now(spec, schedule, until_stop); });
+      log(as_kernel(made), spec);
+      if (promotion->deliver(std::move(made))) ++promoted_;
+    });
+    const auto soon = CompileBounds(options.budget, options.cancel);
+    if (const auto best = promotion->wait(soon)) return as_kernel(*best);
+    if (auto over = bounds.over()) return std::move(*over);
+    CompileOptions quick = compile_;
+    quick.bounds = bounds;
+    quick.effort = Effort::Quick;
+    auto compiled = compile_spec(spec, target_, options.schedule, quick);
+    if (!compiled) {  // the best code is on its way, and takes as long as it takes
+      const auto best = promotion->wait(bounds);
+      return best ? as_kernel(*best) : bounds.error();
+    }
+    const Plan quick_plan = compiled->plan;
+    compiled->facts.notes.push_back("quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
+    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled)));
+    auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));
+    ++quick_;
+    if (promotion->answer_with(kernel)) ++promoted_;
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
-  Counters made() const override { return counters_of(store_.counters()); }
+  Counters made() const override {
+    Counters counters = counters_of(store_.counters());
+    counters.quick_kernels = quick_;
+    counters.replaced_kernels = promoted_;
+    return counters;
+  }
 
   Result<void> check_capture(void* stream) const override {
     const CurrentContext current(gpu_);
@@ -176,6 +231,8 @@ class GpuEngine : public EngineBase {
   CompileOptions compile_;
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
+  std::atomic<std::int64_t> quick_ = 0, promoted_ = 0;
+  Background background_;  // last: it ends before what its jobs use
 };
 
 class HostEngine : public EngineBase {
@@ -184,9 +241,9 @@ class HostEngine : public EngineBase {
       : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
+    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule));
     if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
     auto compiled = backend_.compile(plan, false);
     compile_us_.add(std::chrono::steady_clock::now() - start);

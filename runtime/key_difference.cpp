@@ -74,7 +74,7 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
   const bool same_spec = list.empty();
   std::vector<KeyDifference> other = differences("", lines_of(here.text), lines_of(there.text));
   const auto differs = [&](std::string_view field) { return std::ranges::find(other, field, &KeyDifference::field) != other.end(); };
-  const bool same_problem = same_spec && !differs("target");
+  const bool same_target = !differs("target"), same_compiler = !differs("compiler"), same_problem = same_spec && same_target;
   const Fields pinned = parts_of_schedule(pins);
   for (KeyDifference& d : differences("schedule.", parts_of_schedule(here.schedule), parts_of_schedule(there.schedule))) {
     d.cause = same_problem || value_of(pinned, std::string_view(d.field).substr(std::string_view("schedule.").size())).has_value();
@@ -85,7 +85,7 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
     if (d.field == "spec" || d.field == "schedule") continue;
     if (d.field == "compiler") d.remark = "another NVRTC";
     if (d.field == "schema") d.remark = "another version of FlashJIT";
-    if (d.field == "options") d.cause = !differs("target") && !differs("compiler");
+    if (d.field == "options") d.cause = same_target && same_compiler;
     if (d.field.starts_with("generated ")) {
       d.cause = same_kernel;
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";

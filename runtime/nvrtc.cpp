@@ -243,11 +243,13 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
                fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
 }
 
-std::vector<std::string> Nvrtc::options(const Target& target) const {
+std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) const {
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name), "-std=c++17", "-default-device",
                                    "--ptxas-options=-v"};
   // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas log.
   if (major_ > 12 || (major_ == 12 && minor_ >= 9)) list.emplace_back("--no-cache");
+  // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
+  if (effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
   return list;
 }
 
@@ -261,8 +263,8 @@ Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<
   return CompilerResult{std::move(program.log), std::move(bytes)};
 }
 
-Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds) const {
-  FLASHJIT_ASSIGN(made, run(source, options(target), CompilerOutput::Cubin, bounds));
+Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds, Effort effort) const {
+  FLASHJIT_ASSIGN(made, run(source, options(target, effort), CompilerOutput::Cubin, bounds));
   if (!is_elf(made.bytes)) {
     return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", made.bytes.size()), made.log};
   }

@@ -62,7 +62,10 @@ std::string facts_json(const Job& job) {
 }
 
 void add_common_files(const CompileArgs& args, Job& job) {
-  if (wants(args, "spec")) job.files.push_back({"spec.txt", job.facts.spec + "\n"});
+  if (wants(args, "spec")) {
+    job.files.push_back({"spec.txt", job.facts.spec + "\n"});
+    job.files.push_back({"schedule.txt", job.facts.schedule + "\n"});
+  }
   if (wants(args, "ir")) job.files.push_back({"program.txt", job.program});
   if (wants(args, "facts")) job.files.push_back({"facts.json", facts_json(job)});
 }

@@ -24,6 +24,7 @@ class Session {
   Engine& engine() { return *engine_; }
   const GpuContext& gpu() const { return *gpu_; }
   const Stream& stream() const { return *stream_; }
+  int ordinal() const { return ordinal_; }  // of the GPU
   Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                       const RoundDone& round_done) const;
 
@@ -32,6 +33,7 @@ class Session {
   std::optional<GpuContext> gpu_;
   std::optional<Stream> stream_;
   std::size_t l2_bytes_ = 0;
+  int ordinal_ = 0;
 };
 
 // A kernel with its arguments on the session's device. The data must outlive it.
@@ -42,6 +44,9 @@ class Prepared {
                                                   ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec, const std::string& schedule,
+                                                        ProblemData& data);
+  // What PrepareOptions::budget answers with at first. GPU only.
+  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec, const std::string& schedule,
                                                         ProblemData& data);
 
   const Facts& facts() const { return facts_; }

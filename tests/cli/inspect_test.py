@@ -36,13 +36,13 @@ def test_cache_explain():
     assert causes(line) == {"spec.lse": ("ln", "")}, line
     assert "generated config.gen.cuh" in follows(line), line
 
-    pinned = "family=sync,tile_q=64"
-    assert "tile_q=64" not in compiled["schedule"]
+    pinned = "family=sync,tile_q=128"
+    assert "tile_q=128" not in compiled["schedule"]
     there = dict(part.split("=") for part in compiled["schedule"].split(","))["tile_q"]
     line = explain(SPEC, "--schedule", pinned)
-    assert causes(line)["schedule.tile_q"] == ("64", there), line
+    assert causes(line)["schedule.tile_q"] == ("128", there), line
     assert all(field.startswith("schedule.") for field in causes(line)), line
-    assert f"schedule.tile_q: 64 here, {there} there" in flashjit("cache", "explain", SPEC, "--arch", "sm_80", "--schedule", pinned).out
+    assert f"schedule.tile_q: 128 here, {there} there" in flashjit("cache", "explain", SPEC, "--arch", "sm_80", "--schedule", pinned).out
 
     line = flashjit("cache", "explain", SPEC, "--arch", "sm_86", "--json").line()
     assert causes(line) == {"target": ("sm_86", "sm_80")} and "options" in follows(line), line
@@ -114,7 +114,7 @@ def test_override():
     line = explain(SPEC)
     assert line["hit"] and line["key"] == plain["key"], "an edited kernel must not take the place of the generated one"
     refused("compile", "fwd fp16 d=64 heads=2", "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["override_dir", "spec"])
-    refused("compile", SPEC, "--arch", "sm_80", "--schedule", "tile_q=64", "--override", folder, "--json", kind="invalid", says="schedule")
+    refused("compile", SPEC, "--arch", "sm_80", "--schedule", "tile_q=128", "--override", folder, "--json", kind="invalid", says="schedule")
     refused("compile", SPEC, "--arch", "x86-64-v3", "--override", folder, "--json", kind="invalid", says="processor")
     refused("run", SPEC, "--shape", "q=8", "--target", "host", "--override", folder, "--json", says="override_dir")
     with open(os.path.join(folder, "misspelt.cuh"), "w") as file:

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -68,8 +67,6 @@ TEST(Counters, WhatAStoreCounts) {
     EXPECT_EQ(total(counters.make_us), 2);
     EXPECT_EQ(total(counters.lookup_us), 2);  // memory is not timed
   }
-  const std::string digest = key("a").digest;
-  std::ofstream(folder + "/site/v1/" + digest.substr(0, 2) + "/" + digest.substr(2), std::ios::app);
   KernelStore store({.directory = folder + "/own:" + folder + "/site"});
   const auto own = store.fetch(key("a"), make);
   const auto shared = store.fetch(key("shared"), make);

@@ -130,6 +130,7 @@ typedef struct flashjit_counters {
   int64_t compiles, compile_failures, waits, private_compiles;
   int64_t bad_entries, not_persisted, evictions;
   int64_t bytes_read, bytes_written;
+  int64_t quick_kernels, replaced_kernels;
   int64_t lookup_us[FLASHJIT_BUCKETS];
   int64_t compile_us[FLASHJIT_BUCKETS];
 } flashjit_counters;

@@ -98,6 +98,10 @@ struct PrepareOptions {
                                                // only between its phases, up to some 300 ms late; isolate_compiler stops it at once
   const std::atomic<bool>* cancel = nullptr;   // set to true by any thread: ErrorKind::Cancelled, as soon as a timeout would.
                                                // Others who wait for the same kernel are not hurt: one of them goes on
+  std::chrono::milliseconds budget{0};         // GPU: where the best code is not there by then, quickly compiled code answers, and the
+                                               // best one replaces it between two launches once it is compiled; Facts::notes says
+                                               // which it is. Captured graphs keep the code they were captured with. Heeded only with
+                                               // numerics=fast: the two may round differently. 0: the best code, whatever it takes
 };
 
 // How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below 2^i us,
@@ -122,6 +126,8 @@ struct Counters {
   std::int64_t not_persisted = 0;    // made, but not written
   std::int64_t evictions = 0;        // files removed because of the size cap
   std::int64_t bytes_read = 0, bytes_written = 0;  // of machine code, from and to directories
+  std::int64_t quick_kernels = 0;    // answered with quick code (PrepareOptions::budget),
+  std::int64_t replaced_kernels = 0; // and of those, replaced by the best code since
   Histogram lookup_us;               // of look-ups in directories and bundles, found or not
   Histogram compile_us;              // of compiles, those that failed included
 };
