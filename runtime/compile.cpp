@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "compiler/candidates.h"
+#include "runtime/bundle.h"
 #include "runtime/environment.h"
 
 namespace flashjit {
@@ -96,14 +97,6 @@ void write_dump(const std::string& folder, const Compiled& compiled) {
   write("kernel.cubin", {reinterpret_cast<const char*>(cubin.data()), cubin.size()});
 }
 
-Error jit_is_off(const Plan& plan) {
-  return {ErrorKind::NotFound,
-          fmt::format("FLASHJIT_JIT=off and the store has no kernel for this spec; build it with: flashjit compile '{}' --arch {} "
-                      "--schedule {}",
-                      print(plan.spec), plan.target.name, print(plan.schedule)),
-          {}};
-}
-
 // One plan to one cubin.
 Result<Compiled> compile_plan(Plan plan, const CompileOptions& options, const EnvironmentSettings& settings) {
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
@@ -112,10 +105,7 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options, const En
   const Plan& made = compiled.plan;
   compiled.key = key_of(made, compiled.source, *nvrtc);
   if (!settings.dump_dir.empty()) write_dump(settings.dump_dir, compiled);  // also for what the compiler refuses
-  const auto make = [&]() -> Result<StoreEntry> {
-    if (!settings.jit) return jit_is_off(made);
-    return run_compiler(made, compiled.source, *nvrtc);
-  };
+  const auto make = [&] { return run_compiler(made, compiled.source, *nvrtc); };
   if (options.store) {
     FLASHJIT_ASSIGN(fetched, options.store->fetch(compiled.key, make));
     compiled.binary = fetched.entry;
@@ -243,6 +233,21 @@ class Search {
   std::vector<std::string> notes_;  // of schedules that were passed over
 };
 
+// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
+Result<std::optional<Compiled>> look_in_bundles(const BundleKey& key, const CompileOptions& options, const EnvironmentSettings& settings,
+                                                std::string& note) {
+  const Bundles none;
+  const Bundles& bundles = options.bundles ? *options.bundles : none;
+  auto found = options.naive ? std::optional<Compiled>() : bundles.find(key, options.sm_count);
+  if (!found && settings.jit) {
+    note = "compiled although a bundle has it: " + found.error().message;
+    return std::optional<Compiled>();
+  }
+  if (found && !*found && !settings.jit) return bundles.missing(key);
+  if (found && *found && !settings.dump_dir.empty()) write_dump(settings.dump_dir, **found);
+  return found;
+}
+
 }  // namespace
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
@@ -260,6 +265,15 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
                               const CompileOptions& options) {
   const auto start = Clock::now();
   FLASHJIT_ASSIGN(settings, read_environment());
+  std::string note;
+  if (options.bundles || !settings.jit) {
+    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
+    if (found) {
+      found->facts.compile_ms = milliseconds_since(start);
+      return std::move(*found);
+    }
+  }
   FLASHJIT_ASSIGN(first, plan_spec(spec, target, schedule, options.sm_count, options.dump));
   if (!first.target.gpu) {
     return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
@@ -268,7 +282,8 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
   }
   Search search(first, options, settings);
   FLASHJIT_ASSIGN(best, search.run());
-  for (const std::string& note : search.notes()) best.facts.notes.push_back(note);
+  for (const std::string& passed_over : search.notes()) best.facts.notes.push_back(passed_over);
+  if (!note.empty()) best.facts.notes.push_back(note);
   if (best.facts.spill_bytes > 0) {
     best.facts.notes.push_back(fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
                                            schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));

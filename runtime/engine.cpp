@@ -6,8 +6,10 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "flashjit/flashjit.hpp"
+#include "runtime/bundle.h"
 #include "runtime/compile.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
@@ -48,7 +50,8 @@ Result<T> without_exceptions(const char* place, const Function& function) {
 
 class EngineBase : public Engine {
  public:
-  EngineBase(std::string target, std::string log_file) : target_(std::move(target)), log_file_(std::move(log_file)) {}
+  EngineBase(std::string target, std::string log_file, std::optional<Recorder> recorder)
+      : target_(std::move(target)), log_file_(std::move(log_file)), recorder_(std::move(recorder)) {}
   std::string target() const override { return target_; }
 
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
@@ -58,6 +61,14 @@ class EngineBase : public Engine {
  protected:
   virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) = 0;
   virtual Result<void> check_capture(void*) const { return {}; }
+  // That a line cannot be written must not fail what was asked for.
+  void record(Facts& facts, const std::string& pins) const {
+    const auto key = bundle_key(facts.spec, target_, pins);
+    if (!recorder_ || !key) return;
+    if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
+      facts.notes.push_back("not recorded: " + done.error().message);
+    }
+  }
   const std::string target_;
 
  private:
@@ -76,18 +87,26 @@ class EngineBase : public Engine {
   }
 
   const std::string log_file_;
+  const std::optional<Recorder> recorder_;
   SingleFlight<Kernel> kernels_;
 };
 
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store)
-      : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store) {}
+  GpuEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, GpuContext gpu, const GpuInfo& info,
+            const StoreOptions& store, Bundles bundles)
+      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+        gpu_(std::move(gpu)),
+        info_(info),
+        store_(store),
+        bundles_(std::move(bundles)) {}
 
  protected:
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count, .bundles = &bundles_}));
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
+    if (const auto held = bundles_.check_target(target_); !held && !bundles_.empty()) compiled.facts.notes.push_back(held.error().message);
+    record(compiled.facts, schedule);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
       FLASHJIT_ASSIGN(shared, work_counters());
@@ -124,14 +143,17 @@ class GpuEngine : public EngineBase {
   GpuContext gpu_;
   GpuInfo info_;
   KernelStore store_;
+  const Bundles bundles_;
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
 };
 
 class HostEngine : public EngineBase {
  public:
-  HostEngine(std::string target, const EnvironmentSettings& settings, HostBackend& backend, int threads)
-      : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
+  HostEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, HostBackend& backend, int threads)
+      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+        backend_(backend),
+        pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
@@ -154,6 +176,7 @@ class HostEngine : public EngineBase {
     facts.threads = pool_->workers();
     facts.cubin_bytes = kernel->code_bytes();
     facts.notes = plan.notes;
+    record(facts, schedule);
     return std::shared_ptr<Kernel>(std::make_shared<HostRunner>(plan, std::move(facts), std::move(kernel), pool_));
   }
 
@@ -178,6 +201,24 @@ Result<void> check_runs_on(std::string_view target, const GpuInfo& gpu) {
                              gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
+Result<std::optional<Recorder>> open_recorder(const EngineOptions& options) {
+  if (options.record.empty()) return std::optional<Recorder>();
+  FLASHJIT_ASSIGN(recorder, Recorder::open(options.record));
+  return std::optional<Recorder>(std::move(recorder));
+}
+
+// What is missing must be known before the first request, not at it.
+Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings, const std::string& target) {
+  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles));
+  if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
+  if (!settings.jit && bundles.empty()) {
+    return Error{ErrorKind::NotFound, "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
+                                      "(--bundle), and build them with: flashjit build MANIFEST --arch " + target + " -o kernels.fjb", {}};
+  }
+  if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
+  return std::move(bundles);
+}
+
 Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const EnvironmentSettings& settings) {
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
@@ -195,21 +236,27 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
     if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", target));
     FLASHJIT_TRY(check_runs_on(target, info));
   }
-  FLASHJIT_TRY(Nvrtc::open(settings.nvrtc));
+  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target));
+  if (bundles.empty()) FLASHJIT_TRY(Nvrtc::open(settings.nvrtc));  // else it is only needed for what they lack
+  FLASHJIT_ASSIGN(recorder, open_recorder(options));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
-                           .disk = options.disk_cache,
+                           .disk = options.disk_cache && settings.jit,
                            .max_bytes = options.cache_max_bytes};
-  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store));
+  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles)));
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
+  if (!settings.jit) {
+    return invalid("device=Host with FLASHJIT_JIT=off: host kernels are always compiled where they run, and bundles hold none; unset one of the two");
+  }
+  FLASHJIT_ASSIGN(recorder, open_recorder(options));
   FLASHJIT_ASSIGN(backend, host_backend());
   std::string target = options.target.empty() || options.target == "host" ? backend->best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
-  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, *backend, threads));
+  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, std::move(recorder), *backend, threads));
 }
 
 }  // namespace

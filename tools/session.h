@@ -16,7 +16,8 @@ namespace flashjit {
 class Session {
  public:
   // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, int ordinal);
+  // `options`: all but device and target.
+  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }
