@@ -52,8 +52,11 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
     if (name == "schedule" && line.schedule.empty() && !value.empty()) {
       line.schedule = value;
     } else if (name == "arch" && line.archs.empty() && !value.empty()) {
-      while (!value.empty()) line.archs.emplace_back(cut(value, ","));
-      if (line.archs.front().empty()) return invalid(fmt::format("{}: arch= begins with a comma; write arch=sm_80,sm_90a", place));
+      for (bool more = true; more;) {
+        more = value.find(',') != std::string_view::npos;
+        line.archs.emplace_back(cut(value, ","));
+        if (line.archs.back().empty()) return invalid(fmt::format("{}: arch= has a comma too many; write arch=sm_80,sm_90a", place));
+      }
     } else {
       return invalid(fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither", place,
                                  name.substr(0, 100)));

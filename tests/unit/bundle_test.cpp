@@ -283,7 +283,7 @@ TEST_F(BundleTest, ManifestsAreReadLineByLine) {
   const std::vector<ManifestLine> expected = {{"fwd a", "", {}, 3}, {"fwd b", "x=1,y=2", {"sm_80", "sm_90a"}, 4}, {"fwd d", "", {}, 6}};
   EXPECT_EQ(*lines, expected);
   EXPECT_EQ(print(expected[1]), "fwd b ;; schedule=x=1,y=2 ;; arch=sm_80,sm_90a");
-  for (const char* bad : {";; arch=sm_80", "fwd ;; arch", "fwd ;; arch=", "fwd ;; arch=,", "fwd ;; colour=red", "fwd ;; arch=a ;; arch=b", "fwd ;; ;; x"}) {
+  for (const char* bad : {";; arch=sm_80", "fwd ;; arch", "fwd ;; arch=", "fwd ;; arch=,", "fwd ;; arch=a,", "fwd ;; arch=a, ,b", "fwd ;; colour=red", "fwd ;; arch=a ;; arch=b", "fwd ;; ;; x"}) {
     const auto refused = parse_manifest(std::string("fwd\n") + bad, "m");
     ASSERT_FALSE(refused) << bad;
     EXPECT_EQ(refused.error().kind, ErrorKind::Invalid);
