@@ -266,7 +266,7 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
   const auto start = Clock::now();
   FLASHJIT_ASSIGN(settings, read_environment());
   std::string note;
-  if (options.bundles || !settings.jit) {
+  if ((options.bundles && !options.bundles->empty()) || !settings.jit) {
     FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
     FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
     if (found) {

@@ -63,8 +63,9 @@ class EngineBase : public Engine {
   virtual Result<void> check_capture(void*) const { return {}; }
   // That a line cannot be written must not fail what was asked for.
   void record(Facts& facts, const std::string& pins) const {
+    if (!recorder_) return;
     const auto key = bundle_key(facts.spec, target_, pins);
-    if (!recorder_ || !key) return;
+    if (!key) return;
     if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
       facts.notes.push_back("not recorded: " + done.error().message);
     }
