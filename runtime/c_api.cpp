@@ -167,6 +167,15 @@ Result<EngineOptions> options_of(const flashjit_engine_options* from) {
   options.cache_dir = from->cache_dir ? from->cache_dir : "";
   options.disk_cache = from->no_disk_cache == 0;
   options.threads = from->threads;
+  if (from->bundle_count < 0 || (from->bundle_count > 0 && !from->bundles)) {
+    return invalid(fmt::format("bundle_count: {} with bundles {}", from->bundle_count, from->bundles ? "given" : "null"));
+  }
+  for (int i = 0; i < from->bundle_count; ++i) {
+    if (!from->bundles[i]) return invalid(fmt::format("bundles[{}]: null", i));
+    options.bundles.emplace_back(from->bundles[i]);
+  }
+  options.required = from->required ? from->required : "";
+  options.record = from->record ? from->record : "";
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "compiler/candidates.h"
+#include "runtime/bundle.h"
 #include "runtime/dump.h"
 #include "runtime/environment.h"
 #include "runtime/source_override.h"
@@ -91,14 +92,6 @@ struct Job {
   StoredSpec* look = nullptr;  // only look, and say here what is missing
 };
 
-Error jit_is_off(const Plan& plan) {
-  return {ErrorKind::NotFound,
-          fmt::format("FLASHJIT_JIT=off and the store has no kernel for this spec; build it with: flashjit compile '{}' --arch {} "
-                      "--schedule {}",
-                      print(plan.spec), plan.target.name, print(plan.schedule)),
-          {}};
-}
-
 void add_facts(Compiled& compiled) {
   const Plan& plan = compiled.plan;
   const StoreFacts& stored = compiled.binary->facts;
@@ -119,10 +112,7 @@ void add_facts(Compiled& compiled) {
 
 // From the store or the compiler.
 Result<void> fetch(Compiled& compiled, const Job& job, const Nvrtc& nvrtc) {
-  const auto make = [&]() -> Result<StoreEntry> {
-    if (!job.settings.jit) return jit_is_off(compiled.plan);
-    return run_compiler(compiled.plan, compiled.source, nvrtc, job.options);
-  };
+  const auto make = [&] { return run_compiler(compiled.plan, compiled.source, nvrtc, job.options); };
   KernelStore::Fetched fetched{.source = "compiled"};
   if (job.look) {
     fetched = job.options.store->find(compiled.key);
@@ -159,7 +149,7 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
   if (dumps) dump_source(settings.dump_dir, compiled);  // before: it is there if the compiler hangs
   const Result<void> fetched = fetch(compiled, job, *nvrtc);
   if (fetched) add_facts(compiled);
-  if (dumps) dump_result(settings.dump_dir, compiled, fetched, settings.jit ? nvrtc.get() : nullptr, options.bounds);
+  if (dumps) dump_result(settings.dump_dir, compiled, fetched, nvrtc.get(), options.bounds);
   if (!fetched) return fetched.error();
   return compiled;
 }
@@ -283,6 +273,26 @@ class Search {
   std::vector<std::string> notes_;  // of schedules that were passed over
 };
 
+bool has_bundles(const CompileOptions& options) { return options.bundles && !options.bundles->empty(); }
+
+// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
+Result<std::optional<Compiled>> look_in_bundles(const BundleKey& key, const CompileOptions& options, const EnvironmentSettings& settings,
+                                                std::string& note) {
+  const Bundles none;
+  const Bundles& bundles = options.bundles ? *options.bundles : none;
+  auto found = options.naive ? std::optional<Compiled>() : bundles.find(key, options.sm_count);
+  if (!found && settings.jit) {
+    note = "compiled although a bundle has it: " + found.error().message;
+    return std::optional<Compiled>();
+  }
+  if (found && !*found && !settings.jit) return bundles.missing(key);
+  if (found && *found && !settings.dump_dir.empty()) {
+    dump_source(settings.dump_dir, **found);
+    dump_result(settings.dump_dir, **found, {}, nullptr, {});
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
@@ -312,11 +322,24 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
                               const CompileOptions& options) {
   const auto start = Clock::now();
   FLASHJIT_ASSIGN(settings, read_environment());
+  std::string note;
+  if (!options.override_dir.empty() && !settings.jit) {
+    return invalid("override_dir with FLASHJIT_JIT=off: edited source has to be compiled; unset one of the two");
+  }
+  if (options.override_dir.empty() && (has_bundles(options) || !settings.jit)) {
+    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
+    if (found) {
+      found->facts.compile_ms = milliseconds_since(start);
+      return std::move(*found);
+    }
+  }
   FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
   const Job job{options, settings};
   Search search(first, job);
   FLASHJIT_ASSIGN(best, search.run());
-  for (const std::string& note : search.notes()) best.facts.notes.push_back(note);
+  for (const std::string& passed_over : search.notes()) best.facts.notes.push_back(passed_over);
+  if (!note.empty()) best.facts.notes.push_back(note);
   if (best.facts.spill_bytes > 0) {
     best.facts.notes.push_back(fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
                                            schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));
@@ -329,6 +352,16 @@ Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
   StoredSpec stored;
+  if (has_bundles(options)) {
+    std::string note;
+    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
+    if (found) {
+      stored = {std::nullopt, found->key, found->facts.spec, found->facts.schedule, {}};
+      stored.hit = std::move(*found);
+      return stored;
+    }
+  }
   const Job job{options, settings, &stored};
   Search search(first, job);
   auto found = search.run();

@@ -14,11 +14,14 @@
 
 namespace flashjit {
 
+class Bundles;
+
 struct CompileOptions {
   KernelStore* store = nullptr;  // null: always compile, keep nothing
   int sm_count = 0;              // of the device; 0: that of the target's row
   bool naive = false;            // the textbook version instead
   DumpSink dump;                 // sees the program after every pass
+  const Bundles* bundles = nullptr;  // looked in before the store
   CompileBounds bounds;          // of all that may wait: other compiles of the same kernel, the compiler
   Effort effort = Effort::Best;  // quick: of the sync family alone, as hopper kernels are rejected then
   std::string override_dir;      // see source_override.h; the first schedule is then the only one, and is never passed over
@@ -37,6 +40,8 @@ struct Compiled {
 // candidate is left; if all of them spill, the one that spills least is taken, with a note. Hopper kernels that spill, or whose
 // matrix products or registers the compiler handled otherwise than planned, are never taken: the sync family is the last
 // resort, and pins that exclude it make error Unsupported.
+// A kernel of a bundle was judged when it was built: it is found by what was asked for, without NVRTC. With FLASHJIT_JIT=off nothing else
+// is looked for, and NVRTC is never opened.
 // Errors Timeout and Cancelled: `options.bounds`. Reads FLASHJIT_NVRTC, FLASHJIT_JIT and FLASHJIT_DUMP_DIR.
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options = {});

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/background.h"
+#include "runtime/bundle.h"
 #include "runtime/compile.h"
 #include "runtime/compiler_process.h"
 #include "runtime/counters.h"
@@ -55,7 +57,8 @@ Result<T> without_exceptions(const char* place, const Function& function) {
 
 class EngineBase : public Engine {
  public:
-  EngineBase(std::string target, std::string log_file) : target_(std::move(target)), log_file_(std::move(log_file)) {}
+  EngineBase(std::string target, std::string log_file, std::optional<Recorder> recorder)
+      : target_(std::move(target)), log_file_(std::move(log_file)), recorder_(std::move(recorder)) {}
   std::string target() const override { return target_; }
 
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
@@ -73,6 +76,15 @@ class EngineBase : public Engine {
   virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) = 0;
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
+  // That a line cannot be written must not fail what was asked for.
+  void record(Facts& facts, const std::string& pins) const {
+    if (!recorder_) return;
+    const auto key = bundle_key(facts.spec, target_, pins);
+    if (!key) return;
+    if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
+      facts.notes.push_back("not recorded: " + done.error().message);
+    }
+  }
   const std::string target_;
 
  private:
@@ -98,6 +110,7 @@ class EngineBase : public Engine {
   }
 
   const std::string log_file_;
+  const std::optional<Recorder> recorder_;
   SingleFlight<Kernel> kernels_;
   StripedCounter memory_hits_;
   std::atomic<std::int64_t> waits_ = 0;
@@ -125,11 +138,17 @@ Counters counters_of(const StoreCounters& store) {
 
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store,
-            CompileOptions compile)
-      : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store), compile_(std::move(compile)) {
+  GpuEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, GpuContext gpu, const GpuInfo& info,
+            const StoreOptions& store, Bundles bundles, CompileOptions compile)
+      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+        gpu_(std::move(gpu)),
+        info_(info),
+        store_(store),
+        bundles_(std::move(bundles)),
+        compile_(std::move(compile)) {
     compile_.store = &store_;
     compile_.sm_count = info_.sm_count;
+    compile_.bundles = &bundles_;
   }
 
  protected:
@@ -146,11 +165,14 @@ class GpuEngine : public EngineBase {
     CompileOptions options = compile_;
     options.bounds = bounds;
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
-    return load(std::move(compiled));
+    return load(std::move(compiled), schedule);
   }
 
-  Promotion::Made load(Compiled compiled) {
+  Promotion::Made load(Compiled compiled, const std::string& schedule) {
+    if (compiled.facts.source == "bundle") ++bundle_hits_;
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
+    if (const auto held = bundles_.check_target(target_); !held && !bundles_.empty()) compiled.facts.notes.push_back(held.error().message);
+    record(compiled.facts, schedule);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
       FLASHJIT_ASSIGN(shared, work_counters());
@@ -187,7 +209,7 @@ class GpuEngine : public EngineBase {
     }
     const Plan quick_plan = compiled->plan;
     compiled->facts.notes.push_back("quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
-    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled)));
+    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), options.schedule));
     auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));
     ++quick_;
     if (promotion->answer_with(kernel)) ++promoted_;
@@ -196,6 +218,7 @@ class GpuEngine : public EngineBase {
 
   Counters made() const override {
     Counters counters = counters_of(store_.counters());
+    counters.bundle_hits = bundle_hits_;
     counters.quick_kernels = quick_;
     counters.replaced_kernels = promoted_;
     return counters;
@@ -228,17 +251,20 @@ class GpuEngine : public EngineBase {
   GpuContext gpu_;
   GpuInfo info_;
   KernelStore store_;
+  const Bundles bundles_;
   CompileOptions compile_;
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
-  std::atomic<std::int64_t> quick_ = 0, promoted_ = 0;
+  std::atomic<std::int64_t> bundle_hits_ = 0, quick_ = 0, promoted_ = 0;
   Background background_;  // last: it ends before what its jobs use
 };
 
 class HostEngine : public EngineBase {
  public:
-  HostEngine(std::string target, const EnvironmentSettings& settings, HostBackend& backend, int threads)
-      : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
+  HostEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, HostBackend& backend, int threads)
+      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+        backend_(backend),
+        pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) override {
@@ -266,6 +292,7 @@ class HostEngine : public EngineBase {
     facts.threads = pool_->workers();
     facts.cubin_bytes = kernel->code_bytes();
     facts.notes = plan.notes;
+    record(facts, options.schedule);
     return std::shared_ptr<Kernel>(std::make_shared<HostRunner>(plan, std::move(facts), std::move(kernel), pool_));
   }
 
@@ -301,6 +328,24 @@ Result<void> check_runs_on(std::string_view target, const GpuInfo& gpu) {
                              gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
+Result<std::optional<Recorder>> open_recorder(const EngineOptions& options) {
+  if (options.record.empty()) return std::optional<Recorder>();
+  FLASHJIT_ASSIGN(recorder, Recorder::open(options.record));
+  return std::optional<Recorder>(std::move(recorder));
+}
+
+// What is missing must be known before the first request, not at it.
+Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings, const std::string& target) {
+  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles));
+  if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
+  if (!settings.jit && bundles.empty()) {
+    return Error{ErrorKind::NotFound, "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
+                                      "(--bundle), and build them with: flashjit build MANIFEST --arch " + target + " -o kernels.fjb", {}};
+  }
+  if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
+  return std::move(bundles);
+}
+
 Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const EnvironmentSettings& settings) {
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
@@ -318,28 +363,35 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
     if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", target));
     FLASHJIT_TRY(check_runs_on(target, info));
   }
+  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target));
   CompileOptions compile{.override_dir = options.override_dir};
-  if (options.isolate_compiler) {
+  if (options.isolate_compiler && settings.jit) {
     FLASHJIT_ASSIGN(program, find_compiler_program());
     compile.compiler_program = std::move(program);
   }
-  FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));
+  if (bundles.empty()) FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
+  FLASHJIT_ASSIGN(recorder, open_recorder(options));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
-                           .disk = options.disk_cache,
+                           .disk = options.disk_cache && settings.jit,
                            .max_bytes = options.cache_max_bytes};
-  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store, std::move(compile)));
+  return std::shared_ptr<Engine>(
+      std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles), std::move(compile)));
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
+  if (!settings.jit) {
+    return invalid("device=Host with FLASHJIT_JIT=off: host kernels are always compiled where they run, and bundles hold none; unset one of the two");
+  }
   if (!options.override_dir.empty()) return invalid("override_dir: kernels of a processor have no source files; leave it empty");
   if (options.isolate_compiler) return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
+  FLASHJIT_ASSIGN(recorder, open_recorder(options));
   FLASHJIT_ASSIGN(backend, host_backend());
   std::string target = options.target.empty() || options.target == "host" ? backend->best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
-  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, *backend, threads));
+  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, std::move(recorder), *backend, threads));
 }
 
 }  // namespace

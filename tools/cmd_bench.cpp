@@ -95,7 +95,7 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
 }
 
 Result<void> bench(const BenchArgs& args, Output& output, std::string& current, std::string& target) {
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.device, args.inputs.override_dir));
+  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
   target = session->target();
   std::vector<Subject> subjects;
   for (const std::string& spec : args.specs) {

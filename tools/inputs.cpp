@@ -20,6 +20,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--param", args.params,
                  "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: random; 1)")
       ->type_name("NAME=VALUE");
+  app.add_option("--bundle", args.bundles, "Bundles to take GPU kernels from (flashjit build); with FLASHJIT_JIT=off only from them")->type_name("FILE.fjb");
+  app.add_option("--record", args.record, "Append what is prepared to this manifest, for flashjit build")->type_name("FILE");
   if (!files) return;
   app.add_option("--q", args.q, "Queries, instead of random ones")->type_name("FILE.npy");
   app.add_option("--k", args.k, "Keys")->type_name("FILE.npy");

@@ -16,8 +16,8 @@ namespace flashjit {
 class Session {
  public:
   // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  // `override_dir`: see EngineOptions.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, int ordinal, const std::string& override_dir = {});
+  // `options`: all but device and target.
+  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }

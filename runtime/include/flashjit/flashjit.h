@@ -68,6 +68,10 @@ typedef struct flashjit_engine_options {
   const char* cache_dir; /* null: $FLASHJIT_CACHE_DIR, $XDG_CACHE_HOME/flashjit, $HOME/.cache/flashjit */
   int32_t no_disk_cache; /* 1: keep kernels in memory only */
   int32_t threads;       /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
+  const char* const* bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
+  int32_t bundle_count;
+  const char* required;  /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs; null: none */
+  const char* record;    /* a manifest to which newly prepared specs are appended; null: none */
 } flashjit_engine_options;
 
 /* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */

@@ -83,6 +83,10 @@ struct EngineOptions {
   bool disk_cache = true;
   int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
+  std::vector<std::string> bundles;   // GPU: files of `flashjit build`, looked in before the store, in this order. With FLASHJIT_JIT=off
+                                      // kernels come from them alone, and NVRTC is never opened
+  std::string required;               // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
+  std::string record;                 // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
   std::string override_dir;           // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source files:
                                       // they are compiled instead of the generated ones. For experiments; the arguments of a
                                       // launch stay those of the schedule. GPU only
@@ -135,7 +139,8 @@ struct Counters {
 class FLASHJIT_API Engine {
  public:
   virtual ~Engine();
-  // GPU: opens the driver and NVRTC; NotFound with the remedy where one is absent.
+  // GPU: opens the driver and, unless there are bundles, NVRTC; NotFound with the remedy where one is absent.
+  // FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing for the target. Device::Host cannot be used then.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate and read the disk. The same spec and schedule gives the same kernel.
   virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
