@@ -17,6 +17,7 @@
 #include "runtime/counters.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
+#include "runtime/kernel_table.h"
 #include "runtime/kernels.h"
 #include "runtime/tiered_kernel.h"
 
@@ -43,13 +44,14 @@ std::string log_text(const Result<std::shared_ptr<Kernel>>& kernel, std::string_
   return text;
 }
 
-// No exception may reach the caller; what can be thrown here is lack of memory and the like.
+// No exception may reach the caller; what can be thrown here is lack of memory and the like. "out of memory" is short enough
+// to need none itself.
 template <class T, class Function>
 Result<T> without_exceptions(const char* place, const Function& function) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::Io, fmt::format("{}: out of memory", place), {}};
+    return Error{ErrorKind::Io, "out of memory", {}};
   } catch (const std::exception& exception) {
     return internal(fmt::format("{}: {}", place, exception.what()));
   }
@@ -61,8 +63,13 @@ class EngineBase : public Engine {
       : target_(std::move(target)), log_file_(std::move(log_file)), recorder_(std::move(recorder)) {}
   std::string target() const override { return target_; }
 
+  // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
-    return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return find_or_make(spec, options); });
+    if (auto kernel = prepared_.find(spec, options.schedule)) {
+      memory_hits_.add();
+      return kernel;
+    }
+    return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return make_once(spec, options); });
   }
   Counters counters() const override {
     Counters counters = made();
@@ -88,19 +95,15 @@ class EngineBase : public Engine {
   const std::string target_;
 
  private:
-  Result<std::shared_ptr<Kernel>> find_or_make(std::string_view spec, const PrepareOptions& options) {
-    const std::string key = fmt::format("{}\n{}", options.schedule, spec);
-    if (auto kernel = kernels_.find(key)) {
-      memory_hits_.add();
-      return kernel;
-    }
+  Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options) {
     if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
     const CompileBounds bounds(options.timeout, options.cancel);
-    auto outcome = kernels_.get(
-        key,
+    auto outcome = making_.get(
+        fmt::format("{}\n{}", options.schedule, spec),
         [&]() -> Result<std::shared_ptr<Kernel>> {
           auto kernel = make(spec, options, bounds);
           log(kernel, spec);
+          if (kernel) prepared_.add(spec, options.schedule, *kernel);
           return kernel;
         },
         bounds);
@@ -111,7 +114,8 @@ class EngineBase : public Engine {
 
   const std::string log_file_;
   const std::optional<Recorder> recorder_;
-  SingleFlight<Kernel> kernels_;
+  SingleFlight<Kernel> making_;
+  KernelTable prepared_;
   StripedCounter memory_hits_;
   std::atomic<std::int64_t> waits_ = 0;
 };

@@ -26,7 +26,7 @@ class SingleFlight {
   };
 
   // The value if it is there already; never waits.
-  std::shared_ptr<T> find(const std::string& key) const {
+  std::shared_ptr<T> find(const std::string& key) {
     const std::lock_guard lock(mutex_);
     const auto found = slots_.find(key);
     if (found == slots_.end() || !found->second->result || !*found->second->result) return nullptr;
@@ -37,19 +37,20 @@ class SingleFlight {
   Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make, const CompileBounds& bounds = {}) {
     std::shared_ptr<Slot> slot;
     for (std::unique_lock lock(mutex_);;) {
-      const auto [place, is_new] = slots_.try_emplace(key);
-      if (is_new) {
-        slot = place->second = std::make_shared<Slot>();
+      const auto found = slots_.find(key);
+      if (found == slots_.end()) {
+        slot = std::make_shared<Slot>();
+        slots_.emplace(key, slot);
         break;
       }
-      slot = place->second;
+      slot = found->second;
       if (slot->result) return {*slot->result, How::Memory};
       if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); })) return {bounds.error(), How::Waited};
       if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();
-    return {finisher.result, How::Made};
+    return {*finisher.result, How::Made};
   }
 
   void clear() {
@@ -67,17 +68,18 @@ class SingleFlight {
   struct Finisher {
     ~Finisher() {
       const std::lock_guard lock(flight.mutex_);
-      slot.result = result;
-      if (!result) flight.slots_.erase(key);
+      if (!result || !*result) flight.slots_.erase(key);
+      // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
+      slot.result = result ? std::move(*result) : Error{ErrorKind::Internal, "interrupted", {}};
       slot.done.notify_all();
     }
     SingleFlight& flight;
     const std::string& key;
     Slot& slot;
-    Result<std::shared_ptr<T>> result = internal("making the value was interrupted by an exception");
+    std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

@@ -79,7 +79,9 @@ class NaiveGpu : public Prepared {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
     facts_ = compiled.facts;
     FLASHJIT_TRY(place_data());
-    FLASHJIT_ASSIGN(call, view(arguments()));
+    const Arguments& given = arguments();
+    CallArguments call;
+    FLASHJIT_TRY(view(given, call));
     FLASHJIT_TRY(ArgumentChecker(compiled.plan).fill(call, params_));
     launch_ = naive_launch(compiled.plan.config, params_.batch, params_.q_len, params_.k_len);
     for (const std::int64_t blocks : launch_.grid) {

@@ -5,7 +5,13 @@
 //   flashjit::Arguments a;  a.q = ...; a.k = ...; a.v = ...; a.o = ...;
 //   auto done = (*kernel)->run(a, stream);
 //
-// No exceptions. The library never prints and never exits. Engine and Kernel may be used from many threads at once.
+// No exceptions: what fails gives an Error with a kind, a message of one line and sometimes a detail. Every function can also fail
+// with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name the other kinds. The library never prints and
+// never exits. Engine and Kernel may be used from many threads at once, each on streams of its own; the CUDA context that is current
+// on the calling thread is the same afterwards.
+//
+// These are plain C++ types: compile with the headers of the very library that you link. What may be replaced without compiling
+// anew is the C API (flashjit.h).
 #pragma once
 
 #include <atomic>
@@ -69,8 +75,9 @@ class FLASHJIT_API Kernel {
   virtual const Facts& facts() const = 0;
   // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's primary
   // context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph capture.
-  // A kernel must outlive the graphs that launch it.
+  // A kernel must outlive its launches, and the graphs that hold them. No workspace is needed.
   // Host: `stream` is ignored, and the result is there on return.
+  // Errors: Invalid (which argument, and why), Driver.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
 };
 
@@ -139,10 +146,13 @@ struct Counters {
 class FLASHJIT_API Engine {
  public:
   virtual ~Engine();
-  // GPU: opens the driver and, unless there are bundles, NVRTC; NotFound with the remedy where one is absent.
-  // FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing for the target. Device::Host cannot be used then.
+  // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each target, wants an engine
+  // of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing for the target, Invalid with Device::Host.
+  // Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy), Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
-  // May parse, compile, allocate and read the disk. The same spec and schedule gives the same kernel.
+  // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once. The same words
+  // for spec and schedule give the same kernel, found in well under a microsecond without a lock.
+  // Errors: Invalid, Unsupported, Compile, Capture, NotFound, Driver.
   virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
   virtual std::string target() const = 0;
   // Takes no lock. While other threads work the numbers are not of one moment.
