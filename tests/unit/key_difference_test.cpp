@@ -133,7 +133,7 @@ TEST(KeyDifference, TheNearestIsAnotherBuildThenAnotherScheduleThenAnotherKernel
   for (const Parts& there : {build, schedule, target, spec}) {
     const int far = distance(differences(here, there));
     EXPECT_GT(far, last);
-    last = far + 0;
+    last = far;
   }
 }
 
