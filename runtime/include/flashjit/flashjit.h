@@ -95,8 +95,9 @@ typedef struct flashjit_arguments {
   int32_t param_count;
 } flashjit_arguments;
 
-/* Opens the driver and NVRTC, or the host backend. `options` may be null: GPU 0.
- * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy), INVALID, UNSUPPORTED, DRIVER. */
+/* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0.
+ * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles lack), INVALID, UNSUPPORTED (a bundle of another
+ * version), IO (a damaged bundle, or one that others can write), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
 /* Prepared kernels stay usable. Null is allowed. */
