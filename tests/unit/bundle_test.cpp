@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "flashjit/flashjit.h"
+#include "runtime/driver.h"
 
 namespace flashjit {
 namespace {
@@ -275,6 +276,29 @@ TEST_F(BundleTest, WithACompilerABadKernelIsMadeAnewWithANote) {
   ASSERT_TRUE(compiled) << compiled.error().message;
   EXPECT_EQ(compiled->facts.source, "compiled");
   EXPECT_NE(compiled->facts.notes.back().find("although a bundle has it"), std::string::npos);
+}
+
+TEST_F(BundleTest, OnAGpuWhatIsMissingFailsWhenTheEngineIsMade) {
+  const auto driver = Driver::open();
+  if (!driver) GTEST_SKIP() << driver.error().message;
+  const auto info = (*driver)->device(0);
+  ASSERT_TRUE(info);
+  const Target* target = target_for_compute_capability(info->major, info->minor);
+  if (!target) GTEST_SKIP() << "no target for this GPU";
+  const std::string own(target->name), wanted = std::string(kSpec) + "\n" + kPlain + "\n";
+  const std::string good = write("good.fjb", bundle({item_of(kSpec, own.c_str(), "", "")}));
+  const std::string manifest = write("m.txt", Bytes(wanted.begin(), wanted.end()));
+  setenv("FLASHJIT_JIT", "off", 1);
+  const auto none = Engine::create({}), other = Engine::create({.bundles = {write("other.fjb", bundle({item_of(kSpec, "sm_87", "", "")}))}}),
+             missing = Engine::create({.bundles = {good}, .required = manifest}), enough = Engine::create({.bundles = {good}});
+  const auto absent = enough ? (*enough)->prepare(kPlain) : Result<std::shared_ptr<Kernel>>(enough.error());
+  unsetenv("FLASHJIT_JIT");
+  ASSERT_FALSE(none || other || missing || absent);
+  EXPECT_TRUE(enough);
+  expect_error(none.error(), ErrorKind::NotFound, {"no bundle was given", "flashjit build"});
+  expect_error(other.error(), ErrorKind::NotFound, {"other.fjb", "kernels for sm_87", own.c_str()});
+  expect_error(missing.error(), ErrorKind::NotFound, {"1 of the 2 specs", kPlain, "flashjit build '"});
+  expect_error(absent.error(), ErrorKind::NotFound, {kPlain, kSpec, "flashjit build -"});
 }
 
 TEST_F(BundleTest, ManifestsAreReadLineByLine) {

@@ -128,9 +128,10 @@ typedef struct flashjit_arguments {
   int64_t param_count;
 } flashjit_arguments;
 
-/* Opens the driver and NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each target, wants an engine of
- * its own; several in a process are fine. In a process made by fork, only host engines work once the parent has used a GPU.
- * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy), INVALID, UNSUPPORTED, DRIVER. */
+/* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each target, wants an
+ * engine of its own; several in a process are fine. In a process made by fork, only host engines work once the parent has used a GPU.
+ * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles lack), INVALID, UNSUPPORTED (a bundle of another
+ * version), IO (a damaged bundle, or one that others can write), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
 /* Prepared kernels stay usable. Null is allowed. */
