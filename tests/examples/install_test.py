@@ -110,6 +110,15 @@ def test_pkg_config():
     run(scratch("static"), env={"LD_LIBRARY_PATH": libraries(prefix)})
 
 
+def test_specs_of_the_header_and_the_command():
+    prefix = installed()
+    with open(os.path.join(prefix, "include", "flashjit", "flashjit.hpp"), encoding="utf-8") as file:
+        specs = [re.sub(r" {3,}.*", "", line) for line in re.findall(r"^//   (fwd .*)$", file.read(), re.M)]
+    assert len(specs) >= 8, specs
+    for spec in specs:
+        run(os.path.join(prefix, "bin", "flashjit"), "explain", spec, "--arch", "sm_90a")
+
+
 def attention_py(device):
     library = os.path.join(libraries(installed()), "libflashjit.so")
     print(run(sys.executable, source(PROJECT, "attention.py"), library, device))

@@ -13,7 +13,7 @@
  * zero first, then struct_size. FLASHJIT_ABI_VERSION, which is the number in libflashjit.so.N, changes only when programs have to
  * be compiled again.
  *
- * Strings are UTF-8, end with a zero byte and are not kept. */
+ * Strings are UTF-8, end with a zero byte and are not kept. How a spec is written: flashjit.hpp, which lies beside this. */
 #ifndef FLASHJIT_H
 #define FLASHJIT_H
 
