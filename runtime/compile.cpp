@@ -37,18 +37,6 @@ std::string text(const StoreFacts& facts, std::string_view name) {
   return found == facts.end() ? "" : found->second;
 }
 
-StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, Effort effort) {
-  KeyBuilder key;
-  key.field("spec", print(plan.spec));
-  key.field("schedule", print(plan.schedule));
-  key.field("target", plan.target.name);
-  key.field("compiler", nvrtc.identity());
-  key.field("options", fmt::format("{}", fmt::join(nvrtc.options(plan.target, effort), " ")));
-  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
-  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
-  return key.finish();
-}
-
 // The same for every compile of the same source: ptxas says how long it took.
 std::string without_times(std::string_view log) {
   std::string kept;
@@ -144,7 +132,7 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
     FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
     compiled.facts.notes.push_back(replaced);
   }
-  compiled.key = key_of(compiled.plan, compiled.source, *nvrtc, options.effort);
+  compiled.key = key_of(compiled.plan, compiled.source, nvrtc->identity(), nvrtc->options(compiled.plan.target, options.effort));
   const bool dumps = !settings.dump_dir.empty() && !look;
   if (dumps) dump_source(settings.dump_dir, compiled);  // before: it is there if the compiler hangs
   const Result<void> fetched = fetch(compiled, job, *nvrtc);
@@ -294,6 +282,18 @@ Result<std::optional<Compiled>> look_in_bundles(const BundleKey& key, const Comp
 }
 
 }  // namespace
+
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
+  KeyBuilder key;
+  key.field("spec", print(plan.spec));
+  key.field("schedule", print(plan.schedule));
+  key.field("target", plan.target.name);
+  key.field("compiler", compiler);
+  key.field("options", fmt::format("{}", fmt::join(options, " ")));
+  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
+  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
+  return key.finish();
+}
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
                        const DumpSink& dump) {

@@ -46,6 +46,8 @@ struct Compiled {
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options = {});
 
+// The name of a kernel: all that decides its bytes. `compiler` is NVRTC's identity, `options` are what it is called with.
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options);
 // What compile_spec would take from the store, without a compile. A miss names the key that is not there: that of the first schedule,
 // or of a looser one where those before it are stored and bad.
 struct StoredSpec {

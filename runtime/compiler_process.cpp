@@ -15,7 +15,8 @@
 #include <thread>
 
 #include "runtime/dynamic_library.h"
-#include "runtime/store_directory.h"
+#include "runtime/file_handle.h"
+#include "runtime/store_entry.h"
 
 namespace flashjit {
 namespace {

@@ -13,6 +13,7 @@
 #include "runtime/background.h"
 #include "runtime/bundle.h"
 #include "runtime/compile.h"
+#include "runtime/compiler_pass.h"
 #include "runtime/compiler_process.h"
 #include "runtime/counters.h"
 #include "runtime/environment.h"
@@ -275,6 +276,8 @@ class HostEngine : public EngineBase {
     const auto start = std::chrono::steady_clock::now();
     FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule));
     if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
+    const CompilerPass pass;
+    FLASHJIT_TRY(pass.status());
     auto compiled = backend_.compile(plan, false);
     compile_us_.add(std::chrono::steady_clock::now() - start);
     ++(compiled ? compiles_ : failures_);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "runtime/compiler_pass.h"
 #include "runtime/compiler_process.h"
 #include "runtime/dynamic_library.h"
 
@@ -111,6 +112,8 @@ class Program {
 
   Result<void> compile(const KernelSource& source, const std::vector<std::string>& options, const CompileBounds& bounds) {
     if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
+    const CompilerPass pass;
+    FLASHJIT_TRY(pass.status());
     const SourceFile& main = source.generated.back();
     std::vector<const char*> texts, names;
     const auto add = [&](const SourceFile& file) {
@@ -205,6 +208,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
     if (place == where && library->program_ == program) return library;
   }
   FLASHJIT_ASSIGN(library, load(where, program));
+  CompilerPass::library_was_loaded();
   loaded->emplace_back(where, library);
   return library;
 }

@@ -3,6 +3,8 @@
 // ran out of its own time or was called off, one of those who waited makes the value instead.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -38,9 +40,10 @@ class SingleFlight {
     std::shared_ptr<Slot> slot;
     for (std::unique_lock lock(mutex_);;) {
       const auto found = slots_.find(key);
-      if (found == slots_.end()) {
+      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
         slot = std::make_shared<Slot>();
-        slots_.emplace(key, slot);
+        slots_.insert_or_assign(key, slot);
         break;
       }
       slot = found->second;
@@ -53,15 +56,11 @@ class SingleFlight {
     return {*finisher.result, How::Made};
   }
 
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(slots_, [](const auto& slot) { return slot.second->result.has_value(); });
-  }
-
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
     std::condition_variable done;
+    const pid_t maker = getpid();
   };
 
   // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.

@@ -144,20 +144,5 @@ TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
   }), 0);
 }
 
-TEST_F(CompileWithStore, EveryPartOfTheProblemIsInTheKey) {
-  const auto key = [](const char* spec, const char* target, const char* schedule) {
-    const auto compiled = compile_spec(spec, target, schedule);
-    EXPECT_TRUE(compiled) << compiled.error().message;
-    return compiled ? compiled->key.digest : "";
-  };
-  const std::string base = key(kSpec, "sm_80", "");
-  EXPECT_EQ(base, key("fwd  bf16 heads=4 d=64 mask=\"causal\"", "sm_80", ""));
-  EXPECT_NE(base, key(kSpec, "sm_89", ""));
-  EXPECT_NE(base, key("fwd fp16 d=64 heads=4 mask=\"causal\"", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4 mask=\"causal\" scale=0.5", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln", "sm_80", ""));
-}
-
 }  // namespace
 }  // namespace flashjit
