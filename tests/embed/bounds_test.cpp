@@ -44,10 +44,8 @@ TEST_F(BoundsTest, QuickCodeAnswersAndTheBestCodeReplacesIt) {
   ASSERT_TRUE(kernel) << kernel.error().message;
   EXPECT_EQ(engine->counters().quick_kernels, 1);
   ASSERT_TRUE((*kernel)->run(arguments()));
-  const std::string quick = engine->counters().replaced_kernels == 0 ? (*kernel)->facts().key : "";
   const int unloads = fake_cuda::fake_cuda_counters().unloads;
   while (engine->counters().replaced_kernels == 0) std::this_thread::sleep_for(5ms);
-  EXPECT_NE((*kernel)->facts().key, quick);
   for (const std::string& note : (*kernel)->facts().notes) EXPECT_EQ(note.find("quickly compiled"), std::string::npos) << note;
   ASSERT_TRUE((*kernel)->run(arguments()));
   EXPECT_EQ(fake_cuda::fake_cuda_counters().unloads, unloads) << "graphs may still launch the quick code";
