@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "compiler/interval_ranges.h"
+#include "compiler/score_inputs.h"
 
 namespace flashjit {
 namespace {
@@ -71,16 +72,19 @@ class CudaPrinter {
     return statements_ + "  return " + wrapped(expr) + ";\n";
   }
 
-  std::string visit_rows(const std::vector<Expr>& loads) {
+  std::string visit_inputs(const std::vector<Expr>& inputs) {
     std::string visits;
-    for (const Expr& load : loads) {
-      std::string indices;
-      for (std::size_t i = 0; i + 1 < load->args.size(); ++i) {
-        shorten(load->args[i]);
-        indices += ", " + render(load->args[i], kTernary);
+    for (const Expr& input : inputs) {
+      std::string places;
+      int given = 0;
+      for (const Expr& index : outer_indices(input)) {
+        shorten(index);
+        const std::string value = render(index, kTernary);
+        places += context_.wide_ints ? fmt::format(", static_cast<int>({})", value) : ", " + value;
+        ++given;
       }
-      visits += fmt::format("  visit({0}, tensor_row<u{1}>(params, {0}{2}));\n", index_of(load->param),
-                            8 * size_of(load->param.dtype), indices);
+      for (; given < kMostOuterIndices; ++given) places += ", 0";
+      visits += fmt::format("  visit(Parameter<{}>(){});\n", index_of(input->param), places);
     }
     return statements_ + visits;
   }
@@ -381,8 +385,8 @@ std::string cuda_function_body(const Expr& expr, const CudaExprContext& context)
   return CudaPrinter(context).body(simplify(expr));
 }
 
-std::string cuda_visit_rows(const std::vector<Expr>& loads, const CudaExprContext& context) {
-  return CudaPrinter(context).visit_rows(loads);
+std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context) {
+  return CudaPrinter(context).visit_inputs(inputs);
 }
 
 }  // namespace flashjit

@@ -20,7 +20,7 @@ struct CudaExprContext {
 // helpers of templates/extra_params.cuh: scalar_i32(params, i), load_f16(params, i, index...) and so on.
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context);
 
-// The body of a function that shows `visit` the row along the last index of each of `loads`.
-std::string cuda_visit_rows(const std::vector<Expr>& loads, const CudaExprContext& context);
+// The body of a function that shows `visit` the outer indices of each of `inputs` (compiler/score_inputs.h).
+std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context);
 
 }  // namespace flashjit

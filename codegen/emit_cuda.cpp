@@ -106,6 +106,8 @@ void hopper_fields(const KernelConfig& c, const Field& field) {
   field("pack_heads", c.pack_heads);
   field("inputs_16", c.inputs_16);
   field("inputs_32", c.inputs_32);
+  field("inputs_q", c.inputs_q);
+  field("inputs_of_batches", c.inputs_of_batches);
 }
 
 std::string emit_config(const Plan& plan) {
@@ -172,15 +174,15 @@ std::string score_function(const Plan& plan) {
                   plan.spec.score ? plan.spec.score : Expr::variable(Variable::S), context);
 }
 
-// For kernels that fetch ahead what the score reads at every key.
+// For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const std::vector<Expr> inputs = score_inputs(plan.spec.score);
-  return fmt::format("// The rows of the tensors that score() reads at every key of query q.\n"
+  return fmt::format("// The tensors that score() reads at every key: their indices besides query and key.\n"
                      "template <class Visit>\n"
-                     "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, {} q, const Visit& visit) {{\n"
+                     "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit) {{\n"
                      "{}{}}}\n\n",
-                     plan.wide_ints ? "Int64" : "int", locals(inputs, context), cuda_visit_rows(inputs, context));
+                     locals(inputs, context), cuda_visit_inputs(inputs, context));
 }
 
 std::string emit_variant(const Plan& plan) {

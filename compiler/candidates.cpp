@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/candidates_hopper.h"
+#include "compiler/score_inputs.h"
 
 namespace flashjit {
 
@@ -170,7 +171,24 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   if (spec.out_dtype == Dtype::F32) c.output = Element::f32;  // decides how O is stored
   c.cluster = schedule.cluster.value_or(1);
   c.pack_heads = schedule.heads == HeadTiles::Packed;
+  c.reference = schedule.reference == SoftmaxReference::First      ? Reference::first
+                : schedule.reference == SoftmaxReference::Previous ? Reference::previous
+                                                                   : Reference::tile;
+  if (c.loop == Loop::hopper) set_inputs(spec, c);
   return c;
+}
+
+// They are read 32 keys at a time. With the reference of the tile before, logits are computed before they are exponentiated, and rows
+// of several heads in a tile are no box of such a tensor: the score function reads memory then.
+void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
+  if (!spec.score || c.tile_kv % 32 != 0 || c.reference == Reference::previous || c.pack_heads) return;
+  for (const Expr& input : score_inputs(spec.score)) {
+    const auto i = std::find(spec.params.begin(), spec.params.end(), input->param) - spec.params.begin();
+    (size_of(input->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
+    if (query_index(input) < 0) continue;
+    c.inputs_q |= 1 << i;
+    c.inputs_of_batches |= !uses(input, Variable::B);
+  }
 }
 
 int queries_together(const KernelConfig& c) { return queries_per_tile(c) * c.cluster; }

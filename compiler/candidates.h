@@ -14,6 +14,8 @@ namespace flashjit {
 
 // The part of a KernelConfig that sizes depend on: head dims and schedule. `schedule` must be complete.
 KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
+// Sets which tensors of the score the producer of a hopper kernel copies: `c` has everything else.
+void set_inputs(const AttentionSpec& spec, KernelConfig& c);
 
 // Queries that visit the same KV tiles: of a block, or of the blocks of a cluster.
 int queries_together(const KernelConfig& sizes);

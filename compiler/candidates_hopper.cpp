@@ -23,8 +23,7 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are known to
 // do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
-// What a score reads at every key is fetched into registers that are left; few would not pay.
-constexpr int kInputRegisters = 24;
+constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 std::string check_tile(const Schedule& s) {
   if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
@@ -138,6 +137,8 @@ struct Enumeration {
   const Schedule& pins;
   std::vector<Schedule>& out;
 
+  const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
+
   int group() const { return spec.heads_q / spec.heads_kv; }
   bool dense() const { return spec.layout != Layout::Packed; }
 
@@ -193,6 +194,7 @@ struct Enumeration {
     for (const int tile_kv : kTilesKv) {
       if (covered >= spec.k_len.max && covered > 0 && !pins.tile_kv) return;
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
+      if (!pins.tile_kv && tile_kv % 32 != 0 && has_inputs) continue;  // such tiles leave them in memory
       covered = tile_kv;
       tails(s);
       if (pins.tile_kv) return;
@@ -242,7 +244,7 @@ struct Enumeration {
 int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   // A 64 x N fp32 accumulator is N / 2 registers per thread. P dies into the place of S unless the next S is under way already.
   const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
-  const bool fetches = spec.score && !reads_beside_inputs(spec.score);
+  const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + (fetches ? std::min(reads, kInputRegisters) : reads);
 }

@@ -50,7 +50,8 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Sc
   t.exp = scores / target.exp_per_clock;
   t.issue = scores * (score_slots(spec) + mask_slots(spec, work, kMaskNodesInFit)) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
-  t.l2 = kv_bytes / *s.cluster / kCalibration.l2_bytes_per_clock;
+  const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
+  t.l2 = (kv_bytes / *s.cluster + input_bytes) / kCalibration.l2_bytes_per_clock;
   return t;
 }
 

@@ -14,6 +14,7 @@
 
 #include "compiler/dtype.h"
 #include "compiler/result.h"
+#include "templates/kernel_config.h"
 
 namespace flashjit {
 
@@ -52,7 +53,6 @@ struct Param {
   int rank = 0;  // 0..4
   bool operator==(const Param&) const = default;
 };
-inline constexpr int kMaxParams = 8;      // per kernel; the parameter block has room for this many
 inline constexpr int kMaxParamRank = 4;
 
 class Expr;

@@ -49,7 +49,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, multicast, stages_output;
+  bool overlap, multicast, stages_output, inputs;
   Result<void> failed = {};
 
   template <class Value>
@@ -81,6 +81,8 @@ struct Splitter {
     append(loop.body, at(fetch("Vs", "v", copy), 0));
     append(role.body, fetch("Qs", "q", "tma"));
     append(role.body, at(fetch("Ks", "k", copy), 0));
+    if (inputs) append(loop.body, at(fetch("Is", "inputs", "tma"), 1));
+    if (inputs) append(role.body, at(fetch("Is", "inputs", "tma"), 0));
     role.body.push_back(std::move(loop));
     return role;
   }
@@ -89,10 +91,25 @@ struct Splitter {
   Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make_statement(Kind::Commit)}; }
   Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make_statement(Kind::Commit)}; }
 
+  // The score function, which reads inputs that were copied, the mask and softmax.
+  Body softmax(const Parts& parts) {
+    if (!inputs) return parts.softmax;
+    Body body;
+    for (Statement s : parts.softmax) {
+      if (s.kind != Kind::Score) {
+        body.push_back(std::move(s));
+        continue;
+      }
+      s.reads.push_back(p.buffer("Is"));
+      append(body, {await("Is", "full"), std::move(s), release("Is")});
+    }
+    return body;
+  }
+
   Body first_probabilities(const Parts& parts) {
     Body body = scores(parts);
     append(body, {wait(0), release("Ks")});
-    append(body, parts.softmax);
+    append(body, softmax(parts));
     body.push_back(parts.convert);
     return body;
   }
@@ -102,7 +119,7 @@ struct Splitter {
     Body body = at(scores(parts), 1);
     append(body, at(output(parts), 0));
     append(body, {wait(1), at(release("Ks"), 1)});
-    append(body, at(parts.softmax, 1));
+    append(body, at(softmax(parts), 1));
     append(body, {wait(0), at(release("Vs"), 0), at(parts.rescale, 1), at(parts.convert, 1)});
     return body;
   }
@@ -110,7 +127,7 @@ struct Splitter {
   Body one_by_one(const Parts& parts) {
     Body body = scores(parts);
     append(body, {wait(0), release("Ks")});
-    append(body, parts.softmax);
+    append(body, softmax(parts));
     append(body, {parts.rescale, parts.convert});
     append(body, output(parts));
     append(body, {wait(0), release("Vs")});
@@ -147,12 +164,21 @@ void add_hopper_tiles(Program& p, const PassContext& context) {
   p.buffers.push_back(
       shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, sizes.stages, (l.v_offset - l.k_offset) / sizes.stages));
   p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, sizes.stages, l.v_stage_bytes));
+  if (inputs_bytes(sizes) == 0) return;
+  // What the score reads at every key, bytes of all its tensors together.
+  const std::string row = fmt::format("{}", copied_input_bytes(sizes) / kRowsPerWarpgroup);
+  p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
+  p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", sizes.tile_q), row});
+  p.buffers.back().layout = fmt::format("swizzle{}", kPanelWidth);
+  p.buffers.back().offset = l.inputs_offset;
+  p.buffers.back().bytes = sizes.warpgroups * inputs_bytes(sizes);
 }
 
 Result<Program> split_roles(Program p, const PassContext& context) {
   const Schedule& s = context.schedule;
-  const bool stages_output = flashjit::stages_output(sizes_of(context.spec, s));
-  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1, stages_output};
+  const KernelConfig sizes = sizes_of(context.spec, s);
+  const bool stages_output = flashjit::stages_output(sizes);
+  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1, stages_output, inputs_bytes(sizes) > 0};
   FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));

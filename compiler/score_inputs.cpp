@@ -30,12 +30,29 @@ std::vector<Load> loads_of(const Expr& score) {
 
 bool uses_key(const Expr& expr) { return uses(expr, Variable::K); }
 
-bool along_row(const Node& load) {
-  const Expr& last = load.args.back();
-  return last->op == Op::Variable && last->variable == Variable::K && std::none_of(load.args.begin(), load.args.end() - 1, uses_key);
+bool is(const Expr& expr, Variable variable) { return expr->op == Op::Variable && expr->variable == variable; }
+
+bool is_tiled(const Expr& load) {
+  if (!is(load->args.back(), Variable::K)) return false;
+  const std::vector<Expr> outer = outer_indices(load);
+  if (outer.size() > kMostOuterIndices) return false;
+  return std::ranges::none_of(outer, [](const Expr& index) { return uses(index, Variable::Q) || uses_key(index); });
 }
 
 }  // namespace
+
+int query_index(const Expr& input) {
+  const auto query = std::find_if(input->args.begin(), input->args.end(), [](const Expr& index) { return is(index, Variable::Q); });
+  return query == input->args.end() ? -1 : static_cast<int>(query - input->args.begin());
+}
+
+std::vector<Expr> outer_indices(const Expr& input) {
+  std::vector<Expr> outer;
+  for (int i = 0; i + 1 < static_cast<int>(input->args.size()); ++i) {
+    if (i != query_index(input)) outer.push_back(input->args[static_cast<std::size_t>(i)]);
+  }
+  return outer;
+}
 
 std::vector<Expr> score_inputs(const Expr& score) {
   if (uses(score, Op::Tanh)) return {};
@@ -45,8 +62,9 @@ std::vector<Expr> score_inputs(const Expr& score) {
     const Param& param = load.expr->param;
     const auto reads = std::count_if(loads.begin(), loads.end(), [&](const Load& l) { return l.expr->param == param; });
     const int bytes = size_of(param.dtype);
-    if (load.always && reads == 1 && (bytes == 2 || bytes == 4) && along_row(*load.expr)) inputs.push_back(load.expr);
+    if (load.always && reads == 1 && (bytes == 2 || bytes == 4) && is_tiled(load.expr)) inputs.push_back(load.expr);
   }
+  if (inputs.size() > kMaxInputs) inputs.resize(kMaxInputs);
   return inputs;
 }
 

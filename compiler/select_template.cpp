@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "compiler/score_inputs.h"
 #include "compiler/spec_names.h"
 #include "compiler/text_form.h"
 
@@ -290,18 +289,8 @@ Result<void> finish_sync(const Program& program, Plan& plan) {
   return agrees(program.attributes, "rows_per_warp", std::int64_t{rows_per_warp(plan.config)});
 }
 
-// What the main step fetches ahead, where it computes logits in the pass that exponentiates them and has registers left.
-void find_inputs(const AttentionSpec& spec, KernelConfig& c) {
-  if (!spec.score || c.reference != Reference::first) return;
-  for (const Expr& load : score_inputs(spec.score)) {
-    const auto i = std::find(spec.params.begin(), spec.params.end(), load->param) - spec.params.begin();
-    (size_of(load->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
-  }
-  if (input_pairs(c) == 0) c.inputs_16 = c.inputs_32 = 0;
-}
-
 Result<void> finish_hopper(Program& program, Plan& plan) {
-  find_inputs(plan.spec, plan.config);
+  set_inputs(plan.spec, plan.config);
   const KernelConfig& c = plan.config;
   plan.smem_bytes = hopper_layout(c).bytes;
   plan.threads = hopper_threads(c);
@@ -311,7 +300,8 @@ Result<void> finish_hopper(Program& program, Plan& plan) {
     if (s.kind == Kind::Producer) return agrees(s.attributes, "register_limit", std::int64_t{producer_registers(c)});
     if (s.kind == Kind::Consumer) return agrees(s.attributes, "register_limit", std::int64_t{consumer_registers(c)});
     if (s.kind == Kind::Load) {
-      const bool shared_by_blocks = c.cluster > 1 && program.buffers[s.writes[0]].name != "Qs";
+      const std::string& tile = program.buffers[s.writes[0]].name;
+      const bool shared_by_blocks = c.cluster > 1 && tile != "Qs" && tile != "Is";
       return agrees(s.attributes, "copy", std::string(shared_by_blocks ? "tma_multicast" : "tma"));
     }
     if (s.kind != Kind::Mma) return {};

@@ -3,8 +3,6 @@
 #include <exception>
 #include <new>
 
-#include "runtime/tensor_maps.h"
-
 namespace flashjit {
 
 Kernel::~Kernel() = default;
@@ -41,6 +39,7 @@ GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compile
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
       config_(compiled.plan.config),
+      inputs_(input_places(compiled.plan)),
       grid_(compiled.plan),
       sm_count_(compiled.plan.target.sm_count),
       threads_(compiled.plan.threads),
@@ -77,7 +76,10 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.work_counters = pair;
   }
   TensorMaps maps;
-  if (config_.loop == Loop::hopper) FLASHJIT_TRY(tensor_maps(params, maps));
+  if (config_.loop == Loop::hopper) {
+    FLASHJIT_TRY(tensor_maps(params, maps));
+    FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
+  }
   void* arguments[] = {&params, &maps};  // the driver reads as many as the kernel has
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
 }

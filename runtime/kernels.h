@@ -10,6 +10,7 @@
 #include "runtime/driver.h"
 #include "runtime/grid.h"
 #include "runtime/tensor_map_cache.h"
+#include "runtime/tensor_maps.h"
 #include "runtime/thread_pool.h"
 #include "runtime/work_counters.h"
 
@@ -44,6 +45,7 @@ class GpuKernel : public RunnableKernel {
   std::unique_ptr<LoadedLibrary> library_;
   CuFunction function_ = nullptr;
   const KernelConfig config_;
+  const std::vector<InputPlace> inputs_;
   const Grid grid_;
   const int sm_count_, threads_, smem_bytes_;
   std::unique_ptr<TensorMapCache> known_maps_;  // null: not of the hopper loop

@@ -39,7 +39,7 @@ bool TensorMapCache::find(const KernelConfig& config, const KernelParams& params
   std::uint64_t words[kMapWords];
   for (std::size_t i = 0; i < kMapWords; ++i) words[i] = place.maps[i].load(std::memory_order_acquire);
   if (place.version.load(std::memory_order_relaxed) != version) return false;
-  std::memcpy(&maps, words, sizeof maps);
+  std::memcpy(&maps, words, sizeof words);
   return true;
 }
 
@@ -49,7 +49,7 @@ void TensorMapCache::keep(const KernelConfig& config, const KernelParams& params
   std::uint32_t version = place.version.load(std::memory_order_relaxed);
   if (version % 2 != 0 || !place.version.compare_exchange_strong(version, version + 1, std::memory_order_acquire)) return;
   std::uint64_t words[kMapWords];
-  std::memcpy(words, &maps, sizeof maps);
+  std::memcpy(words, &maps, sizeof words);
   for (std::size_t i = 0; i < key.size(); ++i) place.key[i].store(key[i], std::memory_order_release);
   for (std::size_t i = 0; i < kMapWords; ++i) place.maps[i].store(words[i], std::memory_order_release);
   place.version.store(version + 2, std::memory_order_release);

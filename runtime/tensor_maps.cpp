@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
+
+#include "compiler/score_inputs.h"
 
 namespace flashjit {
 namespace {
@@ -17,7 +20,7 @@ constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
 constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;      // times kSequenceEnd it is 0 modulo 2^64
 
 // CUtensorMap* enumerations of the driver.
-constexpr int kFloat16 = 6, kBfloat16 = 9;
+constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
 constexpr int kNoInterleave = 0, kNoFill = 0, kSwizzle128Bytes = 3, kPromote256Bytes = 3;
 
 struct Dimension {
@@ -111,7 +114,7 @@ Result<TensorMapLayout> layout_of(const KernelConfig& config, const KernelParams
 }
 
 bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
-  std::uint64_t last = layout.size[0] * kElementBytes;
+  std::uint64_t last = layout.size[0] * static_cast<std::uint64_t>(layout.element_bytes);
   for (int i = 1; i < layout.rank && last < limit; ++i) {
     const std::uint64_t steps = layout.size[i] - 1, stride = layout.stride[i - 1];
     if (stride != 0 && steps >= limit / stride) return false;
@@ -147,8 +150,8 @@ Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelP
 Result<void> encode(const Driver& driver, Element element, const TensorMapLayout& layout, TensorMap& map) {
   constexpr std::uint32_t kEveryElement[5] = {1, 1, 1, 1, 1};
   FLASHJIT_TRY(driver.check(
-      driver.api.tensor_map_encode(&map, element == Element::f16 ? kFloat16 : kBfloat16, static_cast<std::uint32_t>(layout.rank),
-                                   const_cast<void*>(layout.address), layout.size, layout.stride, layout.box, kEveryElement,
+      driver.api.tensor_map_encode(&map, layout.element_bytes == 4 ? kFloat32 : element == Element::f16 ? kFloat16 : kBfloat16,
+                                   static_cast<std::uint32_t>(layout.rank), const_cast<void*>(layout.address), layout.size, layout.stride, layout.box, kEveryElement,
                                    kNoInterleave, kSwizzle128Bytes, kPromote256Bytes, kNoFill),
       "cuTensorMapEncodeTiled"));
   // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must not
@@ -156,6 +159,62 @@ Result<void> encode(const Driver& driver, Element element, const TensorMapLayout
   constexpr int kLastWrongDriver = 13010;
   constexpr std::uint64_t kSmall = 128 * 1024;
   if (driver.version() <= kLastWrongDriver && is_smaller(layout, kSmall)) map.words[1] &= ~(1ull << 21);
+  return {};
+}
+
+std::vector<InputPlace> input_places(const Plan& plan) {
+  std::vector<InputPlace> places;
+  if (inputs_bytes(plan.config) == 0) return places;
+  const std::vector<Param>& params = plan.spec.params;
+  for (const Expr& input : score_inputs(plan.spec.score)) {
+    const auto param = std::find(params.begin(), params.end(), input->param);
+    places.push_back({param->name, static_cast<int>(param - params.begin()), query_index(input)});
+  }
+  return places;
+}
+
+TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor, const ExtraParam& param) {
+  const int key = tensor.rank - 1, element = input_bytes_per_key(config, place.param);
+  TensorMapLayout map;
+  map.address = param.data;
+  map.element_bytes = element;
+  map.rank = 4;
+  bool addressable = reinterpret_cast<std::uintptr_t>(param.data) % kAlignment == 0 && param.stride[key] == 1;
+  int rank = 0;
+  const auto add = [&](int dimension, std::uint32_t box) {
+    const std::int64_t size = dimension < 0 ? 1 : tensor.shape[dimension];
+    if (rank > 0) {
+      // One without neighbours is never stepped in: any legal step will do.
+      const std::uint64_t stride = size == 1 ? kAlignment : static_cast<std::uint64_t>(param.stride[dimension]) * static_cast<std::uint64_t>(element);
+      addressable &= stride % kAlignment == 0 && stride < kStrideLimit;
+      map.stride[rank - 1] = stride;
+    }
+    addressable &= size > 0 && size <= std::int64_t{1} << 31;
+    map.size[rank] = static_cast<std::uint64_t>(size);
+    map.box[rank++] = box;
+  };
+  add(key, static_cast<std::uint32_t>(kPanelWidth / element));
+  add(place.query, static_cast<std::uint32_t>(input_rows(config, place.param)));
+  for (int dimension = 0; dimension < key; ++dimension) {
+    if (dimension != place.query) add(dimension, 1);
+  }
+  while (rank < map.rank) add(-1, 1);
+  if (!addressable) map.rank = 0;
+  return map;
+}
+
+Result<void> encode_inputs(const Driver& driver, const KernelConfig& config, const std::vector<InputPlace>& places,
+                           const CallArguments& call, const KernelParams& params, TensorMaps& maps) {
+  maps.has_inputs = 0;
+  if (places.empty() || params.k_len == 0) return {};
+  for (const InputPlace& place : places) {
+    const auto param = std::find_if(call.params.begin(), call.params.begin() + call.param_count,
+                                    [&](const ParamView& given) { return given.name == place.name; });
+    const TensorMapLayout layout = input_layout(config, place, param->tensor, params.extra[place.param]);
+    if (layout.rank == 0) return {};
+    FLASHJIT_TRY(encode(driver, Element::bf16, layout, maps.inputs[input_number(config, place.param)]));
+  }
+  maps.has_inputs = 1;
   return {};
 }
 

@@ -29,6 +29,9 @@ __device__ inline void store_shared(u32 address, uint4 value) {
                ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
 }
 
+__device__ inline void load_shared_pair(u32& a, u32& b, u32 address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+}
 __device__ inline uint4 load_shared(u32 address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -121,7 +124,6 @@ __device__ inline void store_global(void* address, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }
 
-__device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // ---- arithmetic ----
 

@@ -58,15 +58,10 @@ __device__ inline int load_u8(const Params& params, int i, Index... index) {
   return element<unsigned char>(params, i, index...);
 }
 
-// The elements of a tensor along its last dimension.
-template <class T>
-struct TensorRow {
-  const T* first;
-  Int64 stride;
+// The number of a parameter, as a type.
+template <int i>
+struct Parameter {
+  static constexpr int value = i;
 };
-template <class T, class... Index>
-__device__ inline TensorRow<T> tensor_row(const KernelParams& params, int i, Index... index) {
-  return {element_of<T>(params, i, index...), params.extra[i].stride[sizeof...(Index)]};
-}
 
 }  // namespace flashjit

@@ -76,7 +76,7 @@ __device__ inline void grow_registers() {
 // ---- bulk tensor copies ----
 
 // What the L2 cache should do with the lines (encodings of createpolicy).
-constexpr u64 kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
+constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
 
 // A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first.
 __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2, int x3) {

@@ -17,7 +17,7 @@ constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;    // one per consumer 
 constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
 constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
-// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.02; H200, 2026-11-21).
+// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12; H200, 2026-11-21).
 constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
 constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
 
@@ -34,6 +34,7 @@ struct Consumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
+  Inputs inputs = {shared, maps.has_inputs != 0};
   Ring<kQStages> q_ring = {};  // of this item's Q
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
   u32 slot = 0;             // of the work state
@@ -121,7 +122,7 @@ struct Consumer {
       commit_products();
     }
     if constexpr (kIssueInTurn) end_turn();
-    Tile main = {params, work, tile};
+    Tile main = {params, work, tile, inputs};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin();
     float factor[2];
     // Of the tiles before; until the scores are there, there is time for it.
@@ -130,7 +131,7 @@ struct Consumer {
     pin_registers(s);
     release_keys();
     if (last) release_queries();
-    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile);
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs);
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
@@ -200,7 +201,7 @@ struct Consumer {
     release_keys();
     ring.advance();
     if (next_tile(work, tile) < uniform(work.tiles.first)) release_queries();
-    apply_score_and_mask(s, params, work, tile);
+    apply_score_and_mask(s, params, work, tile, inputs);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
     careful_softmax(s, rows, factor);

@@ -57,129 +57,98 @@ __device__ inline int first_key(u32 thread, int tile) { return tile * kTileKv + 
 
 // ---- tensors that the score function reads at every key, such as a bias [head, query, key] ----
 //
-// A thread's scores are pairs of neighbouring keys, first those of row 0. The elements for the first pairs are fetched into registers
-// before their scores are there, and after each four pairs that are done those for later ones. A lane fetches 16 bytes at a time, which
-// are eight 16-bit elements: the four pairs of one eight of columns, for all lanes of its quad. They exchange them when they
-// arrive: four times fewer requests than for pairs, and no sector of the cache is asked for twice.
+// The producer has copied this tile of them (copy_inputs). A thread's scores are pairs of neighbouring keys, first those of row 0: their
+// elements are read four pairs at a time, and the next four before these are worked on.
 
-constexpr bool kHasInputs = input_pairs(config) > 0;
-constexpr int kPairsAhead = input_pairs(config);
 constexpr int kRowPairs = kTileKv / 8, kPairs = 2 * kRowPairs;
+constexpr int kPairsAhead = 8;
 
-// Of a pair's words, the first of parameter i.
-__device__ constexpr int word_of(int i) {
-  const int before = (1 << i) - 1;
-  return bit_count(config.inputs_16 & before) + 2 * bit_count(config.inputs_32 & before);
-}
+// Words of a pair, and of those the first of parameter i.
+__device__ constexpr int pair_words(int i) { return config.inputs_16 >> i & 1 ? 1 : config.inputs_32 >> i & 1 ? 2 : 0; }
+__device__ constexpr int word_of(int i) { return i == 0 ? 0 : word_of(i - 1) + pair_words(i - 1); }
+constexpr int kPairWords = word_of(kMaxParams);
 
-// The four pairs of this lane in columns k, k + 8, k + 16, k + 24 of a row; of 16-bit elements, all pairs of the lane's quad in columns
-// k + 8 * (lane % 4). `words` are those of the first pair, `step` apart.
-__device__ inline void fetch_pairs(const u16* row, int k, u32* words, int step) {
-  const uint4 eight = __ldg(reinterpret_cast<const uint4*>(row + k + lane_id() % 4 * 8));
-  words[0] = eight.x;
-  words[step] = eight.y;
-  words[2 * step] = eight.z;
-  words[3 * step] = eight.w;
-}
-__device__ inline void fetch_pairs(const u32* row, int k, u32* words, int step) {
+// The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before. Chunks of 16 bytes
+// are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is row 0, and all lanes read that.
+__device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
+  const u32 lane = lane_id(), warp = recompute(threadIdx.x) % kThreadsPerWarpgroup / 32;
+  const bool rows = config.inputs_q >> i & 1;
+  const int h = pair / kRowPairs, key = pair % kRowPairs * 8;
+  const int byte = key * input_bytes_per_key(config, i);
+  const u32 panel = inputs + byte / kPanelWidth * input_panel_bytes(config, i) + (rows ? (warp * 16 + h * 8) * kPanelWidth : 0);
+  const u32 first_chunk = byte % kPanelWidth / 16;
+  if (config.inputs_16 >> i & 1) {
+    // A matrix of eight rows and keys is a pair; lane l gives the address of row l % 8 of matrix l / 8.
+    const u32 row = rows ? lane % 8 : 0, chunk = (first_chunk + lane / 8) ^ row;
+    u32 pairs[4];
+    load_matrices(pairs, panel + row * kPanelWidth + chunk * 16);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint2 pair = __ldg(reinterpret_cast<const uint2*>(row + k + 8 * i + lane_id() % 4 * 2));
-    words[i * step] = pair.x;
-    words[i * step + 1] = pair.y;
+    for (int j = 0; j < 4; ++j) words[j * kPairWords] = pairs[j];
+  } else {
+    const u32 row = rows ? lane / 4 : 0;  // two rows share a bank: loads take twice the time of a conflict-free one
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const u32 chunk = (first_chunk + 2 * j + lane % 4 / 2) ^ row;
+      load_shared_pair(words[j * kPairWords], words[j * kPairWords + 1], panel + row * kPanelWidth + chunk * 16 + lane % 2 * 8);
+    }
   }
 }
 
-// Word i of lane l of a quad becomes word l of lane i.
-__device__ inline void transpose_quad(u32& a, u32& b, u32& c, u32& d) {
-  const auto exchange = [](u32& low, u32& high, u32 distance) {
-    const bool upper = lane_id() & distance;
-    const u32 received = __shfl_xor_sync(0xffffffff, upper ? low : high, distance);
-    low = upper ? received : low;
-    high = upper ? high : received;
-  };
-  exchange(a, b, 1);
-  exchange(c, d, 1);
-  exchange(a, c, 2);
-  exchange(b, d, 2);
-}
+// What a consumer knows of the inputs.
+struct Inputs {
+  const SharedMemory& shared;
+  bool given;          // else the score function reads memory
+  Ring<1> ring = {};
+};
 
 // A tile and this thread's place in it.
 struct Tile {
   const KernelParams& params;
   const WorkState& work;
   int index;
+  Inputs& inputs;
   Query queries[2];
   int k_lo;
-  bool fetches;  // inputs, because all pairs of elements are words in memory
-  u32 words[kHasInputs ? kPairsAhead * pair_words(config) : 1];  // of the pairs ahead
+  u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
 
   __device__ void begin() {
     const u32 thread = recompute(threadIdx.x);
     queries[0] = query_of(work, thread, 0);
     queries[1] = query_of(work, thread, 1);
     k_lo = first_key(thread, index);
-    if constexpr (kHasInputs) fetch_first(queries);
-  }
-
-  template <class Queries>
-  __device__ void fetch_first(const Queries& rows) {
-    bool pairs = (index + 1) * kTileKv <= rows[0].seq.k_len;
+    if constexpr (kHasInputs) {
+      if (!inputs.given) return;
+      wait_barrier(inputs.shared.inputs_full(warpgroup_id()), inputs.ring.parity());
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      visit_inputs(params, rows[h].seq, rows[h].q, [&](int, auto row) {
-        constexpr int kAligned = sizeof(*row.first) == 2 ? 16 : 8;
-        pairs &= row.stride == 1 && reinterpret_cast<u64>(row.first) % kAligned == 0;
-      });
+      for (int pair = 0; pair < kPairsAhead; pair += 4) read(pair);
     }
-    fetches = __all_sync(0xffffffff, pairs);
-    if (!fetches) return;
-#pragma unroll
-    for (int pair = 0; pair < kPairsAhead; pair += 4) fetch(rows, pair);
-    prefetch(rows);
   }
-
   // Four pairs from this one on.
-  template <class Queries>
-  __device__ void fetch(const Queries& rows, int pair) {
-    const auto& [seq, q] = rows[pair / kRowPairs];
-    visit_inputs(params, seq, q, [&](int i, auto row) {
-      fetch_pairs(row.first, index * kTileKv + pair % kRowPairs * 8, words_of(pair) + word_of(i), pair_words(config));
-    });
-  }
-  // The elements of the tile that comes next, to L2: the lanes of a quad take a quarter of its rows each.
-  template <class Queries>
-  __device__ void prefetch(const Queries& rows) {
-    if (index == 0) return;
+  __device__ void read(int pair) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      visit_inputs(params, rows[h].seq, rows[h].q, [&](int, auto row) {
-        prefetch_l2(row.first + (index - 1) * kTileKv + lane_id() % 4 * (kTileKv / 4));
-      });
+    for (int i = 0; i < kMaxParams; ++i) {
+      if (is_input(config, i)) read_input(inputs.shared.inputs(warpgroup_id(), i), i, pair, words_of(pair) + word_of(i));
     }
   }
-  // Those of four pairs to the lanes that they are for.
-  __device__ void arrive(int pair) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (!(config.inputs_16 >> i & 1)) continue;
-      const auto word = [&](int j) -> u32& { return words_of(pair + j)[word_of(i)]; };
-      transpose_quad(word(0), word(1), word(2), word(3));
-    }
+  // All have been read.
+  __device__ void release() {
+    __syncwarp();
+    if (lane_id() == 0) arrive(inputs.shared.inputs_empty(warpgroup_id()));
+    inputs.ring.advance();
   }
 
-  __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * pair_words(config); }
+  __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
 };
 
-// The parameters for one score: those elements that have been fetched are found there.
-struct FetchedParams {
+// The parameters for one score: those elements that have been read are found there.
+struct ReadParams {
   const KernelParams& params;
   const u32* words;  // of its pair
   int second;        // 1 for the second of the pair
   __device__ operator const KernelParams&() const { return params; }
 };
 template <class T, class... Index>
-__device__ inline T element(const FetchedParams& from, int i, Index... index) {
+__device__ inline T element(const ReadParams& from, int i, Index... index) {
   if constexpr (sizeof(T) == 2) {
     if (config.inputs_16 >> i & 1) return static_cast<T>(from.words[word_of(i)] >> 16 * from.second);
   } else if constexpr (sizeof(T) == 4) {
@@ -190,15 +159,12 @@ __device__ inline T element(const FetchedParams& from, int i, Index... index) {
 
 // ---- logits ----
 
-// Visits the logits of a tile that lies within its sequence and whose inputs are fetched, as symbolic numbers, each with its register.
+// Visits the logits of a tile, with the inputs that the producer has copied, as symbolic numbers, each with its register.
 template <class Math, class Visit>
 __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, const Visit& visit) {
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
     const int h = pair / kRowPairs, j = pair % kRowPairs;
-    if constexpr (kHasInputs) {
-      if (pair % 4 == 0) tile.arrive(pair);
-    }
     const auto& [seq, q] = tile.queries[h];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -206,13 +172,14 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
       const Scaled product = {s[i], config.scale};
       const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
       if constexpr (kHasInputs) {
-        visit(i, score(math, FetchedParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
+        visit(i, score(math, ReadParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
       } else {
         visit(i, score(math, tile.params, seq, product, q, k));
       }
     }
     if constexpr (kHasInputs) {
-      if (pair % 4 == 3 && pair - 3 + kPairsAhead < kPairs) tile.fetch(tile.queries, pair - 3 + kPairsAhead);
+      if (pair % 4 == 3 && pair - 3 + kPairsAhead < kPairs) tile.read(pair - 3 + kPairsAhead);
+      if (pair == kPairs - kPairsAhead) tile.release();
     }
   }
 }
@@ -255,11 +222,11 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 }
 
 // The score function, then -infinity where a key is not visible.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index) {
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs) {
   if constexpr (!kScaleFolded) {
-    Tile tile = {params, work, index};
+    Tile tile = {params, work, index, inputs};
     tile.begin();
-    if (kHasInputs && tile.fetches) {
+    if (kHasInputs && inputs.given) {
       for_each_logit(s, tile, FullRange(), [&](int i, float logit) { s[i] = logit; });
     } else {
       compute_logits<config.score_loads>(s, tile);

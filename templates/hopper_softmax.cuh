@@ -145,7 +145,7 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked once at the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
-  const bool in_pass = kLogitsInPass && (!kHasInputs || tile.fetches);
+  const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
   if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};

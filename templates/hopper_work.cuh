@@ -17,6 +17,7 @@ constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query heads in a tile
 constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
+constexpr bool kHasInputs = inputs_bytes(config) > 0;
 
 // Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what is
 // behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that end to where
@@ -61,7 +62,8 @@ __device__ inline int visible_tile(const KernelParams& params, const WorkState& 
 }
 
 // The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with the
-// most keys come first (with a causal mask the last), or all tiles of a head one after the other.
+// most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all batch indices goes
+// together if they share what the score function reads: L2 then has it for all of them.
 __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
   const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
@@ -69,7 +71,9 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   const u32 group_heads = min(group, kHeads * params.batch - first_head);
   const int tile = config.longest_first ? tiles - 1 - at / group_heads : at % tiles;
   const int head = first_head + (config.longest_first ? at % group_heads : at / tiles);
-  return {sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
+  const int batch = recompute(params.batch);
+  return config.inputs_of_batches ? WorkItem{sequence_of(params, head % batch, head / batch * kGroup), tile}
+                                  : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
 }
 
 // False when the tile lies behind the end of its sequence.
@@ -112,13 +116,18 @@ struct SharedMemory {
   __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
   __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
   __device__ u32 v(u32 stage) const { return base + kLayout.v_offset + stage * kLayout.v_stage_bytes; }
+  // What the score function reads of parameter i, for a warpgroup.
+  __device__ u32 inputs(u32 warpgroup, int i) const {
+    return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
+  }
   __device__ WorkState& work(u32 slot) const {
     return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + slot * kWorkStateBytes);
   }
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
-  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, and one at the end.
+  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a window, and full
+  // and empty for the inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -127,6 +136,8 @@ struct SharedMemory {
   __device__ u32 v_full(u32 stage) const { return barrier(2 * kQStages + 2 * kStages + stage); }
   __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + warpgroup); }
+  __device__ u32 inputs_empty(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + kWarpgroups + warpgroup); }
 };
 
 // Tiles whose references are their own maxima cannot fail.
@@ -146,6 +157,10 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.v_empty(i), kConsumerWarps * kCluster);
     }
     init_barrier(shared.flushed(), kConsumerWarps * kCluster);
+    for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
+      init_barrier(shared.inputs_full(i), 1);
+      init_barrier(shared.inputs_empty(i), 4);
+    }
     shared.work(kWorkSlots - 1).tiles = {};
     shared.work(kWorkSlots - 1).kind = Work::flush;  // before the first item: nothing is to be written
     publish_barriers();

@@ -10,6 +10,8 @@ enum class Loop { sync, hopper };              // which templates/*_forward.cuh
 enum class Reference { lazy, tile, previous, first };  // what the exponent of a score is taken relative to
 enum class Exclusive { none, issue, softmax }; // what only one warpgroup at a time may do
 
+constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
+
 struct KernelConfig {
   // The problem
   Element element = Element::bf16;  // Q, K, V
@@ -26,8 +28,11 @@ struct KernelConfig {
   bool has_score = false;           // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   bool score_loads = false;         // from tensors, at places that depend on the key
-  int inputs_16 = 0;                // bit i: parameter i has elements of 16 bits, and score() reads [..., k] of it for every key k
+  int inputs_16 = 0;                // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and
+                                    // the producer copies those tiles
   int inputs_32 = 0;                // likewise, of 32 bits
+  int inputs_q = 0;                 // which of them are read at the query as well; the others are the same for all queries
+  bool inputs_of_batches = false;   // one of them is the same for all batch indices
   bool has_mask = false;            // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;      // variant.gen.cuh's may_see() is not always true
   int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
@@ -140,22 +145,39 @@ constexpr bool stages_output(const KernelConfig& c) {
          (!c.pack_heads || 16 % group_size(c) == 0);
 }
 
-// What the score function reads for every key is fetched ahead, two keys at a time, into registers that the tiles of S, O and P leave.
-constexpr int bit_count(int mask) {
-  return (mask & 1) + (mask >> 1 & 1) + (mask >> 2 & 1) + (mask >> 3 & 1) + (mask >> 4 & 1) + (mask >> 5 & 1) + (mask >> 6 & 1) +
-         (mask >> 7 & 1);
+// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by its 64 rows, or
+// by one row that all queries share. One panel below the other, and one input below the other, in the order of the parameters.
+constexpr int kMaxInputs = 4;
+
+constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
+constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }
+constexpr int input_bytes_per_key(const KernelConfig& c, int i) { return c.inputs_16 >> i & 1 ? 2 : 4; }
+constexpr int input_panels(const KernelConfig& c, int i) {
+  return (c.tile_kv * input_bytes_per_key(c, i) + kPanelWidth - 1) / kPanelWidth;
 }
-constexpr int pair_words(const KernelConfig& c) { return bit_count(c.inputs_16) + 2 * bit_count(c.inputs_32); }
-constexpr int kMaxInputWords = 32;
-// Pairs that are fetched ahead, of the tile_kv / 4 of a thread, in fours; 0: there is nothing to fetch, or no room.
-constexpr int input_pairs(const KernelConfig& c) {
-  const int tiles = c.tile_kv / 2 + output_columns(c) / 2 + (c.overlap ? c.tile_kv / 4 : 0), left = consumer_registers(c) - tiles - 48;
-  if (pair_words(c) == 0 || left <= 0 || c.tile_kv % 32 != 0) return 0;
-  const int pairs = (left < kMaxInputWords ? left : kMaxInputWords) / pair_words(c) / 4 * 4;
-  return pairs < c.tile_kv / 4 ? pairs : c.tile_kv / 4;
+// Panels begin where every swizzle does, on 1024 bytes.
+constexpr int input_panel_bytes(const KernelConfig& c, int i) { return round_up(input_rows(c, i) * kPanelWidth, 1024); }
+// Where the input of parameter i begins; i = kMaxParams: where they end.
+constexpr int input_offset(const KernelConfig& c, int i) {
+  int offset = 0;
+  for (int j = 0; j < i; ++j) offset += is_input(c, j) ? input_panels(c, j) * input_panel_bytes(c, j) : 0;
+  return offset;
+}
+constexpr int inputs_bytes(const KernelConfig& c) { return input_offset(c, kMaxParams); }
+// How many bytes the copies for one warpgroup bring.
+constexpr int copied_input_bytes(const KernelConfig& c) {
+  int bytes = 0;
+  for (int i = 0; i < kMaxParams; ++i) bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
+  return bytes;
+}
+// The place of parameter i among the inputs.
+constexpr int input_number(const KernelConfig& c, int i) {
+  int number = 0;
+  for (int j = 0; j < i; ++j) number += is_input(c, j);
+  return number;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | work states | redo list | barriers ], tiles on 1024 bytes, where every
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ], tiles on 1024 bytes, where every
 // swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 96;
 // One more than the item whose Q is on its way and the one whose tiles are visited: an item's state is read until O is written,
@@ -167,7 +189,7 @@ constexpr int kRedoPlaces = 64;
 struct HopperLayout {
   PanelLayout q, k, v;
   int v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
+  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -181,10 +203,11 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.v_stage_bytes = round_up(s.v.bytes() + (c.sum_in_matrix ? s.v.panel_bytes() : 0), 1024);
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
-  s.state_offset = s.v_offset + c.stages * s.v_stage_bytes;
+  s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;
+  s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + work_slots(c) * kWorkStateBytes;
   s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
-  s.barriers = 2 * c.q_stages + 4 * c.stages + 1;
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 1 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.bytes = s.barrier_offset + s.barriers * 8;
   return s;
 }

@@ -1,5 +1,7 @@
-// What a launch passes to a kernel: one block by value. Shared by host and device; no includes.
+// What a launch passes to a kernel: one block by value. Shared by host and device.
 #pragma once
+
+#include "templates/kernel_config.h"
 
 namespace flashjit {
 
@@ -35,18 +37,21 @@ struct KernelParams {
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
   int* work_counters;   // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                         // Null: items are dealt out evenly
-  ExtraParam extra[8];
+  ExtraParam extra[kMaxParams];
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
 //   dense               d, token, head, batch
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
 //   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper_work.cuh
+//   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
 struct TensorMaps {
   TensorMap q, k, v, o;
+  TensorMap inputs[kMaxInputs];
+  int has_inputs;  // 0: TMA cannot address one of them, and the score function reads them from memory
 };
 
 }  // namespace flashjit

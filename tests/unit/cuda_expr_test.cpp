@@ -69,15 +69,17 @@ TEST(CudaExpr, SymbolicNumbers) {
   for (const auto& [text, expected] : kRows) EXPECT_EQ(body_of(text, false, true), expected) << text;
 }
 
-TEST(CudaExpr, RowsOfInputs) {
-  std::vector<Param> params = {{"a", Dtype::BF16, 3}, {"b", Dtype::F32, 2}, {"c", Dtype::I32, 1}};
-  const auto q = Expr::variable(Variable::Q), k = Expr::variable(Variable::K), h = Expr::variable(Variable::H);
-  const std::vector<Expr> loads = {Expr::load(params[1], {q % Expr::integer(64), k}), Expr::load(params[0], {h, q, k}),
-                                   Expr::load(params[2], {k})};
-  EXPECT_EQ(cuda_visit_rows(loads, {&params}),
-            "  visit(1, tensor_row<u32>(params, 1, q % 64));\n"
-            "  visit(0, tensor_row<u16>(params, 0, h, q));\n"
-            "  visit(2, tensor_row<u32>(params, 2));\n");
+TEST(CudaExpr, InputsAndTheirOuterIndices) {
+  std::vector<Param> params = {{"a", Dtype::BF16, 3}, {"b", Dtype::F32, 4}, {"c", Dtype::I32, 1}};
+  const auto q = Expr::variable(Variable::Q), k = Expr::variable(Variable::K), h = Expr::variable(Variable::H),
+             b = Expr::variable(Variable::B);
+  const std::vector<Expr> inputs = {Expr::load(params[1], {b % Expr::integer(64), q, h, k}), Expr::load(params[0], {h, q, k}),
+                                    Expr::load(params[2], {k})};
+  EXPECT_EQ(cuda_visit_inputs(inputs, {&params}),
+            "  visit(Parameter<1>(), b % 64, h);\n"
+            "  visit(Parameter<0>(), h, 0);\n"
+            "  visit(Parameter<2>(), 0, 0);\n");
+  EXPECT_EQ(cuda_visit_inputs({inputs[1]}, {&params, true}), "  visit(Parameter<0>(), static_cast<int>(h), 0);\n");
 }
 
 // With 64-bit ints nothing may be computed from 32-bit operands alone.

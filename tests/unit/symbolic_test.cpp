@@ -19,6 +19,7 @@ using device::flashjit::abs_i;
 using device::flashjit::exponent;
 using device::flashjit::KeyPosition;
 using device::flashjit::Linear;
+using device::flashjit::Odd;
 using device::flashjit::Probe;
 using device::flashjit::Scaled;
 using device::flashjit::Shifted;
@@ -88,11 +89,26 @@ TEST(Symbolic, TanhOfSmallArguments) {
     for (int i = 1; i <= 20000; ++i) {
       const float x = SmallArguments::kLargest * static_cast<float>(i) / 20000 / factor;
       const double exact = std::tanh(static_cast<double>(x) * factor);
-      const Scaled value = SmallArguments().tanh_(Scaled{x, factor});
-      worst = std::max(worst, std::fabs((static_cast<double>(value.x) * value.factor - exact) / exact));
+      worst = std::max(worst, std::fabs((SmallArguments().tanh_(Scaled{x, factor}) - exact) / exact));
     }
-    EXPECT_LE(worst, 6.6e-7) << factor;
+    EXPECT_LE(worst, 3.2e-6) << factor;
   }
+}
+
+TEST(Symbolic, FactorsOfTanh) {
+  const auto expect = [](auto value, double factor) {
+    static_assert(std::is_same_v<decltype(value), Odd>);
+    const double exact = std::tanh(0.3) * factor;
+    EXPECT_NEAR(value, exact, 4e-6 * std::fabs(exact));
+    EXPECT_NEAR(exponent(value, 1.5f, 2.0f), exact * 1.5 - 2, 8e-6 * std::fabs(exact));
+  };
+  const Odd tanh = SmallArguments().tanh_(Scaled{12.0f, 0.025f});
+  expect(tanh, 1);
+  expect(-tanh, -1);
+  expect(50.0f * tanh, 50);
+  expect(tanh * 3.0f / 4.0f, 0.75);
+  static_assert(std::is_same_v<decltype(tanh + 1.0f), float>);
+  EXPECT_NEAR(tanh + 1.0f, std::tanh(0.3) + 1, 1e-6);
 }
 
 bool small(std::initializer_list<Scaled> arguments) {
@@ -105,10 +121,10 @@ bool small(std::initializer_list<Scaled> arguments) {
 TEST(Symbolic, WhichArgumentsAreSmall) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(small({}));
-  EXPECT_TRUE(small({{0.49f, 1}, {-0.49f, 1}}));
-  EXPECT_FALSE(small({{0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {-0.51f, 1}, {0.1f, 1}}));
-  EXPECT_TRUE(small({{20.0f, 0.02f}}));
-  EXPECT_FALSE(small({{26.0f, -0.02f}}));
+  EXPECT_TRUE(small({{0.34f, 1}, {-0.34f, 1}}));
+  EXPECT_FALSE(small({{0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {0.1f, 1}, {-0.36f, 1}, {0.1f, 1}}));
+  EXPECT_TRUE(small({{17.0f, 0.02f}}));
+  EXPECT_FALSE(small({{18.0f, -0.02f}}));
   for (const float x : {INFINITY, -INFINITY, 3e38f}) {
     EXPECT_FALSE(small({{x, 1}})) << x;
     EXPECT_FALSE(small({{x, 0}})) << x;
@@ -131,8 +147,7 @@ TEST(Symbolic, SmallArgumentsAreRight) {
     if (!small({argument})) continue;
     ++checked;
     const double exact = std::tanh(static_cast<double>(argument.x) * argument.factor);
-    const Scaled value = SmallArguments().tanh_(argument);
-    EXPECT_NEAR(static_cast<double>(value.x) * value.factor / exact, 1, 7e-7) << argument.x << " * " << argument.factor;
+    EXPECT_NEAR(SmallArguments().tanh_(argument) / exact, 1, 3.2e-6) << argument.x << " * " << argument.factor;
   }
   EXPECT_GT(checked, 10000);
 }

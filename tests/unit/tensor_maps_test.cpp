@@ -186,6 +186,66 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
   refused(true, [](KernelParams& p) { p.k_stride.token = Int64{1} << 34; }, "k.strides: 34359738368 bytes per token, packed tensors step less");
 }
 
+// A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
+struct InputCase {
+  KernelConfig config = config_of(4, 2, 64, 64);
+  InputPlace place = {"table", 0, 1};
+  std::int64_t shape[4] = {4, 500, 640, 0};
+  ExtraParam param = {address(0x1000), {500 * 640, 640, 1, 0}};
+  TensorView tensor;
+  InputCase() {
+    config.tile_kv = 96;
+    config.inputs_16 = config.inputs_q = 1;
+    tensor.rank = 3;
+    tensor.shape = shape;
+  }
+  TensorMapLayout layout() const { return input_layout(config, place, tensor, param); }
+};
+
+void expect_layout(const TensorMapLayout& map, std::vector<std::uint64_t> size, std::vector<std::uint64_t> stride,
+                   std::vector<std::uint32_t> box) {
+  ASSERT_EQ(map.rank, static_cast<int>(size.size()));
+  EXPECT_EQ(std::vector<std::uint64_t>(map.size, map.size + map.rank), size);
+  EXPECT_EQ(std::vector<std::uint64_t>(map.stride, map.stride + map.rank - 1), stride);
+  EXPECT_EQ(std::vector<std::uint32_t>(map.box, map.box + map.rank), box);
+}
+
+TEST(TensorMaps, InputsOfTheScore) {
+  InputCase c;
+  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 640000, 16}, {64, 64, 1, 1});
+  c.config.inputs_32 = std::exchange(c.config.inputs_16, 0);
+  EXPECT_EQ(c.layout().element_bytes, 4);
+  expect_layout(c.layout(), {640, 500, 4, 1}, {2560, 1280000, 16}, {32, 64, 1, 1});
+}
+
+TEST(TensorMaps, InputsOfNoQueryAreOneRow) {
+  InputCase c;
+  c.place.query = -1;
+  c.config.inputs_q = 0;
+  expect_layout(c.layout(), {640, 1, 4, 500}, {16, 640000, 1280}, {64, 1, 1, 1});
+}
+
+TEST(TensorMaps, InputsThatAreExpanded) {
+  InputCase c;
+  c.param.stride[0] = 0;
+  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 0, 16}, {64, 64, 1, 1});
+}
+
+TEST(TensorMaps, InputsThatTmaCannotAddress) {
+  const auto refused = [](auto change) {
+    InputCase c;
+    change(c);
+    return c.layout().rank == 0;
+  };
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.data = address(0x1008); }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[2] = 2; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[1] = 641; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[0] = -640; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[0] = Int64{1} << 40; }));
+  // What is never stepped in may be anything.
+  EXPECT_FALSE(refused([](InputCase& c) { c.shape[0] = 1, c.param.stride[0] = 3; }));
+}
+
 struct Encoded {
   int dtype, swizzle, promotion;
   std::uint32_t rank, element_stride;
