@@ -67,21 +67,18 @@ __device__ inline float exp2_polynomial(float s, float offset) {
   return p * __uint_as_float(__float_as_uint(shifted) << 23);
 }
 
-// Scores become probabilities relative to the references, and are added to the sums.
-template <bool quick>
-__device__ inline void exponentiate(Scores& s, RowStates& rows, const float (&offset)[2]) {
+// Scores become probabilities, `power(i, s[i])`, and are added to the sums.
+template <class Power>
+__device__ inline void exponentiate(Scores& s, RowStates& rows, const Power& power) {
   float sum[4] = {};
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
-    const bool polynomial = quick && i / 2 % 8 < config.fma_exponentials;  // spread over the columns
-    s[i] = polynomial ? exp2_polynomial(s[i], offset[i / 2 % 2]) : exp2_approx(s[i] * kLog2Scale - offset[i / 2 % 2]);
+    s[i] = power(i, s[i]);
     if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
   }
   rows.sum[0] += sum[0] + sum[1];
   rows.sum[1] += sum[2] + sum[3];
 }
-
-__device__ inline float exponent_offset(float reference) { return reference == -kInfinity ? 0.0f : reference * kLog2Scale; }
 
 // The standard step: references rise to this tile's maxima before anything is exponentiated. Right for every input.
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, float (&factor)[2]) {
@@ -100,18 +97,18 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, float (&facto
     rows.top[1] = fmaxf(rows.top[1], maximum[1]);
   }
   raise_references(rows, maximum, factor);
-  float offset[2] = {exponent_offset(rows.reference[0]), exponent_offset(rows.reference[1])};
-  const bool large = fabsf(offset[0]) > kLargeScore * kLog2Scale || fabsf(offset[1]) > kLargeScore * kLog2Scale;
-  if (__any_sync(0xffffffff, large)) {
-    // Of large scores the reference must be subtracted exactly, before they are scaled.
+  const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
+                              rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
+  float offset[2] = {reference[0] * kLog2Scale, reference[1] * kLog2Scale};
+  // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted first. Where this is
+  // not the main step it always is, which takes less code (15 ms of compiling at d=128).
+  const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
+  if (!kMainIsCareful || __any_sync(0xffffffff, large)) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const float reference = rows.reference[i / 2 % 2];
-      s[i] -= reference == -kInfinity ? 0.0f : reference;
-    }
+    for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
     offset[0] = offset[1] = 0;
   }
-  exponentiate<false>(s, rows, offset);
+  exponentiate(s, rows, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
 }
 
 // With the reference of earlier tiles: raises them to what the last quick step has seen.
@@ -150,7 +147,10 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
   if (!in_pass) {
-    exponentiate<true>(s, rows, offset);
+    exponentiate(s, rows, [&](int i, float x) {
+      const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
+      return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
+    });
   } else if (config.score_has_tanh && small_arguments(s, tile)) {
     exponentiate_logits(s, rows, offset, tile, SmallArguments());
   } else {
