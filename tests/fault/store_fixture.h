@@ -30,6 +30,9 @@ constexpr int kMayNotMount = 77;  // exit status of a child
 // `ctest -C Long -L long` sets it: the same tests with more rounds.
 inline bool is_long() { return getenv("FAULT_LONG") != nullptr; }
 
+// After this a child is ended: what hangs is a failure.
+inline unsigned child_seconds() { return is_long() ? 1800 : 120; }
+
 // A number that children count in, too.
 class SharedCounter {
  public:
@@ -86,7 +89,7 @@ class StoreFault : public testing::Test {
   static pid_t start(const std::function<int()>& body) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(120);
+      alarm(child_seconds());
       _exit(body());
     }
     return child;
