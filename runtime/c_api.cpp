@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -23,6 +24,9 @@ struct flashjit_kernel {
 struct flashjit_error {
   flashjit::Error error;
 };
+struct flashjit_cancel {
+  std::atomic<bool> set = false;
+};
 
 namespace flashjit {
 namespace {
@@ -37,6 +41,8 @@ flashjit_status status_of(ErrorKind kind) {
     case ErrorKind::Driver: return FLASHJIT_DRIVER;
     case ErrorKind::Capture: return FLASHJIT_CAPTURE;
     case ErrorKind::Internal: return FLASHJIT_INTERNAL;
+    case ErrorKind::Timeout: return FLASHJIT_TIMEOUT;
+    case ErrorKind::Cancelled: return FLASHJIT_CANCELLED;
   }
   return FLASHJIT_INTERNAL;
 }
@@ -102,10 +108,10 @@ std::string json(const Facts& facts) {
   for (const std::string& note : facts.notes) notes += (notes.empty() ? "" : ", ") + json_text(note);
   return fmt::format(
       R"({{"spec": {}, "target": {}, "schedule": {}, "family": {}, "key": {}, "source": {}, "compile_ms": {:.3f}, "registers": {}, )"
-      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}]}})",
+      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}], "layer": {}, "miss": {}}})",
       json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family), json_text(facts.key),
       json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes, facts.smem_bytes, facts.threads,
-      facts.cubin_bytes, notes);
+      facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss));
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {
@@ -180,6 +186,17 @@ Result<EngineOptions> options_of(const flashjit_engine_options* given) {
   options.disk_cache = from.no_disk_cache == 0;
   options.threads = from.threads;
   if (from.cache_max_bytes) options.cache_max_bytes = from.cache_max_bytes;
+  if (from.bundle_count < 0 || (from.bundle_count > 0 && !from.bundles)) {
+    return invalid(fmt::format("bundle_count: {} with bundles {}", from.bundle_count, from.bundles ? "given" : "null"));
+  }
+  for (std::int64_t i = 0; i < from.bundle_count; ++i) {
+    if (!from.bundles[i]) return invalid(fmt::format("bundles[{}]: null", i));
+    options.bundles.emplace_back(from.bundles[i]);
+  }
+  options.required = from.required ? from.required : "";
+  options.record = from.record ? from.record : "";
+  options.override_dir = from.override_dir ? from.override_dir : "";
+  options.isolate_compiler = from.isolate_compiler != 0;
   return options;
 }
 
@@ -187,9 +204,15 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   PrepareOptions options;
   if (!given) return options;
   flashjit_prepare_options from = {};
-  FLASHJIT_TRY(copy(*given, "flashjit_prepare_options", sizeof from, from));
+  FLASHJIT_TRY(copy(*given, "flashjit_prepare_options", offsetof(flashjit_prepare_options, timeout_ms), from));
   options.schedule = from.schedule ? from.schedule : "";
   options.capturing_stream = from.capturing_stream;
+  for (const auto& [name, value] : {std::pair("timeout_ms", from.timeout_ms), std::pair("budget_ms", from.budget_ms)}) {
+    if (value < 0) return invalid(fmt::format("{}: {} is negative; 0 stands for none", name, value));
+  }
+  options.timeout = std::chrono::milliseconds(from.timeout_ms);
+  options.budget = std::chrono::milliseconds(from.budget_ms);
+  options.cancel = from.cancel ? &from.cancel->set : nullptr;
   return options;
 }
 
@@ -204,6 +227,28 @@ Result<void> run(const flashjit_kernel& kernel, const flashjit_arguments& given,
   }
   // Every kernel that an engine makes is a RunnableKernel.
   return static_cast<RunnableKernel&>(*kernel.kernel).run(call, stream);
+}
+
+void fill(const Counters& from, flashjit_counters& to) {
+  to.memory_hits = from.memory_hits;
+  to.disk_hits = from.disk_hits;
+  to.layer_hits = from.layer_hits;
+  to.bundle_hits = from.bundle_hits;
+  to.misses = from.misses;
+  to.compiles = from.compiles;
+  to.compile_failures = from.compile_failures;
+  to.waits = from.waits;
+  to.private_compiles = from.private_compiles;
+  to.bad_entries = from.bad_entries;
+  to.not_persisted = from.not_persisted;
+  to.evictions = from.evictions;
+  to.bytes_read = from.bytes_read;
+  to.bytes_written = from.bytes_written;
+  to.quick_kernels = from.quick_kernels;
+  to.replaced_kernels = from.replaced_kernels;
+  static_assert(FLASHJIT_BUCKETS == Histogram::kBuckets);
+  std::copy(std::begin(from.lookup_us.buckets), std::end(from.lookup_us.buckets), to.lookup_us);
+  std::copy(std::begin(from.compile_us.buckets), std::end(from.compile_us.buckets), to.compile_us);
 }
 
 }  // namespace
@@ -241,6 +286,24 @@ flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, cons
   });
 }
 
+flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, [&]() -> Result<void> {
+    if (!engine || !counters) return invalid("engine, counters: neither may be null");
+    if (counters->struct_size < sizeof(flashjit_counters)) {
+      return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_counters))", counters->struct_size, sizeof(flashjit_counters)));
+    }
+    fill(engine->engine->counters(), *counters);
+    return {};
+  });
+}
+
+flashjit_cancel* flashjit_cancel_create(void) { return new (std::nothrow) flashjit_cancel; }
+void flashjit_cancel_set(flashjit_cancel* cancel) {
+  if (cancel) cancel->set = true;
+}
+void flashjit_cancel_destroy(flashjit_cancel* cancel) { delete cancel; }
+
 void flashjit_kernel_destroy(flashjit_kernel* kernel) { delete kernel; }
 
 const char* flashjit_kernel_facts(const flashjit_kernel* kernel) {
@@ -274,7 +337,7 @@ void flashjit_error_destroy(flashjit_error* error) {
 const char* flashjit_status_name(flashjit_status status) {
   using flashjit::ErrorKind;
   if (status == FLASHJIT_OK) return "ok";
-  for (int kind = 0; kind <= static_cast<int>(ErrorKind::Internal); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(ErrorKind::Cancelled); ++kind) {
     if (flashjit::status_of(ErrorKind{kind}) == status) return name(ErrorKind{kind});
   }
   return "unknown";

@@ -12,6 +12,8 @@ install(TARGETS flashjit EXPORT flashjit_shared)
 install(TARGETS flashjit_static EXPORT flashjit_static)
 install(EXPORT flashjit_shared NAMESPACE flashjit:: DESTINATION ${package})
 install(EXPORT flashjit_static NAMESPACE flashjit:: DESTINATION ${package})
+# Found at run time relative to the library.
+install(TARGETS flashjit_compiler_program RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flashjit)
 if(TARGET flashjit_host)
   # Found at run time beside libflashjit.so, or beside the program that has libflashjit.a in it.
   install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

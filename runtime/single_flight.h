@@ -1,5 +1,6 @@
 // Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
-// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
+// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but if the maker
+// ran out of its own time or was called off, one of those who waited makes the value instead.
 #pragma once
 
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 
 #include "compiler/result.h"
+#include "runtime/compile_bounds.h"
 
 namespace flashjit {
 
@@ -25,20 +27,29 @@ class SingleFlight {
     How how = How::Made;
   };
 
-  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make) {
+  // The value if it is there already; never waits.
+  std::shared_ptr<T> find(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = slots_.find(key);
+    if (found == slots_.end() || !found->second->result || !*found->second->result) return nullptr;
+    return **found->second->result;
+  }
+
+  // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
+  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make, const CompileBounds& bounds = {}) {
     std::shared_ptr<Slot> slot;
-    {
-      std::unique_lock lock(mutex_);
+    for (std::unique_lock lock(mutex_);;) {
       const auto found = slots_.find(key);
       // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
-      if (found != slots_.end() && (found->second->result || found->second->maker == getpid())) {
-        slot = found->second;
-        if (slot->result) return {*slot->result, How::Memory};
-        slot->done.wait(lock, [&] { return slot->result.has_value(); });
-        return {*slot->result, How::Waited};
+      if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
+        slot = std::make_shared<Slot>();
+        slots_.insert_or_assign(key, slot);
+        break;
       }
-      slot = std::make_shared<Slot>();
-      slots_.insert_or_assign(key, slot);
+      slot = found->second;
+      if (slot->result) return {*slot->result, How::Memory};
+      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); })) return {bounds.error(), How::Waited};
+      if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();

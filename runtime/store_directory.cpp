@@ -167,13 +167,13 @@ bool try_lock(int file, off_t place) {
 
 bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
 
-// False with errno as above, after `wait` if it is held.
-bool lock_within(int file, off_t place, std::chrono::milliseconds wait) {
+// False with errno as above, after `wait` if it is held, or when `bounds` are over.
+bool lock_within(int file, off_t place, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
   const auto until = std::chrono::steady_clock::now() + wait;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     if (try_lock(file, place)) return true;
-    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(pause);
+    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until || bounds.is_over()) return false;
+    std::this_thread::sleep_for(bounds.slice(pause));
   }
 }
 
@@ -265,9 +265,10 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
 }
 
-std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait) const {
+std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
+                                              const CompileBounds& bounds) const {
   FileHandle file = open_lock_file();
-  if (!file || !lock_within(file.get(), place_of(digest), wait)) return std::nullopt;
+  if (!file || !lock_within(file.get(), place_of(digest), wait, bounds)) return std::nullopt;
   return StoreLock(std::move(file), place_of(digest));
 }
 

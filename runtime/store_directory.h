@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/result.h"
+#include "runtime/compile_bounds.h"
 #include "runtime/file_handle.h"
 #include "runtime/store_entry.h"
 #include "runtime/trusted_path.h"
@@ -53,9 +54,9 @@ class StoreDirectory {
   // All or nothing: written beside its place, synchronised, renamed. Returns the entry's size; error Io says what failed.
   Result<std::uint64_t> publish(const std::string& digest, const StoreEntry& entry) const;
 
-  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, or
-  // when the file system has no locks: then the caller goes on without.
-  std::optional<StoreLock> lock(const std::string& digest, std::chrono::milliseconds wait) const;
+  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, when
+  // `bounds` are over, or when the file system has no locks: then the caller goes on without.
+  std::optional<StoreLock> lock(const std::string& digest, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) const;
 
   // One process evicts at a time: two would take each other's locks for keys in use, and remove too much. Nothing while another
   // evicts after `wait`; an empty lock where the file system has no locks.

@@ -11,5 +11,7 @@ void add_run(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
+void add_build(CLI::App& app, int& exit_code);
+void add_bundle(CLI::App& app, int& exit_code);
 
 }  // namespace flashjit

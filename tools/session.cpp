@@ -29,6 +29,24 @@ class FusedPrepared : public Prepared {
   std::shared_ptr<Kernel> kernel_;
 };
 
+class QuickGpu : public Prepared {
+ public:
+  QuickGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
+  Result<void> prepare(const std::string& spec, const std::string& schedule) {
+    CompileOptions options;
+    options.effort = Effort::Quick;
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
+    FLASHJIT_ASSIGN(kernel, GpuKernel::load(session_.gpu(), session_.ordinal(), compiled, nullptr));
+    kernel_ = std::move(kernel);
+    facts_ = compiled.facts;
+    return place_data();
+  }
+  Result<void> start() override { return kernel_->run(arguments(), stream()); }
+
+ private:
+  std::shared_ptr<GpuKernel> kernel_;
+};
+
 class NaiveHost : public Prepared {
  public:
   NaiveHost(Session& session, ProblemData& data) : Prepared(session, data) {}
@@ -123,10 +141,8 @@ Result<std::unique_ptr<Prepared>> make(Session& session, const std::string& spec
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ordinal) {
-  EngineOptions options;
-  options.ordinal = ordinal;
-  bool try_host = where == "auto";
+Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options) {
+  bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
   if (where == "host") {
     options.device = Device::Host;
   } else if (where != "auto" && where != "gpu") {
@@ -154,10 +170,11 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ord
   session->engine_ = std::move(*engine);
   if (options.device == Device::Host) return session;
   FLASHJIT_ASSIGN(driver, Driver::open());
-  FLASHJIT_ASSIGN(info, driver->device(ordinal));
-  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, ordinal));
+  FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
+  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   session->gpu_ = gpu;
+  session->ordinal_ = options.ordinal;
   session->stream_ = std::move(stream);
   session->l2_bytes_ = static_cast<std::size_t>(info.l2_bytes);
   return session;
@@ -178,6 +195,12 @@ Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const
                                                          ProblemData& data) {
   if (session.on_gpu()) return make<NaiveGpu>(session, spec, schedule, data);
   return make<NaiveHost>(session, spec, schedule, data);
+}
+
+Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec, const std::string& schedule,
+                                                         ProblemData& data) {
+  if (session.on_gpu()) return make<QuickGpu>(session, spec, schedule, data);
+  return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 
 Result<void> Prepared::place_data() {

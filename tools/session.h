@@ -16,13 +16,15 @@ namespace flashjit {
 class Session {
  public:
   // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, int ordinal);
+  // `options`: all but device and target.
+  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }
   Engine& engine() { return *engine_; }
   const GpuContext& gpu() const { return *gpu_; }
   const Stream& stream() const { return *stream_; }
+  int ordinal() const { return ordinal_; }  // of the GPU
   Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                       const RoundDone& round_done) const;
 
@@ -31,6 +33,7 @@ class Session {
   std::optional<GpuContext> gpu_;
   std::optional<Stream> stream_;
   std::size_t l2_bytes_ = 0;
+  int ordinal_ = 0;
 };
 
 // A kernel with its arguments on the session's device. The data must outlive it.
@@ -41,6 +44,9 @@ class Prepared {
                                                   ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec, const std::string& schedule,
+                                                        ProblemData& data);
+  // What PrepareOptions::budget answers with at first. GPU only.
+  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec, const std::string& schedule,
                                                         ProblemData& data);
 
   const Facts& facts() const { return facts_; }

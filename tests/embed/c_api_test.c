@@ -92,7 +92,7 @@ static void without_a_library_call(void) {
   CHECK(flashjit_version()[0] >= '0' && flashjit_version()[0] <= '9');
   CHECK(strcmp(flashjit_status_name(FLASHJIT_OK), "ok") == 0);
   CHECK(strcmp(flashjit_status_name(FLASHJIT_CAPTURE), "capture") == 0);
-  for (i = FLASHJIT_OK; i <= FLASHJIT_INTERNAL; ++i) CHECK(strcmp(flashjit_status_name((flashjit_status)i), "unknown") != 0);
+  for (i = FLASHJIT_OK; i <= FLASHJIT_CANCELLED; ++i) CHECK(strcmp(flashjit_status_name((flashjit_status)i), "unknown") != 0);
   CHECK(strcmp(flashjit_status_name((flashjit_status)99), "unknown") == 0);
   CHECK(flashjit_error_kind(NULL) == FLASHJIT_OK);
   CHECK(strcmp(flashjit_error_message(NULL), "") == 0);
@@ -100,6 +100,8 @@ static void without_a_library_call(void) {
   CHECK(strcmp(flashjit_engine_target(NULL), "") == 0);
   CHECK(strcmp(flashjit_kernel_facts(NULL), "{}") == 0);
   flashjit_error_destroy(NULL);
+  flashjit_cancel_set(NULL);
+  flashjit_cancel_destroy(NULL);
   flashjit_kernel_destroy(NULL);
   flashjit_engine_destroy(NULL);
 }
@@ -114,6 +116,14 @@ static void engines_refused(flashjit_engine_options options) {
   options.struct_size = (size_t)-1;
   EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "flashjit_engine_options");
   options.struct_size = sizeof options;
+  if (options.host) {
+    options.isolate_compiler = 1;
+    EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "isolate_compiler");
+    options.isolate_compiler = 0;
+    options.override_dir = ".";
+    EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "override_dir");
+    options.override_dir = NULL;
+  }
   options.threads = -1;
   EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "threads: -1");
   options.threads = 0;
@@ -126,6 +136,41 @@ static void engines_refused(flashjit_engine_options options) {
     options.ordinal = 77;
     EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_NOT_FOUND, "ordinal: there is no GPU 77");
   }
+}
+
+/* A prepare that was called off before it began, and then the same one. What was prepared before needs no time. */
+static void bounded_prepares(flashjit_engine* engine, const char* spec) {
+  flashjit_prepare_options options;
+  flashjit_counters counters;
+  flashjit_kernel* kernel = NULL;
+  flashjit_cancel* cancel = flashjit_cancel_create();
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.cancel = cancel;
+  flashjit_cancel_set(cancel);
+  EXPECT(flashjit_prepare(engine, spec, &options, &kernel, &error), FLASHJIT_CANCELLED, "cancel");
+  CHECK(kernel == NULL);
+  options.cancel = NULL;
+  options.timeout_ms = -1;
+  EXPECT(flashjit_prepare(engine, spec, &options, &kernel, &error), FLASHJIT_INVALID, "timeout_ms: -1");
+  options.timeout_ms = 0;
+  options.budget_ms = -1;
+  EXPECT(flashjit_prepare(engine, spec, &options, &kernel, &error), FLASHJIT_INVALID, "budget_ms: -1");
+  options.budget_ms = 0;
+  CHECK(flashjit_prepare(engine, spec, &options, &kernel, NULL) == FLASHJIT_OK);
+  flashjit_kernel_destroy(kernel);
+  options.cancel = cancel;
+  CHECK(flashjit_prepare(engine, spec, &options, &kernel, NULL) == FLASHJIT_OK);
+  flashjit_kernel_destroy(kernel);
+  flashjit_cancel_destroy(cancel);
+
+  memset(&counters, 0, sizeof counters);
+  EXPECT(flashjit_engine_counters(engine, &counters, &error), FLASHJIT_INVALID, "struct_size: 0");
+  EXPECT(flashjit_engine_counters(engine, NULL, &error), FLASHJIT_INVALID, "counters");
+  EXPECT(flashjit_engine_counters(NULL, &counters, &error), FLASHJIT_INVALID, "engine");
+  counters.struct_size = sizeof counters;
+  CHECK(flashjit_engine_counters(engine, &counters, NULL) == FLASHJIT_OK);
+  CHECK(counters.memory_hits >= 1);
 }
 
 /* As programs of older and of newer versions have it: less, or more, than this library knows. */
@@ -290,6 +335,7 @@ int main(int argc, char** argv) {
   engines_refused(options);
   structures_of_other_versions(options);
   prepares_refused(engine, spec);
+  bounded_prepares(engine, spec);
 
   error = (flashjit_error*)&p;
   CHECK(flashjit_prepare(engine, spec, NULL, &kernel, &error) == FLASHJIT_OK);

@@ -41,12 +41,15 @@ typedef enum flashjit_status {
   FLASHJIT_COMPILE = 5,     /* the compiler refused generated code; the detail holds its log */
   FLASHJIT_DRIVER = 6,      /* the CUDA driver returned an error */
   FLASHJIT_CAPTURE = 7,     /* prepare would have to compile or load while a stream captures */
-  FLASHJIT_INTERNAL = 8     /* a mistake in FlashJIT */
+  FLASHJIT_INTERNAL = 8,    /* a mistake in FlashJIT */
+  FLASHJIT_TIMEOUT = 9,     /* prepare was not done in the time that its caller allowed */
+  FLASHJIT_CANCELLED = 10   /* prepare was called off by its caller */
 } flashjit_status;
 
 typedef struct flashjit_engine flashjit_engine;
 typedef struct flashjit_kernel flashjit_kernel;
 typedef struct flashjit_error flashjit_error;
+typedef struct flashjit_cancel flashjit_cancel;
 
 /* A tensor somebody else owns. The layout is that of DLTensor in DLPack: a pointer to a DLTensor can be cast to this, and so can
  * &managed->dl_tensor of a DLManagedTensor or a DLManagedTensorVersioned, which stays its owner's: call its deleter when the
@@ -82,6 +85,12 @@ typedef struct flashjit_engine_options {
   int32_t no_disk_cache; /* 1: keep kernels in memory only */
   int32_t threads;       /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
+  const char* const* bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
+  int64_t bundle_count;
+  const char* required;  /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs; null: none */
+  const char* record;    /* a manifest to which newly prepared specs are appended; null: none */
+  const char* override_dir;  /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead; null: none */
+  int64_t isolate_compiler;  /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is an error */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {
@@ -89,6 +98,10 @@ typedef struct flashjit_prepare_options {
   const char* schedule;   /* pins, as text; null: the cost model chooses */
   void* capturing_stream; /* null, or a stream that may be capturing a graph: what is not prepared yet is then refused with
                              CAPTURE, and the capture stays sound */
+  int64_t timeout_ms;     /* for what is not prepared yet; then TIMEOUT, up to some 300 ms late without isolate_compiler; 0: none */
+  int64_t budget_ms;      /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and the best one
+                             takes its place between two launches when it is there; captured graphs keep theirs; 0: none */
+  const flashjit_cancel* cancel; /* null, or what calls this off: then CANCELLED, as soon as a timeout would */
 } flashjit_prepare_options;
 
 /* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */
@@ -115,9 +128,10 @@ typedef struct flashjit_arguments {
   int64_t param_count;
 } flashjit_arguments;
 
-/* Opens the driver and NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each target, wants an engine of
- * its own; several in a process are fine. In a process made by fork, only host engines work once the parent has used a GPU.
- * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy), INVALID, UNSUPPORTED, DRIVER. */
+/* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each target, wants an
+ * engine of its own; several in a process are fine. In a process made by fork, only host engines work once the parent has used a GPU.
+ * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles lack), INVALID, UNSUPPORTED (a bundle of another
+ * version), IO (a damaged bundle, or one that others can write), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
 /* Prepared kernels stay usable. Null is allowed. */
@@ -128,13 +142,18 @@ FLASHJIT_C_API const char* flashjit_engine_target(const flashjit_engine* engine)
 /* Finds or makes the kernel for `spec`; `options` may be null. May compile, allocate, load code and read the disk; a spec that this
  * engine has prepared before is found in well under a microsecond, without a lock. However many threads ask at once, each spec is
  * compiled once. Every kernel that was handed out is to be destroyed, also when it is the same one.
- * Errors: INVALID, UNSUPPORTED, COMPILE, CAPTURE, NOT_FOUND, DRIVER. */
+ * Errors: INVALID, UNSUPPORTED, COMPILE, CAPTURE, NOT_FOUND, DRIVER, TIMEOUT, CANCELLED. */
 FLASHJIT_C_API flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, const flashjit_prepare_options* options,
                                                 flashjit_kernel** kernel, flashjit_error** error);
+/* Something that calls off every prepare it was given to, from any thread, and stays set. Others who wait for the same kernel are not
+ * hurt. Must outlive these calls. Create returns null without memory; the others allow null. */
+FLASHJIT_C_API flashjit_cancel* flashjit_cancel_create(void);
+FLASHJIT_C_API void flashjit_cancel_set(flashjit_cancel* cancel);
+FLASHJIT_C_API void flashjit_cancel_destroy(flashjit_cancel* cancel);
 /* On a GPU, launches that were made must have finished, and graphs that hold them must not be launched again. Null is allowed. */
 FLASHJIT_C_API void flashjit_kernel_destroy(flashjit_kernel* kernel);
 /* What is known about the kernel, as one JSON object (spec, target, schedule, family, key, source, compile_ms, registers,
- * spill_bytes, smem_bytes, threads, cubin_bytes, notes); lives as long as the kernel. Of null, and without memory: "{}". */
+ * spill_bytes, smem_bytes, threads, cubin_bytes, notes, layer, miss); lives as long as the kernel. Of null, and without memory: "{}". */
 FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 
 /* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context; null: the
@@ -144,6 +163,26 @@ FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
  * Errors: INVALID (which argument, and why), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
                                             flashjit_error** error);
+
+/* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to below 2^i
+ * microseconds, the last one also all above. */
+#define FLASHJIT_BUCKETS 32
+
+/* What an engine has done so far; see Counters in flashjit.hpp for each field. */
+typedef struct flashjit_counters {
+  size_t struct_size; /* sizeof(flashjit_counters) */
+  int64_t memory_hits, disk_hits, layer_hits, bundle_hits, misses;
+  int64_t compiles, compile_failures, waits, private_compiles;
+  int64_t bad_entries, not_persisted, evictions;
+  int64_t bytes_read, bytes_written;
+  int64_t quick_kernels, replaced_kernels;
+  int64_t lookup_us[FLASHJIT_BUCKETS];
+  int64_t compile_us[FLASHJIT_BUCKETS];
+} flashjit_counters;
+
+/* Fills `counters`, whose struct_size must be set. Any thread may call it at any time; each number is exact, but while other
+ * threads work they are not of one moment. Errors: INVALID (a null pointer, a wrong struct_size). */
+FLASHJIT_C_API flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error);
 
 FLASHJIT_C_API flashjit_status flashjit_error_kind(const flashjit_error* error);  /* of null: OK */
 FLASHJIT_C_API const char* flashjit_error_message(const flashjit_error* error);   /* one line; of null: "" */
