@@ -262,7 +262,7 @@ int status_of_child(const std::function<void()>& work) {
   return status;
 }
 
-// (While others compile: NVRTC's own data is destroyed by exit() under its threads, which no caller can prevent.)
+// (While others compile: tests/fault, ExitDuringCompiles.)
 TEST_F(EmbedTest, ExitWhileOthersPrepareAndRun) {
   for (int round = 0; round < 12; ++round) {
     EXPECT_EQ(status_of_child([&] {
