@@ -175,7 +175,7 @@ TEST_F(ProcessFault, TheLibraryIsGivenBackDuringACompile) {
       std::thread([=] {
         for (int i = 0;; ++i) {
           flashjit_kernel* kernel = nullptr;
-          prepare(engine, ("fwd bf16 d=64 heads=4 mask=\"window(" + std::to_string(i) + ", 0)\"").c_str(), nullptr, nullptr, &kernel, nullptr);
+          prepare(engine, ("fwd bf16 d=64 heads=4 mask=\"window(" + std::to_string(i) + ", 0)\"").c_str(), nullptr, &kernel, nullptr);
         }
       }).detach();
       std::this_thread::sleep_for(delay);
