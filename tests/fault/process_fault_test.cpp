@@ -151,7 +151,9 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
     }), 0) << "after " << delay.count() << " ms";
   }
   if (fs::exists(store_path() + "/v1")) {
-    for (const StoreListing& item : *list_store(store_path())) EXPECT_TRUE(item.sound);
+    const auto listed = list_store(store_path());
+    ASSERT_TRUE(listed);
+    for (const StoreListing& item : *listed) EXPECT_TRUE(item.sound);
   }
 }
 
