@@ -12,6 +12,7 @@
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/kernels.h"
+#include "runtime/tuned_choice.h"
 
 namespace flashjit {
 namespace {
@@ -48,7 +49,9 @@ Result<T> without_exceptions(const char* place, const Function& function) {
 
 class EngineBase : public Engine {
  public:
-  EngineBase(std::string target, std::string log_file) : target_(std::move(target)), log_file_(std::move(log_file)) {}
+  EngineBase(Machine machine, const EngineOptions& options, const EnvironmentSettings& settings)
+      : target_(machine.target), machine_(std::move(machine)), log_file_(settings.log_file), tuned_(options.tuned),
+        record_path_(!options.disk_cache ? "" : options.cache_dir.empty() ? settings.cache_dir : options.cache_dir) {}
   std::string target() const override { return target_; }
 
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
@@ -56,38 +59,58 @@ class EngineBase : public Engine {
   }
 
  protected:
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) = 0;
+  // `note`: what is to be known about the schedule; may be empty.
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const std::string& note) = 0;
   virtual Result<void> check_capture(void*) const { return {}; }
   const std::string target_;
 
  private:
   Result<std::shared_ptr<Kernel>> find_or_make(std::string_view spec, const PrepareOptions& options) {
-    const std::string key = fmt::format("{}\n{}", options.schedule, spec);
+    FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
+    const std::string key = fmt::format("{}\n{}\n{}", options.schedule, hint, spec);
     if (auto kernel = kernels_.find(key)) return kernel;
     if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
     return kernels_
         .get(key,
              [&]() -> Result<std::shared_ptr<Kernel>> {
-               auto kernel = make(spec, options.schedule);
+               auto kernel = make_chosen(spec, options.schedule, hint);
                log_line(log_file_, log_text(kernel, spec));
                return kernel;
              })
         .value;
   }
 
+  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const std::string& schedule, const std::string& hint) {
+    if (!schedule.empty() || !tuned_) return make(spec, schedule, {});
+    std::call_once(records_read_, [this] { records_ = stored_records(record_path_); });
+    const TunedChoice choice = choose_schedule(spec, machine_, records_, hint);
+    if (choice.schedule.empty()) return make(spec, {}, {});
+    auto kernel = make(spec, choice.schedule, choice.note);
+    // What another compiler made of the schedule may be no good with this one.
+    const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
+    return spoiled ? make(spec, {}, {}) : kernel;
+  }
+
+  const Machine machine_;
   const std::string log_file_;
+  const bool tuned_;
+  const std::string record_path_;
+  std::once_flag records_read_;
+  std::vector<TunedRecord> records_;
   SingleFlight<Kernel> kernels_;
 };
 
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info, const StoreOptions& store)
-      : EngineBase(std::move(target), settings.log_file), gpu_(std::move(gpu)), info_(info), store_(store) {}
+  GpuEngine(const std::string& target, const EngineOptions& options, const EnvironmentSettings& settings, GpuContext gpu, const GpuInfo& info,
+            const StoreOptions& store)
+      : EngineBase(gpu_machine(target, info, gpu.driver->version()), options, settings), gpu_(std::move(gpu)), info_(info), store_(store) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const std::string& note) override {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, {.store = &store_, .sm_count = info_.sm_count}));
-    for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
+    if (!note.empty()) compiled.facts.notes.push_back(note);
+    for (const std::string& of_store : store_.notes()) compiled.facts.notes.push_back(of_store);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
       FLASHJIT_ASSIGN(shared, work_counters());
@@ -130,11 +153,11 @@ class GpuEngine : public EngineBase {
 
 class HostEngine : public EngineBase {
  public:
-  HostEngine(std::string target, const EnvironmentSettings& settings, HostBackend& backend, int threads)
-      : EngineBase(std::move(target), settings.log_file), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
+  HostEngine(const std::string& target, const EngineOptions& options, const EnvironmentSettings& settings, HostBackend& backend, int threads)
+      : EngineBase(host_machine(target, threads), options, settings), backend_(backend), pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const std::string& schedule, const std::string& note) override {
     const auto start = std::chrono::steady_clock::now();
     FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, schedule));
     FLASHJIT_ASSIGN(kernel, backend_.compile(plan, false));
@@ -154,6 +177,7 @@ class HostEngine : public EngineBase {
     facts.threads = pool_->workers();
     facts.cubin_bytes = kernel->code_bytes();
     facts.notes = plan.notes;
+    if (!note.empty()) facts.notes.push_back(note);
     return std::shared_ptr<Kernel>(std::make_shared<HostRunner>(plan, std::move(facts), std::move(kernel), pool_));
   }
 
@@ -200,7 +224,7 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
                            .disk = options.disk_cache,
                            .max_bytes = options.cache_max_bytes};
-  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, settings, gpu, info, store));
+  return std::shared_ptr<Engine>(std::make_shared<GpuEngine>(target, options, settings, gpu, info, store));
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
@@ -209,7 +233,7 @@ Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const 
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
-  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, *backend, threads));
+  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(target, options, settings, *backend, threads));
 }
 
 }  // namespace

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "autotune/shape.h"
 #include "compiler/cost_model.h"
 #include "compiler/spec.h"
 #include "runtime/compile.h"
 #include "tools/commands.h"
 #include "tools/mask_map.h"
 #include "tools/output.h"
-#include "tools/shape.h"
 
 namespace flashjit {
 namespace {

@@ -79,12 +79,15 @@ struct EngineOptions {
   bool disk_cache = true;
   int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
+  bool tuned = true;                  // schedules that were measured (`flashjit tune`) decide where there is a record of one
 };
 
 struct PrepareOptions {
   std::string schedule;               // pins, as text; empty: the cost model chooses
   void* capturing_stream = nullptr;   // a stream that may be capturing a graph: what is not prepared yet is then refused
                                       // with ErrorKind::Capture, and the capture stays sound
+  std::string shape;                  // a hint, "b=4,q=4096,k=4096": sizes to expect, as far as the spec leaves them open. Any others
+                                      // are still right; they may be slower
 };
 
 class FLASHJIT_API Engine {
