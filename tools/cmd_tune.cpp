@@ -161,7 +161,8 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
 }
 
 Result<void> check_reference(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed) {
-  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, data.host_arguments()));
+  const Arguments arguments = data.host_arguments();  // the problem points into it
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   reference::CompareOptions options;
   options.seed = seed;
   options.threads = usable_cores();
