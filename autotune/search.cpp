@@ -21,6 +21,7 @@ constexpr int kWarmUpRounds = 2;        // at least
 constexpr double kHopeless = 1.4;       // over the fastest in the warm-up, where clocks still move
 constexpr int kFirstJudgement = 3;      // rounds
 constexpr int kRetries = 3;             // of a sample that is no time
+constexpr double kMostTie = 0.02;       // on a machine noisier than that the medians decide: a rule may not cost more
 
 class Search {
  public:
@@ -181,7 +182,7 @@ class Search {
     }
     result_.best = best_;
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
-      if (!alive(i) || result_.subjects[i].over_best > 1 + result_.noise) continue;
+      if (!alive(i) || result_.subjects[i].over_best > 1 + std::min(result_.noise, kMostTie)) continue;
       result_.best = i;
       break;
     }

@@ -42,7 +42,7 @@ struct SearchResult {
   int rounds = 0;
 };
 
-// Subjects are in order of preference: of those that the noise does not let tell apart from the fastest, the first is the best.
+// Subjects are in order of preference: of those that the noise (2 % of it at most) does not let tell apart from the fastest, the first is the best.
 // `reference` is never stopped, and runs twice in each round: how far it differs from itself is the noise. An error is the
 // reference's; other subjects that fail are marked.
 Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench, const SearchOptions& options);
