@@ -8,11 +8,8 @@
 
 namespace flashjit {
 
-Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ordinal, bool tuned) {
-  EngineOptions options;
-  options.tuned = tuned;
-  options.ordinal = ordinal;
-  bool try_host = where == "auto";
+Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options) {
+  bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
   if (where == "host") {
     options.device = Device::Host;
   } else if (where != "auto" && where != "gpu") {
@@ -44,10 +41,11 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, int ord
     return session;
   }
   FLASHJIT_ASSIGN(driver, Driver::open());
-  FLASHJIT_ASSIGN(info, driver->device(ordinal));
-  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, ordinal));
+  FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
+  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   session->gpu_ = gpu;
+  session->ordinal_ = options.ordinal;
   session->stream_ = std::move(stream);
   session->l2_bytes_ = static_cast<std::size_t>(info.l2_bytes);
   session->machine_ = gpu_machine(session->target(), info, driver->version());

@@ -18,14 +18,15 @@ namespace flashjit {
 class Session {
  public:
   // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  // `tuned`: records of earlier tunings decide where there are any.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, int ordinal, bool tuned = true);
+  // `options`: all but device and target.
+  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }
   Engine& engine() { return *engine_; }
   const GpuContext& gpu() const { return *gpu_; }
   const Stream& stream() const { return *stream_; }
+  int ordinal() const { return ordinal_; }  // of the GPU
   const Machine& machine() const { return machine_; }
   GpuState state() const;  // of the GPU, as far as it is known
   Result<Sampler> sampler() const;
@@ -37,6 +38,7 @@ class Session {
   std::optional<GpuContext> gpu_;
   std::optional<Stream> stream_;
   std::size_t l2_bytes_ = 0;
+  int ordinal_ = 0;
   Machine machine_;
   std::string uuid_;
 };

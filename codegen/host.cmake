@@ -30,7 +30,7 @@ find_library(FLASHJIT_ZLIB NAMES libz.a z REQUIRED)
 target_link_libraries(flashjit_host_code PUBLIC
   "$<LINK_GROUP:RESCAN,${flashjit_llvm}>" ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
 
-add_library(flashjit_host SHARED host_backend.cpp)
+add_library(flashjit_host SHARED host_backend.cpp host_exit.cpp)
 target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
   -Wl,--no-undefined -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host_exports.map -s)

@@ -18,6 +18,8 @@ enum class ErrorKind {
   Driver,       // the CUDA driver returned an error
   Capture,      // prepare would have to compile or load while a stream captures
   Internal,     // our mistake; message names the place
+  Timeout,      // prepare was not done in the time that its caller allowed
+  Cancelled,    // prepare was called off by its caller
 };
 
 inline const char* name(ErrorKind kind) {
@@ -30,6 +32,8 @@ inline const char* name(ErrorKind kind) {
     case ErrorKind::Driver: return "driver";
     case ErrorKind::Capture: return "capture";
     case ErrorKind::Internal: return "internal";
+    case ErrorKind::Timeout: return "timeout";
+    case ErrorKind::Cancelled: return "cancelled";
   }
   return "internal";
 }

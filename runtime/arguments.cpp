@@ -26,8 +26,7 @@ Axes axes_of(Layout layout) {
   return layout == Layout::Bhsd ? Axes{4, 0, 2, 1, 3} : Axes{4, 0, 1, 2, 3};
 }
 
-Result<TensorView> view(const Tensor& tensor, std::string_view name) {
-  TensorView result;
+Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result) {
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size()) {
     return invalid(fmt::format("{}.strides: {} of them for {} dimensions; leave them empty for a contiguous tensor", name,
                                tensor.strides.size(), tensor.shape.size()));
@@ -40,7 +39,7 @@ Result<TensorView> view(const Tensor& tensor, std::string_view name) {
   result.rank = static_cast<int>(tensor.shape.size());
   result.shape = tensor.shape.data();
   result.strides = tensor.strides.empty() ? nullptr : tensor.strides.data();
-  return result;
+  return {};
 }
 
 Strides strides_of(const Dimensions& d, const Axes& axes) {
@@ -77,8 +76,7 @@ Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBo
 
 }  // namespace
 
-Result<CallArguments> view(const Arguments& arguments) {
-  CallArguments call;
+Result<void> view(const Arguments& arguments, CallArguments& call) {
   const struct {
     const Tensor& from;
     TensorView& to;
@@ -89,17 +87,17 @@ Result<CallArguments> view(const Arguments& arguments) {
                  {arguments.sink, call.sink, "sink"}, {arguments.offsets_q, call.offsets_q, "offsets_q"},
                  {arguments.offsets_k, call.offsets_k, "offsets_k"}};
   for (const auto& [from, to, name] : tensors) {
-    FLASHJIT_ASSIGN(tensor, view(from, name));
-    to = tensor;
+    FLASHJIT_TRY(view(from, name, to));
   }
   call.max_q_len = arguments.max_q_len;
   call.max_k_len = arguments.max_k_len;
   for (const auto& [name, from] : arguments.params) {
-    FLASHJIT_ASSIGN(tensor, view(from, name));
-    call.add({.name = name, .is_scalar = false, .tensor = tensor});
+    ParamView param{.name = name};
+    FLASHJIT_TRY(view(from, name, param.tensor));
+    call.add(param);
   }
   for (const auto& [name, value] : arguments.scalars) call.add({.name = name, .is_scalar = true, .scalar = value});
-  return call;
+  return {};
 }
 
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)

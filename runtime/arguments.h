@@ -49,7 +49,7 @@ struct CallArguments {
   }
 };
 
-Result<CallArguments> view(const Arguments& arguments);
+Result<void> view(const Arguments& arguments, CallArguments& call);
 
 // Checks calls of one kernel. Immutable, so any number of threads may use it.
 class ArgumentChecker {

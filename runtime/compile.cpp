@@ -5,12 +5,12 @@
 
 #include <charconv>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <optional>
 
 #include "compiler/candidates.h"
+#include "runtime/bundle.h"
+#include "runtime/dump.h"
 #include "runtime/environment.h"
+#include "runtime/source_override.h"
 
 namespace flashjit {
 namespace {
@@ -37,20 +37,20 @@ std::string text(const StoreFacts& facts, std::string_view name) {
   return found == facts.end() ? "" : found->second;
 }
 
-StoreKey key_of(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
-  KeyBuilder key;
-  key.field("spec", print(plan.spec));
-  key.field("schedule", print(plan.schedule));
-  key.field("target", plan.target.name);
-  key.field("compiler", nvrtc.identity());
-  key.field("options", fmt::format("{}", fmt::join(nvrtc.options(plan.target), " ")));
-  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
-  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
-  return key.finish();
+// The same for every compile of the same source: ptxas says how long it took.
+std::string without_times(std::string_view log) {
+  std::string kept;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, std::min(log.find('\n'), log.size() - 1) + 1);
+    log.remove_prefix(line.size());
+    if (line.find("Compile time = ") == line.npos) kept += line;
+  }
+  if (kept.ends_with('\n')) kept.pop_back();
+  return kept;
 }
 
-Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc) {
-  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target));
+Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {
     most.registers = std::max(most.registers, usage.registers);
@@ -68,79 +68,77 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
                  {"serialised", cubin.facts.serialised},
                  {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
                  {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
-                 {"log", cubin.log}};
+                 {"log", without_times(cubin.log)}};
   entry.payload = std::move(cubin.bytes);
   return entry;
 }
 
-// Best effort: the dump serves a person who looks, and must not stop the work.
-void write_dump(const std::string& folder, const Compiled& compiled) {
-  namespace fs = std::filesystem;
-  const fs::path place = fs::path(folder) / compiled.key.digest.substr(0, 16);
-  std::error_code error;
-  const auto write = [&](const std::string& name, std::string_view text) {
-    const fs::path file = place / name;
-    fs::create_directories(file.parent_path(), error);
-    std::ofstream(file, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
-  };
+// What every step of one compile_spec or find_spec shares.
+struct Job {
+  const CompileOptions& options;
+  const EnvironmentSettings& settings;
+  StoredSpec* look = nullptr;  // only look, and say here what is missing
+};
+
+void add_facts(Compiled& compiled) {
   const Plan& plan = compiled.plan;
-  write("spec.txt", print(plan.spec) + "\n");
-  write("schedule.txt", print(plan.schedule) + "\n");
-  write("program.txt", plan.program);
-  write("key.txt", compiled.key.text);
-  for (const SourceFile& file : compiled.source.generated) write(file.name, file.text);
-  for (const SourceFile& file : compiled.source.headers) write(file.name, file.text);
-  if (!compiled.binary) return;
-  for (const auto& [name, value] : compiled.binary->facts) write("facts/" + name + ".txt", value + "\n");
-  const auto& cubin = compiled.binary->payload;
-  write("kernel.cubin", {reinterpret_cast<const char*>(cubin.data()), cubin.size()});
+  const StoreFacts& stored = compiled.binary->facts;
+  Facts& facts = compiled.facts;
+  facts.spec = print(plan.spec);
+  facts.target = plan.target.name;
+  facts.schedule = print(plan.schedule);
+  facts.family = name(plan.schedule.family.value_or(Family::Sync));
+  facts.key = compiled.key.digest;
+  facts.registers = number(stored, "registers");
+  facts.spill_bytes = number(stored, "spill_bytes");
+  facts.smem_bytes = number(stored, "smem_bytes");
+  facts.threads = plan.threads;
+  facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
+  facts.notes.insert(facts.notes.begin(), plan.notes.begin(), plan.notes.end());
+  if (const std::string warnings = text(stored, "warnings"); !warnings.empty()) facts.notes.push_back("compiler: " + warnings);
 }
 
-Error jit_is_off(const Plan& plan) {
-  return {ErrorKind::NotFound,
-          fmt::format("FLASHJIT_JIT=off and the store has no kernel for this spec; build it with: flashjit compile '{}' --arch {} "
-                      "--schedule {}",
-                      print(plan.spec), plan.target.name, print(plan.schedule)),
-          {}};
+// From the store or the compiler.
+Result<void> fetch(Compiled& compiled, const Job& job, const Nvrtc& nvrtc) {
+  const auto make = [&] { return run_compiler(compiled.plan, compiled.source, nvrtc, job.options); };
+  KernelStore::Fetched fetched{.source = "compiled"};
+  if (job.look) {
+    fetched = job.options.store->find(compiled.key);
+    if (!fetched.entry) {
+      *job.look = {std::nullopt, compiled.key, print(compiled.plan.spec), print(compiled.plan.schedule), fetched.miss};
+      return Error{ErrorKind::NotFound, "the kernel is not stored", {}};
+    }
+  } else if (job.options.store) {
+    FLASHJIT_ASSIGN(found, job.options.store->fetch(compiled.key, make, job.options.bounds));
+    fetched = std::move(found);
+  } else {
+    FLASHJIT_ASSIGN(entry, make());
+    fetched.entry = std::make_shared<const StoreEntry>(std::move(entry));
+  }
+  compiled.binary = std::move(fetched.entry);
+  compiled.facts.source = fetched.source;
+  compiled.facts.layer = std::move(fetched.layer);
+  compiled.facts.miss = std::move(fetched.miss);
+  return {};
 }
 
 // One plan to one cubin.
-Result<Compiled> compile_plan(Plan plan, const CompileOptions& options, const EnvironmentSettings& settings) {
-  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
+Result<Compiled> compile_plan(Plan plan, const Job& job) {
+  const auto& [options, settings, look] = job;
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, options.compiler_program));
   FLASHJIT_ASSIGN(source, options.naive ? emit_cuda_naive(plan) : emit_cuda(plan));
   Compiled compiled{.plan = std::move(plan), .source = std::move(source)};
-  const Plan& made = compiled.plan;
-  compiled.key = key_of(made, compiled.source, *nvrtc);
-  if (!settings.dump_dir.empty()) write_dump(settings.dump_dir, compiled);  // also for what the compiler refuses
-  const auto make = [&]() -> Result<StoreEntry> {
-    if (!settings.jit) return jit_is_off(made);
-    return run_compiler(made, compiled.source, *nvrtc);
-  };
-  if (options.store) {
-    FLASHJIT_ASSIGN(fetched, options.store->fetch(compiled.key, make));
-    compiled.binary = fetched.entry;
-    compiled.facts.source = fetched.source;
-  } else {
-    FLASHJIT_ASSIGN(entry, make());
-    compiled.binary = std::make_shared<const StoreEntry>(std::move(entry));
-    compiled.facts.source = "compiled";
+  if (!options.override_dir.empty()) {
+    FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
+    compiled.facts.notes.push_back(replaced);
   }
-  Facts& facts = compiled.facts;
-  facts.spec = print(made.spec);
-  facts.target = made.target.name;
-  facts.schedule = print(made.schedule);
-  facts.family = name(made.schedule.family.value_or(Family::Sync));
-  facts.key = compiled.key.digest;
-  facts.registers = number(compiled.binary->facts, "registers");
-  facts.spill_bytes = number(compiled.binary->facts, "spill_bytes");
-  facts.smem_bytes = number(compiled.binary->facts, "smem_bytes");
-  facts.threads = made.threads;
-  facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
-  facts.notes = made.notes;
-  if (const std::string warnings = text(compiled.binary->facts, "warnings"); !warnings.empty()) {
-    facts.notes.push_back("compiler: " + warnings);
-  }
-  if (!settings.dump_dir.empty()) write_dump(settings.dump_dir, compiled);
+  compiled.key = key_of(compiled.plan, compiled.source, nvrtc->identity(), nvrtc->options(compiled.plan.target, options.effort));
+  const bool dumps = !settings.dump_dir.empty() && !look;
+  if (dumps) dump_source(settings.dump_dir, compiled);  // before: it is there if the compiler hangs
+  const Result<void> fetched = fetch(compiled, job, *nvrtc);
+  if (fetched) add_facts(compiled);
+  if (dumps) dump_result(settings.dump_dir, compiled, fetched, nvrtc.get(), options.bounds);
+  if (!fetched) return fetched.error();
   return compiled;
 }
 
@@ -161,11 +159,12 @@ std::string why_rejected(const Compiled& compiled) {
 // From the cost model's choice to a kernel: schedules whose kernels turn out bad are passed over.
 class Search {
  public:
-  Search(const Plan& first, const CompileOptions& options, const EnvironmentSettings& settings)
-      : first_(first), options_(options), settings_(settings) {}
+  Search(const Plan& first, const Job& job) : first_(first), job_(job) {}
 
   Result<Compiled> run() {
-    if (options_.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
+    if (job_.options.effort == Effort::Quick) return run_quick();
+    if (!job_.options.override_dir.empty()) return run_as_it_is();
+    if (job_.options.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
     FLASHJIT_ASSIGN(accepted, run_hopper());
     if (accepted) return std::move(*accepted);
     for (const Candidate& candidate : first_.candidates) {
@@ -185,9 +184,29 @@ class Search {
   }
   int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
 
+  // The choice itself if it is of the sync family, else the best of that; what spills will do for so short a time.
+  Result<Compiled> run_quick() {
+    if (first_.config.loop != Loop::hopper) return compile_plan(first_, job_);
+    for (const Candidate& candidate : first_.candidates) {
+      if (!is_legal(candidate, Family::Sync)) continue;
+      FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+      return compile_plan(std::move(plan), job_);
+    }
+    return unsupported("the pins leave no schedule of the sync family, which alone can be compiled quickly");
+  }
+
+  // Another schedule would need other edits, and who edits wants to see what becomes of them.
+  Result<Compiled> run_as_it_is() {
+    FLASHJIT_ASSIGN(compiled, compile_plan(first_, job_));
+    if (const std::string why = why_rejected(compiled); !why.empty()) {
+      notes_.push_back(fmt::format("without override_dir this kernel would be passed over: {}", why));
+    }
+    return std::move(compiled);
+  }
+
   // Nothing if the kernel is rejected; a note says why then.
   Result<std::optional<Compiled>> try_hopper(const Plan& plan) {
-    auto compiled = compile_plan(plan, options_, settings_);
+    auto compiled = compile_plan(plan, job_);
     const std::string why = compiled ? why_rejected(*compiled) : refused_for_registers(compiled.error().detail);
     if (why.empty()) {
       if (!compiled) return compiled.error();
@@ -216,18 +235,18 @@ class Search {
 
   // The first that spills nothing, or the one that spills least.
   Result<Compiled> run_sync(const Plan& plan) {
-    FLASHJIT_ASSIGN(best, compile_plan(plan, options_, settings_));
+    FLASHJIT_ASSIGN(best, compile_plan(plan, job_));
     std::string passed_over;
     int attempts = 1, least = room(plan.schedule);
     for (const Candidate& candidate : first_.candidates) {
-      if (best.facts.spill_bytes == 0 || options_.naive || attempts == kMostAttempts) break;
+      if (best.facts.spill_bytes == 0 || job_.options.naive || attempts == kMostAttempts) break;
       // One that is estimated to be as tight would spill as well.
       if (!is_legal(candidate, Family::Sync) || room(candidate.schedule) < least + kRegisterStep) continue;
       least = room(candidate.schedule);
       auto looser = make_plan(first_.spec, first_.target, candidate.schedule);
       if (!looser) continue;
       ++attempts;
-      FLASHJIT_ASSIGN(next, compile_plan(std::move(*looser), options_, settings_));
+      FLASHJIT_ASSIGN(next, compile_plan(std::move(*looser), job_));
       if (next.facts.spill_bytes >= best.facts.spill_bytes) continue;
       passed_over = fmt::format("{} would spill {} bytes of registers and was passed over", best.facts.schedule,
                                 best.facts.spill_bytes);
@@ -238,12 +257,43 @@ class Search {
   }
 
   const Plan& first_;
-  const CompileOptions& options_;
-  const EnvironmentSettings& settings_;
+  const Job& job_;
   std::vector<std::string> notes_;  // of schedules that were passed over
 };
 
+bool has_bundles(const CompileOptions& options) { return options.bundles && !options.bundles->empty(); }
+
+// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
+Result<std::optional<Compiled>> look_in_bundles(const BundleKey& key, const CompileOptions& options, const EnvironmentSettings& settings,
+                                                std::string& note) {
+  const Bundles none;
+  const Bundles& bundles = options.bundles ? *options.bundles : none;
+  auto found = options.naive ? std::optional<Compiled>() : bundles.find(key, options.sm_count);
+  if (!found && settings.jit) {
+    note = "compiled although a bundle has it: " + found.error().message;
+    return std::optional<Compiled>();
+  }
+  if (found && !*found && !settings.jit) return bundles.missing(key);
+  if (found && *found && !settings.dump_dir.empty()) {
+    dump_source(settings.dump_dir, **found);
+    dump_result(settings.dump_dir, **found, {}, nullptr, {});
+  }
+  return found;
+}
+
 }  // namespace
+
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
+  KeyBuilder key;
+  key.field("spec", print(plan.spec));
+  key.field("schedule", print(plan.schedule));
+  key.field("target", plan.target.name);
+  key.field("compiler", compiler);
+  key.field("options", fmt::format("{}", fmt::join(options, " ")));
+  for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
+  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
+  return key.finish();
+}
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
                        const DumpSink& dump) {
@@ -256,25 +306,73 @@ Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name,
   return make_plan(spec, target, pins, dump);
 }
 
+namespace {
+
+Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(first, plan_spec(spec, target, schedule, options.sm_count, options.dump));
+  if (first.target.gpu) return std::move(first);
+  return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
+                             "with target host",
+                             target));
+}
+
+}  // namespace
+
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options) {
   const auto start = Clock::now();
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(first, plan_spec(spec, target, schedule, options.sm_count, options.dump));
-  if (!first.target.gpu) {
-    return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
-                               "with target host",
-                               target));
+  std::string note;
+  if (!options.override_dir.empty() && !settings.jit) {
+    return invalid("override_dir with FLASHJIT_JIT=off: edited source has to be compiled; unset one of the two");
   }
-  Search search(first, options, settings);
+  if (options.override_dir.empty() && (has_bundles(options) || !settings.jit)) {
+    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
+    if (found) {
+      found->facts.compile_ms = milliseconds_since(start);
+      return std::move(*found);
+    }
+  }
+  FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
+  const Job job{options, settings};
+  Search search(first, job);
   FLASHJIT_ASSIGN(best, search.run());
-  for (const std::string& note : search.notes()) best.facts.notes.push_back(note);
+  for (const std::string& passed_over : search.notes()) best.facts.notes.push_back(passed_over);
+  if (!note.empty()) best.facts.notes.push_back(note);
   if (best.facts.spill_bytes > 0) {
     best.facts.notes.push_back(fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
                                            schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));
   }
   best.facts.compile_ms = milliseconds_since(start);
   return std::move(best);
+}
+
+Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
+  StoredSpec stored;
+  if (has_bundles(options)) {
+    std::string note;
+    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
+    if (found) {
+      stored = {std::nullopt, found->key, found->facts.spec, found->facts.schedule, {}};
+      stored.hit = std::move(*found);
+      return stored;
+    }
+  }
+  const Job job{options, settings, &stored};
+  Search search(first, job);
+  auto found = search.run();
+  if (!stored.key.digest.empty()) return stored;
+  if (!found) return found.error();
+  for (const std::string& note : search.notes()) found->facts.notes.push_back(note);
+  stored.key = found->key;
+  stored.spec = found->facts.spec;
+  stored.schedule = found->facts.schedule;
+  stored.hit = std::move(*found);
+  return stored;
 }
 
 }  // namespace flashjit

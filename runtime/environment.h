@@ -9,7 +9,7 @@ namespace flashjit {
 
 struct EnvironmentSettings {
   std::string cache_dir;   // FLASHJIT_CACHE_DIR (a StorePath), else $XDG_CACHE_HOME/flashjit, else $HOME/.cache/flashjit; empty: none of them
-  bool jit = true;         // FLASHJIT_JIT=off: what is not in the store is an error
+  bool jit = true;         // FLASHJIT_JIT=off: what is in no bundle is an error, and no compiler is opened
   std::string log_file;    // FLASHJIT_LOG: one line per prepare is appended; "stderr" is the stream
   std::string dump_dir;    // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
   std::string nvrtc;       // FLASHJIT_NVRTC: the library or a folder that holds it

@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "runtime/compiler_pass.h"
 #include "runtime/dynamic_library.h"
 
 namespace flashjit {
@@ -20,7 +21,10 @@ Result<HostBackend*> host_backend() {
       continue;
     }
     const auto get = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol));
-    if (HostBackend* backend = get ? get() : nullptr) return opened = backend;
+    if (HostBackend* backend = get ? get() : nullptr) {
+      CompilerPass::library_was_loaded();
+      return opened = backend;
+    }
     tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
   }
   return Error{ErrorKind::NotFound,

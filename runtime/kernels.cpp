@@ -3,24 +3,36 @@
 #include <exception>
 #include <new>
 
-
 namespace flashjit {
 
 Kernel::~Kernel() = default;
 
-Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
-  FLASHJIT_ASSIGN(call, view(arguments));
-  return run(call, stream);
-}
+namespace {
 
-Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
+// Lets no exception out; "out of memory" is short enough to need none itself.
+template <class Function>
+Result<void> guarded(const Function& function) {
   try {
-    return launch(call, stream);
+    return function();
   } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::Io, "run: out of memory", {}};
+    return Error{ErrorKind::Io, "out of memory", {}};
   } catch (const std::exception& exception) {
     return internal(std::string("run: ") + exception.what());
   }
+}
+
+}  // namespace
+
+Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
+  return guarded([&]() -> Result<void> {
+    CallArguments call;
+    FLASHJIT_TRY(view(arguments, call));
+    return launch(call, stream);
+  });
+}
+
+Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
+  return guarded([&] { return launch(call, stream); });
 }
 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
@@ -41,7 +53,8 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
   kernel->library_ = std::move(library);
   kernel->function_ = function;
-  if (takes_items(compiled.plan.config)) kernel->counters_ = std::move(counters);
+  if (kernel->config_.loop == Loop::hopper) kernel->known_maps_ = std::make_unique<TensorMapCache>();
+  if (takes_items(kernel->config_)) kernel->counters_ = std::move(counters);
   return kernel;
 }
 
@@ -64,12 +77,20 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   }
   TensorMaps maps;
   if (config_.loop == Loop::hopper) {
-    FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
-    FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
+    FLASHJIT_TRY(tensor_maps(params, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   void* arguments[] = {&params, &maps};  // the driver reads as many as the kernel has
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
+}
+
+Result<void> GpuKernel::tensor_maps(const KernelParams& params, TensorMaps& maps) {
+  if (known_maps_->find(config_, params, maps)) return {};
+  maps = {};
+  FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
+  FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
+  known_maps_->keep(config_, params, maps);
+  return {};
 }
 
 HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool)

@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 
+#include "runtime/compiler_pass.h"
+#include "runtime/compiler_process.h"
 #include "runtime/dynamic_library.h"
 
 namespace flashjit {
@@ -26,6 +29,7 @@ struct NvrtcApi {
   int (*cubin)(Program, char*) = nullptr;
   int (*ptx_size)(Program, std::size_t*) = nullptr;
   int (*ptx)(Program, char*) = nullptr;
+  int (*set_flow_callback)(Program, int (*)(void* payload, void* reserved), void* payload) = nullptr;  // from 12.8 on
 };
 
 namespace {
@@ -79,6 +83,7 @@ bool bind(const DynamicLibrary& library, const char* name, Function& function) {
 }
 
 bool bind_all(const DynamicLibrary& library, NvrtcApi& api) {
+  bind(library, "nvrtcSetFlowCallback", api.set_flow_callback);
   return bind(library, "nvrtcGetErrorString", api.error_string) && bind(library, "nvrtcVersion", api.version) &&
          bind(library, "nvrtcCreateProgram", api.create) && bind(library, "nvrtcDestroyProgram", api.destroy) &&
          bind(library, "nvrtcCompileProgram", api.compile) && bind(library, "nvrtcGetProgramLogSize", api.log_size) &&
@@ -105,8 +110,10 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  Result<void> compile(const KernelSource& source, const std::vector<std::string>& options) {
+  Result<void> compile(const KernelSource& source, const std::vector<std::string>& options, const CompileBounds& bounds) {
     if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
+    const CompilerPass pass;
+    FLASHJIT_TRY(pass.status());
     const SourceFile& main = source.generated.back();
     std::vector<const char*> texts, names;
     const auto add = [&](const SourceFile& file) {
@@ -118,9 +125,11 @@ class Program {
     int code = api_.create(&program_, main.text.c_str(), main.name.c_str(), static_cast<int>(texts.size()), texts.data(),
                            names.data());
     if (code != 0) return failure("cannot create a program", code);
+    FLASHJIT_TRY(heed(bounds));
     std::vector<const char*> arguments;
     for (const std::string& option : options) arguments.push_back(option.c_str());
     code = api_.compile(program_, static_cast<int>(arguments.size()), arguments.data());
+    if (stopped_) return bounds.error();
     std::size_t size = 0;
     if (api_.log_size(program_, &size) == 0 && size > 1) {
       log.resize(size);
@@ -137,11 +146,10 @@ class Program {
     return {};
   }
 
-  template <class Bytes>
-  Result<Bytes> output(int (*size_of)(void*, std::size_t*), int (*get)(void*, char*), const char* what) const {
+  Result<std::vector<std::uint8_t>> output(int (*size_of)(void*, std::size_t*), int (*get)(void*, char*), const char* what) const {
     std::size_t size = 0;
     if (const int code = size_of(program_, &size); code != 0) return failure(fmt::format("has no {}", what), code);
-    Bytes bytes(size, {});
+    std::vector<std::uint8_t> bytes(size);
     if (const int code = get(program_, reinterpret_cast<char*>(bytes.data())); code != 0) {
       return failure(fmt::format("cannot hand over the {}", what), code);
     }
@@ -154,12 +162,32 @@ class Program {
  private:
   static constexpr int kInvalidOption = 5;
 
+  // NVRTC asks now and then whether to go on, in whatever thread it is at work.
+  Result<void> heed(const CompileBounds& bounds) {
+    if (!bounds.any()) return {};
+    if (auto over = bounds.over()) return std::move(*over);
+    if (!api_.set_flow_callback) {
+      return unsupported(fmt::format("timeout, cancel: NVRTC {} cannot be stopped; use 12.8 or later (FLASHJIT_NVRTC), or isolate_compiler",
+                                     version));
+    }
+    bounds_ = &bounds;
+    const auto ask = [](void* self, void*) -> int {
+      auto& program = *static_cast<Program*>(self);
+      if (program.bounds_->is_over()) program.stopped_ = true;
+      return program.stopped_ ? 1 : 0;
+    };
+    const int code = api_.set_flow_callback(program_, ask, this);
+    return code == 0 ? Result<void>() : failure("cannot be given a flow callback", code);
+  }
+
   Error failure(const std::string& what, int code) const {
     return {ErrorKind::Compile, fmt::format("NVRTC {}: {} ({})", what, api_.error_string(code), code), log};
   }
 
   const NvrtcApi& api_;
   void* program_ = nullptr;
+  const CompileBounds* bounds_ = nullptr;
+  std::atomic<bool> stopped_ = false;
 };
 
 // An empty or cut cubin must never reach the store or the driver.
@@ -171,20 +199,21 @@ bool is_elf(const std::vector<std::uint8_t>& bytes) {
 
 Nvrtc::~Nvrtc() = default;
 
-Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where) {
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const std::string& program) {
   // Leaked on purpose: a thread may still compile while static objects are destroyed.
   static auto* const mutex = new std::mutex;
   static auto* const loaded = new std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
   const std::lock_guard lock(*mutex);
   for (const auto& [place, library] : *loaded) {
-    if (place == where) return library;
+    if (place == where && library->program_ == program) return library;
   }
-  FLASHJIT_ASSIGN(library, load(where));
+  FLASHJIT_ASSIGN(library, load(where, program));
+  CompilerPass::library_was_loaded();
   loaded->emplace_back(where, library);
   return library;
 }
 
-Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where) {
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const std::string& program) {
   std::vector<std::string> tried;
   for (const std::string& place : places_to_try(where)) {
     auto library = DynamicLibrary::open(place);
@@ -199,6 +228,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where) {
       continue;
     }
     nvrtc->path_ = library->path();
+    nvrtc->program_ = program;
     const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
                                              fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
     // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
@@ -217,36 +247,42 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where) {
                fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
 }
 
-std::vector<std::string> Nvrtc::options(const Target& target) const {
+std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) const {
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name), "-std=c++17", "-default-device",
                                    "--ptxas-options=-v"};
   // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas log.
   if (major_ > 12 || (major_ == 12 && minor_ >= 9)) list.emplace_back("--no-cache");
+  // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
+  if (effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
   return list;
 }
 
-Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target) const {
+Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
+                                  const CompileBounds& bounds) const {
+  if (!program_.empty()) return run_compiler_process(program_, {path_, identity_, options, source, output}, bounds);
   Program program(*api_, major_, minor_);
-  FLASHJIT_TRY(program.compile(source, options(target)));
-  FLASHJIT_ASSIGN(bytes, program.output<std::vector<std::uint8_t>>(api_->cubin_size, api_->cubin, "cubin"));
-  if (!is_elf(bytes)) {
-    return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", bytes.size()), program.log};
-  }
-  Cubin cubin;
-  cubin.bytes = std::move(bytes);
-  cubin.facts = parse_compile_log(program.log);
-  cubin.log = std::move(program.log);
-  return cubin;
+  FLASHJIT_TRY(program.compile(source, options, bounds));
+  const bool cubin = output == CompilerOutput::Cubin;
+  FLASHJIT_ASSIGN(bytes, program.output(cubin ? api_->cubin_size : api_->ptx_size, cubin ? api_->cubin : api_->ptx, cubin ? "cubin" : "PTX"));
+  return CompilerResult{std::move(program.log), std::move(bytes)};
 }
 
-Result<std::string> Nvrtc::ptx(const KernelSource& source, const Target& target) const {
+Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds, Effort effort) const {
+  FLASHJIT_ASSIGN(made, run(source, options(target, effort), CompilerOutput::Cubin, bounds));
+  if (!is_elf(made.bytes)) {
+    return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", made.bytes.size()), made.log};
+  }
+  CompileLog facts = parse_compile_log(made.log);
+  return Cubin{std::move(made.bytes), std::move(made.log), std::move(facts)};
+}
+
+Result<std::string> Nvrtc::ptx(const KernelSource& source, const Target& target, const CompileBounds& bounds) const {
   std::vector<std::string> list = options(target);
   const std::string name(target.name);
   list[0] = "--gpu-architecture=compute_" + name.substr(name.find('_') + 1);
   std::erase(list, "--ptxas-options=-v");
-  Program program(*api_, major_, minor_);
-  FLASHJIT_TRY(program.compile(source, list));
-  FLASHJIT_ASSIGN(text, program.output<std::string>(api_->ptx_size, api_->ptx, "PTX"));
+  FLASHJIT_ASSIGN(made, run(source, list, CompilerOutput::Ptx, bounds));
+  std::string text(made.bytes.begin(), made.bytes.end());
   while (!text.empty() && text.back() == '\0') text.pop_back();
   return text;
 }

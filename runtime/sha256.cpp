@@ -1,5 +1,10 @@
 #include "runtime/sha256.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -19,7 +24,9 @@ constexpr std::uint32_t kRoundConstants[64] = {
 
 }  // namespace
 
-void Sha256::block(const std::uint8_t* data) {
+namespace {
+
+void portable_block(Sha256::State& state, const std::uint8_t* data) {
   std::uint32_t w[64];
   for (int i = 0; i < 16; ++i) {
     w[i] = std::uint32_t{data[4 * i]} << 24 | std::uint32_t{data[4 * i + 1]} << 16 |
@@ -30,7 +37,7 @@ void Sha256::block(const std::uint8_t* data) {
     const std::uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
     w[i] = w[i - 16] + s0 + w[i - 7] + s1;
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
+  auto [a, b, c, d, e, f, g, h] = state;
   for (int i = 0; i < 64; ++i) {
     const std::uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
     const std::uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRoundConstants[i] + w[i];
@@ -39,7 +46,57 @@ void Sha256::block(const std::uint8_t* data) {
     h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
   }
   const std::uint32_t added[8] = {a, b, c, d, e, f, g, h};
-  for (int i = 0; i < 8; ++i) state_[i] += added[i];
+  for (std::size_t i = 0; i < 8; ++i) state[i] += added[i];
+}
+
+#ifdef __x86_64__
+bool has_sha_instructions() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1u << 29)) != 0 && __builtin_cpu_supports("sse4.1");
+}
+
+// The processor's own rounds, four at a time: six times as fast (25 instead of 160 us for a cubin of 40 KB, Zen 5, 2026-11-21).
+__attribute__((target("sha,sse4.1"))) void sha_blocks(Sha256::State& state, const std::uint8_t* data, std::size_t blocks) {
+  const auto at = [](auto* pointer) { return reinterpret_cast<const __m128i*>(pointer); };
+  const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+  // The instructions want the words a b e f and c d g h.
+  const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128(at(state.data())), 0xb1);
+  const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128(at(state.data() + 4)), 0x1b);
+  __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);
+  for (; blocks > 0; --blocks, data += 64) {
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[4];
+    for (int i = 0; i < 4; ++i) w[i] = _mm_shuffle_epi8(_mm_loadu_si128(at(data + 16 * i)), big_endian);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      const __m128i sum = _mm_add_epi32(w[i % 4], _mm_loadu_si128(at(kRoundConstants + 4 * i)));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+      const __m128i& last = w[(i + 3) % 4];
+      const __m128i next = _mm_add_epi32(_mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]), _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
+      w[i % 4] = _mm_sha256msg2_epu32(next, last);
+    }
+    abef = _mm_add_epi32(abef, abef_before);
+    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(state.data()), _mm_blend_epi16(feba, dchg, 0xf0));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(state.data() + 4), _mm_alignr_epi8(dchg, feba, 8));
+}
+#endif
+
+}  // namespace
+
+void Sha256::portable_blocks(State& state, const std::uint8_t* data, std::size_t count) {
+  for (; count > 0; --count, data += 64) portable_block(state, data);
+}
+
+void Sha256::blocks(const std::uint8_t* data, std::size_t count) {
+#ifdef __x86_64__
+  static const bool fast = has_sha_instructions();
+  if (fast) return sha_blocks(state_, data, count);
+#endif
+  portable_blocks(state_, data, count);
 }
 
 void Sha256::update(const void* data, std::size_t bytes) {
@@ -50,10 +107,12 @@ void Sha256::update(const void* data, std::size_t bytes) {
     std::copy_n(at, taken, buffer_.data() + buffered_);
     buffered_ += taken, at += taken, bytes -= taken;
     if (buffered_ < buffer_.size()) return;
-    block(buffer_.data());
+    blocks(buffer_.data(), 1);
     buffered_ = 0;
   }
-  for (; bytes >= 64; at += 64, bytes -= 64) block(at);
+  const std::size_t whole = bytes / 64;
+  blocks(at, whole);
+  at += 64 * whole, bytes -= 64 * whole;
   std::copy_n(at, bytes, buffer_.data());
   buffered_ = bytes;
 }

@@ -17,11 +17,14 @@ class Sha256 {
   void update(std::string_view text) { update(text.data(), text.size()); }
   Digest finish();  // the object is spent afterwards
 
- private:
-  void block(const std::uint8_t* data);
+  using State = std::array<std::uint32_t, 8>;
+  // Blocks of 64 bytes, as on processors without instructions for it.
+  static void portable_blocks(State& state, const std::uint8_t* data, std::size_t count);
 
-  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+ private:
+  void blocks(const std::uint8_t* data, std::size_t count);
+
+  State state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<std::uint8_t, 64> buffer_ = {};
   std::size_t buffered_ = 0;
   std::uint64_t total_ = 0;

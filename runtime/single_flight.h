@@ -1,6 +1,9 @@
 // Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
-// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again.
+// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but if the maker
+// ran out of its own time or was called off, one of those who waited makes the value instead.
 #pragma once
+
+#include <unistd.h>
 
 #include <condition_variable>
 #include <functional>
@@ -11,6 +14,7 @@
 #include <unordered_map>
 
 #include "compiler/result.h"
+#include "runtime/compile_bounds.h"
 
 namespace flashjit {
 
@@ -24,57 +28,57 @@ class SingleFlight {
   };
 
   // The value if it is there already; never waits.
-  std::shared_ptr<T> find(const std::string& key) const {
+  std::shared_ptr<T> find(const std::string& key) {
     const std::lock_guard lock(mutex_);
     const auto found = slots_.find(key);
     if (found == slots_.end() || !found->second->result || !*found->second->result) return nullptr;
     return **found->second->result;
   }
 
-  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make) {
+  // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
+  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make, const CompileBounds& bounds = {}) {
     std::shared_ptr<Slot> slot;
-    {
-      std::unique_lock lock(mutex_);
-      const auto [place, is_new] = slots_.try_emplace(key);
-      if (!is_new) {
-        slot = place->second;
-        if (slot->result) return {*slot->result, How::Memory};
-        slot->done.wait(lock, [&] { return slot->result.has_value(); });
-        return {*slot->result, How::Waited};
+    for (std::unique_lock lock(mutex_);;) {
+      const auto found = slots_.find(key);
+      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
+        slot = std::make_shared<Slot>();
+        slots_.insert_or_assign(key, slot);
+        break;
       }
-      slot = place->second = std::make_shared<Slot>();
+      slot = found->second;
+      if (slot->result) return {*slot->result, How::Memory};
+      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); })) return {bounds.error(), How::Waited};
+      if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
     Finisher finisher{*this, key, *slot};
     finisher.result = make();
-    return {finisher.result, How::Made};
-  }
-
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(slots_, [](const auto& slot) { return slot.second->result.has_value(); });
+    return {*finisher.result, How::Made};
   }
 
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
     std::condition_variable done;
+    const pid_t maker = getpid();
   };
 
   // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
   struct Finisher {
     ~Finisher() {
       const std::lock_guard lock(flight.mutex_);
-      slot.result = result;
-      if (!result) flight.slots_.erase(key);
+      if (!result || !*result) flight.slots_.erase(key);
+      // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
+      slot.result = result ? std::move(*result) : Error{ErrorKind::Internal, "interrupted", {}};
       slot.done.notify_all();
     }
     SingleFlight& flight;
     const std::string& key;
     Slot& slot;
-    Result<std::shared_ptr<T>> result = internal("making the value was interrupted by an exception");
+    std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

@@ -68,73 +68,122 @@ std::vector<std::string> KernelStore::notes() const {
 }
 
 StoreCounters KernelStore::counters() const {
-  return {memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_, evictions_};
+  StoreCounters counters{memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_, evictions_,
+                         layer_hits_, misses_, failures_, bytes_read_, bytes_written_};
+  counters.lookup_us = lookup_us_.read();
+  counters.make_us = make_us_.read();
+  return counters;
 }
 
-Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
-  const char* source = "compiled";
-  auto outcome = memory_.get(key.digest, [&]() -> Result<std::shared_ptr<const StoreEntry>> {
-    FLASHJIT_ASSIGN(entry, find_or_make(key, make, source));
-    return std::make_shared<const StoreEntry>(std::move(entry));
-  });
+Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make& make, const CompileBounds& bounds) {
+  Fetched how{.source = "compiled"};
+  auto outcome = memory_.get(
+      key.digest,
+      [&]() -> Result<std::shared_ptr<const StoreEntry>> {
+        FLASHJIT_ASSIGN(entry, find_or_make(key, make, bounds, how));
+        return std::make_shared<const StoreEntry>(std::move(entry));
+      },
+      bounds);
   if (!outcome.value) return outcome.value.error();
+  how.entry = std::move(*outcome.value);
   using How = SingleFlight<const StoreEntry>::How;
   if (outcome.how == How::Memory) {
     ++memory_hits_;
-    source = "memory";
+    how.source = "memory";
   } else if (outcome.how == How::Waited) {
     ++waits_;
-    source = "waited";
+    how.source = "waited";
   }
-  return Fetched{*outcome.value, source};
+  return how;
 }
 
-Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
-                                             const char*& source) {
-  if (auto entry = look_on_disk(key)) {
-    ++disk_hits_;
-    source = "disk";
+KernelStore::Fetched KernelStore::find(const StoreKey& key) {
+  Fetched how;
+  if (auto entry = memory_.find(key.digest)) {
+    how.entry = std::move(entry);
+    how.source = "memory";
+  } else if (auto stored = look_on_disk(key, how)) {
+    how.entry = std::make_shared<const StoreEntry>(std::move(*stored));
+    how.source = "disk";
+  }
+  return how;
+}
+
+Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds, Fetched& how) {
+  if (auto entry = look_on_disk(key, how)) {
+    how.source = "disk";
     return std::move(*entry);
   }
+  ++misses_;
   if (!directory_) return make_and_publish(key, make);
-  const auto lock = directory_->lock(key.digest, options_.lock_wait);
+  const auto lock = directory_->lock(key.digest, options_.lock_wait, bounds);
+  if (auto over = bounds.over()) return std::move(*over);
+  Fetched again;
   if (!lock) {
     ++private_makes_;
-  } else if (auto loaded = look_in(*directory_, key)) {
+    how.miss += "; another process took too long to compile it";
+  } else if (auto loaded = look_in(*directory_, key, again)) {
     // Somebody published it between our first look and our lock.
     ++waits_;
-    source = "waited";
+    how.source = "waited";
+    how.layer = directory_->path();
     return std::move(loaded->entry);
   }
   return make_and_publish(key, make);
 }
 
-std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key) {
+std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how) {
   StoreDirectory::Loaded loaded = directory.load(key.digest);
-  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) return loaded;
-  if (loaded.lookup != StoreDirectory::Lookup::Miss) ++bad_entries_;
+  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) {
+    bytes_read_ += static_cast<std::int64_t>(loaded.entry.payload.size());
+    return loaded;
+  }
+  const bool bad = loaded.lookup != StoreDirectory::Lookup::Miss;
+  if (bad) ++bad_entries_;
+  how.miss += fmt::format("{}{} in {}", how.miss.empty() ? "" : "; ",
+                          !bad                                                  ? "no entry"
+                          : loaded.lookup == StoreDirectory::Lookup::Hit ? "an entry of another key"
+                                                                         : "a damaged entry",
+                          directory.path());
   return std::nullopt;
 }
 
-std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key) {
-  if (directory_) {
-    if (auto loaded = look_in(*directory_, key)) {
-      directory_->refresh(key.digest, loaded->used_ns);
-      return std::move(loaded->entry);
-    }
+std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, Fetched& how) {
+  if (!directory_ && layers_.empty()) {
+    how.miss = "kernels are kept in memory only";
+    return std::nullopt;
   }
-  for (const StoreDirectory& layer : layers_) {
-    if (auto loaded = look_in(layer, key)) return std::move(loaded->entry);
+  const auto start = TimeCounter::Clock::now();
+  std::optional<StoreDirectory::Loaded> loaded;
+  const StoreDirectory* place = nullptr;
+  if (directory_ && (loaded = look_in(*directory_, key, how))) {
+    place = &*directory_;
+    directory_->refresh(key.digest, loaded->used_ns);
+    ++disk_hits_;
   }
-  return std::nullopt;
+  for (auto layer = layers_.begin(); !loaded && layer != layers_.end(); ++layer) {
+    if (!(loaded = look_in(*layer, key, how))) continue;
+    place = &*layer;
+    ++layer_hits_;
+  }
+  lookup_us_.add(TimeCounter::Clock::now() - start);
+  if (!loaded) return std::nullopt;
+  how.miss.clear();
+  how.layer = place->path();
+  return std::move(loaded->entry);
 }
 
-Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const std::function<Result<StoreEntry>()>& make) {
-  FLASHJIT_ASSIGN(entry, make());
-  ++made_;
+Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const Make& make) {
+  const auto start = TimeCounter::Clock::now();
+  auto made = make();
+  make_us_.add(TimeCounter::Clock::now() - start);
+  ++(made ? made_ : failures_);
+  if (!made) return made.error();
+  StoreEntry& entry = *made;
   entry.key_text = key.text;
   if (directory_) {
     if (const auto published = directory_->publish(key.digest, entry)) {
+      bytes_written_ += static_cast<std::int64_t>(entry.payload.size());
       evictions_ += cap_.published(*directory_, key.digest, *published);
     } else {
       ++not_persisted_;

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/compile_bounds.h"
+#include "runtime/counters.h"
 #include "runtime/key.h"
 #include "runtime/single_flight.h"
 #include "runtime/store_directory.h"
@@ -39,6 +41,9 @@ struct StoreCounters {
   std::int64_t not_persisted = 0;   // made, but kept in memory only
   std::int64_t private_makes = 0;   // another process held the lock too long
   std::int64_t evictions = 0;       // entries removed because of max_bytes
+  std::int64_t layer_hits = 0, misses = 0, failures = 0;   // in a shared directory; nowhere; `make` gave an error
+  std::int64_t bytes_read = 0, bytes_written = 0;          // of payload
+  Histogram lookup_us, make_us;
 };
 
 class KernelStore {
@@ -48,19 +53,25 @@ class KernelStore {
   struct Fetched {
     std::shared_ptr<const StoreEntry> entry;
     const char* source = "";  // "compiled" "waited" "disk" "memory"
+    std::string layer;        // the directory it was found in; empty: memory, or it was made
+    std::string miss;         // why it had to be made: what was looked at, and what was wrong there
   };
   // Finds the entry, or makes it: once per key in this process, and once per key among the processes that share the
-  // directory. `make` fills facts and payload. The only errors are those of `make`.
-  Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make);
+  // directory. `make` fills facts and payload. The only errors are those of `make`, and Timeout and Cancelled of `bounds`, which
+  // `make` has to heed itself.
+  Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make, const CompileBounds& bounds = {});
+  // The entry if it is in a directory or in memory; waits for nothing. Without an entry: only `miss`.
+  Fetched find(const StoreKey& key);
 
   StoreCounters counters() const;
   std::vector<std::string> notes() const;  // each once: why the disk is not used
 
  private:
-  Result<StoreEntry> find_or_make(const StoreKey& key, const std::function<Result<StoreEntry>()>& make, const char*& source);
-  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key);
-  std::optional<StoreEntry> look_on_disk(const StoreKey& key);
-  Result<StoreEntry> make_and_publish(const StoreKey& key, const std::function<Result<StoreEntry>()>& make);
+  using Make = std::function<Result<StoreEntry>()>;
+  Result<StoreEntry> find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds, Fetched& how);
+  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how);
+  std::optional<StoreEntry> look_on_disk(const StoreKey& key, Fetched& how);
+  Result<StoreEntry> make_and_publish(const StoreKey& key, const Make& make);
   void note(const std::string& text);
 
   const StoreOptions options_;
@@ -69,7 +80,9 @@ class KernelStore {
   StoreCap cap_;
   SingleFlight<const StoreEntry> memory_;
   std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, waits_ = 0, made_ = 0, bad_entries_ = 0, not_persisted_ = 0,
-                            private_makes_ = 0, evictions_ = 0;
+                            private_makes_ = 0, evictions_ = 0, layer_hits_ = 0, misses_ = 0, failures_ = 0, bytes_read_ = 0,
+                            bytes_written_ = 0;
+  TimeCounter lookup_us_, make_us_;
   mutable std::mutex notes_mutex_;
   std::vector<std::string> notes_;
 };

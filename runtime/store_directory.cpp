@@ -29,42 +29,6 @@ Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; 
 
 std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
 
-bool is_trusted(uid_t owner, StoreDirectory::Access access) {
-  return owner == geteuid() || (owner == 0 && access == StoreDirectory::Access::Layer);
-}
-
-// Something another user could have written is not ours to trust.
-Result<void> check_owner(int fd, const std::string& path, StoreDirectory::Access access) {
-  struct stat info;
-  if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
-  if (!is_trusted(info.st_uid, access)) {
-    if (access == StoreDirectory::Access::Layer) {
-      return io(fmt::format("{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it", path,
-                            info.st_uid, geteuid()));
-    }
-    return io(fmt::format("{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
-                          "used; set FLASHJIT_CACHE_DIR to one",
-                          path, info.st_uid, geteuid()));
-  }
-  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return io(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,
-                          info.st_mode & 07777));
-  }
-  return {};
-}
-
-Result<void> make_directories(const std::string& path) {
-  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    struct stat info;
-    // Looking first: mkdir on a read-only file system fails even for what exists.
-    if (stat(part.c_str(), &info) != 0 && mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return io(fmt::format("{}: cannot be created: {}", part, why(errno)));
-    }
-    if (end == std::string::npos) return {};
-  }
-}
-
 // A write beyond the file size limit raises SIGXFSZ, which would end the user's process. The signal goes to the writing
 // thread, so it can be held back and taken away there.
 class HoldFileSizeSignal {
@@ -149,6 +113,7 @@ int remove_temporaries_in(int shelf, bool all) {
 // On failure errno says why: that of mkdir, if it was the cause.
 FileHandle open_folder(int parent, const char* name, bool create) {
   const int made = create && mkdirat(parent, name, 0700) != 0 ? errno : 0;
+  if (create && made == 0) fchmodat(parent, name, 0700, 0);  // whatever the umask is
   FileHandle folder(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && made != 0 && made != EEXIST) errno = made;
   return folder;
@@ -158,6 +123,16 @@ std::string temporary_name() {
   // Process ids repeat across containers that share a directory, hence the random part; O_EXCL settles the rest.
   static std::atomic<std::uint64_t> counter{std::random_device{}() * 0x9e3779b97f4a7c15ull};
   return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
+}
+
+// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it failed.
+bool is_at(int file, int shelf, const char* name) {
+  const int error = errno;
+  struct stat ours, there;
+  const bool same = fstat(file, &ours) == 0 && fstatat(shelf, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && ours.st_dev == there.st_dev &&
+                    ours.st_ino == there.st_ino;
+  errno = error;
+  return same;
 }
 
 std::int64_t last_use(const struct stat& info) {
@@ -175,54 +150,54 @@ std::int64_t now_ns() {
 off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
 constexpr off_t kEvictionPlace = off_t{1} << 60;  // behind those of all keys
 
-// False with errno: held by another (see is_busy), or the file system has no locks.
-bool try_lock(int file, off_t place) {
+struct flock one_byte(off_t place) {
   struct flock range = {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   range.l_start = place;
   range.l_len = 1;
+  return range;
+}
+
+// False with errno: held by another (see is_busy), or the file system has no locks.
+bool try_lock(int file, off_t place) {
+  struct flock range = one_byte(place);
   return fcntl(file, F_OFD_SETLK, &range) == 0;
 }
 
 bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
 
-// False with errno as above, after `wait` if it is held.
-bool lock_within(int file, off_t place, std::chrono::milliseconds wait) {
+// False with errno as above, after `wait` if it is held, or when `bounds` are over.
+bool lock_within(int file, off_t place, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
   const auto until = std::chrono::steady_clock::now() + wait;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     if (try_lock(file, place)) return true;
-    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(pause);
+    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until || bounds.is_over()) return false;
+    std::this_thread::sleep_for(bounds.slice(pause));
   }
 }
 
 }  // namespace
 
-FileHandle::~FileHandle() {
-  if (fd_ >= 0) close(fd_);
-}
-
-FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
+StoreLock::~StoreLock() {
+  if (!file_) return;
+  struct flock range = one_byte(place_);
+  range.l_type = F_UNLCK;
+  fcntl(file_.get(), F_OFD_SETLK, &range);
 }
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access access) {
   const bool create = access == Access::Create;
   if (path.empty()) return io("no directory for kernels: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
-  if (create) FLASHJIT_TRY(make_directories(path));
-  FileHandle top(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!top) return io(fmt::format("{}: cannot be opened: {}", path, why(errno)));
-  FLASHJIT_TRY(check_owner(top.get(), path, access));
   StoreDirectory directory;
   directory.path_ = path;
-  directory.access_ = access;
+  directory.trust_ = access == Access::Layer ? Trust::OwnOrRoot : Trust::Own;
+  FLASHJIT_ASSIGN(top, open_trusted(path, directory.trust_, create));
   directory.root_ = open_folder(top.get(), kVersionFolder, create);
   if (!directory.root_) {
     return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
   }
-  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), access));
+  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), directory.trust_));
   return directory;
 }
 
@@ -232,7 +207,11 @@ FileHandle StoreDirectory::open_shelf(const std::string& digest, bool create) co
 }
 
 FileHandle StoreDirectory::open_lock_file() const {
-  return FileHandle(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  FileHandle file(openat(root_.get(), kLockFile, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (file || errno != ENOENT) return file;
+  file = FileHandle(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file) fchmod(file.get(), 0600);  // whatever the umask is
+  return file;
 }
 
 StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
@@ -242,7 +221,7 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
   const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
   struct stat info;
-  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid, access_) ||
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid, trust_) ||
       (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
     return {Lookup::Bad, {}};
   }
@@ -270,12 +249,14 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   const std::string temporary = temporary_name();
   const FileHandle file(openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
+  fchmod(file.get(), 0600);  // whatever the umask is
   const char* step = nullptr;
   if (!write_all(file.get(), bytes)) {
     step = "writing";
   } else if (fsync(file.get()) != 0) {
     step = "synchronising";
-  } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0) {
+  } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0 &&
+             !is_at(file.get(), shelf.get(), digest.c_str() + 2)) {
     step = "renaming";
   }
   if (!step) return std::uint64_t{bytes.size()};
@@ -284,17 +265,18 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
 }
 
-std::optional<FileHandle> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait) const {
+std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
+                                              const CompileBounds& bounds) const {
   FileHandle file = open_lock_file();
-  if (!file || !lock_within(file.get(), place_of(digest), wait)) return std::nullopt;
-  return file;
+  if (!file || !lock_within(file.get(), place_of(digest), wait, bounds)) return std::nullopt;
+  return StoreLock(std::move(file), place_of(digest));
 }
 
-std::optional<FileHandle> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {
+std::optional<StoreLock> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {
   FileHandle file = open_lock_file();
-  if (!file || lock_within(file.get(), kEvictionPlace, wait)) return file;
+  if (!file || lock_within(file.get(), kEvictionPlace, wait)) return StoreLock(std::move(file), kEvictionPlace);
   if (is_busy(errno)) return std::nullopt;
-  return FileHandle();
+  return StoreLock();
 }
 
 std::vector<StoreDirectory::Item> StoreDirectory::list() const {
@@ -319,8 +301,10 @@ bool StoreDirectory::remove(const std::string& digest) const {
 
 StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
   // Held until the file is gone: nobody can publish the key anew between the second look and the unlink.
-  const FileHandle file = open_lock_file();
-  if (file && !try_lock(file.get(), place_of(item.digest)) && is_busy(errno)) return Eviction::Kept;
+  FileHandle file = open_lock_file();
+  const bool locked = file && try_lock(file.get(), place_of(item.digest));
+  if (file && !locked && is_busy(errno)) return Eviction::Kept;
+  const StoreLock lock = locked ? StoreLock(std::move(file), place_of(item.digest)) : StoreLock();
   const FileHandle shelf = open_shelf(item.digest, false);
   const char* name = item.digest.c_str() + 2;
   struct stat info;

@@ -1,5 +1,5 @@
 // A private directory of store entries: <root>/v1/<2 hex digits>/<62 hex digits>. Everything goes through one directory
-// handle that was checked when it was opened: what somebody else can write is refused, because an entry is code.
+// handle that was checked when it was opened (trusted_path.h): what somebody else can write is refused, because an entry is code.
 #pragma once
 
 #include <chrono>
@@ -9,23 +9,26 @@
 #include <vector>
 
 #include "compiler/result.h"
+#include "runtime/compile_bounds.h"
+#include "runtime/file_handle.h"
 #include "runtime/store_entry.h"
+#include "runtime/trusted_path.h"
 
 namespace flashjit {
 
 inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
-class FileHandle {
+// Given back by hand, not by closing alone: a child that was forked meanwhile has the handle too, and would keep the lock.
+class StoreLock {
  public:
-  explicit FileHandle(int fd = -1) : fd_(fd) {}
-  ~FileHandle();
-  FileHandle(FileHandle&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  FileHandle& operator=(FileHandle&& other) noexcept;
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
+  StoreLock() = default;
+  StoreLock(FileHandle file, off_t place) : file_(std::move(file)), place_(place) {}
+  ~StoreLock();
+  StoreLock(StoreLock&&) = default;
 
  private:
-  int fd_;
+  FileHandle file_;
+  off_t place_ = 0;
 };
 
 class StoreDirectory {
@@ -51,13 +54,13 @@ class StoreDirectory {
   // All or nothing: written beside its place, synchronised, renamed. Returns the entry's size; error Io says what failed.
   Result<std::uint64_t> publish(const std::string& digest, const StoreEntry& entry) const;
 
-  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, or
-  // when the file system has no locks: then the caller goes on without.
-  std::optional<FileHandle> lock(const std::string& digest, std::chrono::milliseconds wait) const;
+  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`, when
+  // `bounds` are over, or when the file system has no locks: then the caller goes on without.
+  std::optional<StoreLock> lock(const std::string& digest, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) const;
 
   // One process evicts at a time: two would take each other's locks for keys in use, and remove too much. Nothing while another
-  // evicts after `wait`; an empty handle where the file system has no locks.
-  std::optional<FileHandle> lock_evictions(std::chrono::milliseconds wait) const;
+  // evicts after `wait`; an empty lock where the file system has no locks.
+  std::optional<StoreLock> lock_evictions(std::chrono::milliseconds wait) const;
 
   struct Item {
     std::string digest;
@@ -83,7 +86,7 @@ class StoreDirectory {
   FileHandle open_lock_file() const;
 
   std::string path_;
-  Access access_ = Access::Existing;
+  Trust trust_ = Trust::Own;
   FileHandle root_;  // <root>/v1
 };
 

@@ -8,6 +8,11 @@ namespace {
 
 // A look costs 2.5 us per entry (20,000 entries, local disk), a publish half a second of compiling.
 constexpr int kPublishesPerLook = 64;
+// So many processes may write at once without exceeding the cap by more than a tenth between looks.
+constexpr std::uint64_t kWriters = 16;
+// Whoever is to look while another removes entries waits, or fast writers would fill the disk meanwhile. The bound is for one
+// that is stopped: then every look costs as much, and the size is not held.
+constexpr std::chrono::milliseconds kTurnWait{1000};
 
 // What no reader would accept goes before everything else, so that its size, which may be anything, drives nothing out.
 auto order(const StoreDirectory::Item& item) {
@@ -42,14 +47,13 @@ std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const Evic
 
 std::int64_t StoreCap::published(const StoreDirectory& directory, const std::string& digest, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  estimate_ += bytes;
-  if (--unseen_ >= 0 && estimate_ <= max_bytes_) return 0;
-  const EvictionGoal goal{.max_bytes = max_bytes_, .remaining_bytes = max_bytes_ / 10 * 9, .unused_since_ns = 0, .spared = digest};
-  const auto outcome = evict(directory, goal, std::chrono::milliseconds(0));
-  if (!outcome) return 0;  // another process does it; the next publish looks again
-  estimate_ = outcome->left_bytes;
+  unseen_bytes_ += bytes;
+  if (--unseen_ >= 0 && unseen_bytes_ <= max_bytes_ / 10 / kWriters) return 0;
+  unseen_bytes_ = 0;
   unseen_ = kPublishesPerLook;
-  return outcome->removed;
+  const EvictionGoal goal{.max_bytes = max_bytes_, .remaining_bytes = max_bytes_ / 10 * 9, .unused_since_ns = 0, .spared = digest};
+  const auto outcome = evict(directory, goal, kTurnWait);
+  return outcome ? outcome->removed : 0;
 }
 
 }  // namespace flashjit

@@ -30,8 +30,8 @@ struct EvictionOutcome {
 // Nothing if another process is evicting and does not end within `wait`.
 std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const EvictionGoal& goal, std::chrono::milliseconds wait);
 
-// Evicts after publishing, and looks at the directory only when the cap may be exceeded: other processes write to it too, so
-// its size is an estimate that is renewed from time to time.
+// Evicts after publishing. Other processes write to the directory too, so only a look tells its size; there is one at the first
+// publish, and then as often as keeps all of them together within a tenth of the cap.
 class StoreCap {
  public:
   explicit StoreCap(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -41,8 +41,8 @@ class StoreCap {
  private:
   const std::uint64_t max_bytes_;
   std::mutex mutex_;
-  std::uint64_t estimate_ = 0;
-  int unseen_ = 0;  // publishes until the next look
+  std::uint64_t unseen_bytes_ = 0;  // published since the last look
+  int unseen_ = 0;                  // publishes until the next one
 };
 
 }  // namespace flashjit

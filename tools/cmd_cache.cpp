@@ -8,6 +8,7 @@
 
 #include "runtime/environment.h"
 #include "runtime/store.h"
+#include "tools/cache.h"
 #include "tools/commands.h"
 #include "tools/output.h"
 
@@ -43,15 +44,6 @@ struct Place {
   bool shared = false;  // only read
   StoreDirectory::Access access() const { return shared ? StoreDirectory::Access::Layer : StoreDirectory::Access::Existing; }
 };
-
-Result<StorePath> path_of(const CacheArgs& args) {
-  if (!args.directory.empty()) return parse_store_path(args.directory);
-  FLASHJIT_ASSIGN(settings, read_environment());
-  if (settings.cache_dir.empty()) {
-    return Error{ErrorKind::NotFound, "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir", {}};
-  }
-  return parse_store_path(settings.cache_dir);
-}
 
 Result<void> stat(const CacheArgs&, const Place& place, Output& output) {
   FLASHJIT_ASSIGN(stat, stat_store(place.directory, place.access()));
@@ -149,7 +141,7 @@ void look_in_layers(const CacheArgs& args, Action action, const std::vector<std:
 
 int run(const CacheArgs& args, Action action, bool looks_in_layers) {
   Output output(args.json);
-  const auto path = path_of(args);
+  const auto path = store_path(args.directory);
   const Result<void> done = path ? action(args, {path->own, false}, output) : Result<void>(path.error());
   if (!done) output.failure(result_line("", "", ""), done.error());
   if (path && looks_in_layers) look_in_layers(args, action, path->layers, output);
@@ -158,8 +150,17 @@ int run(const CacheArgs& args, Action action, bool looks_in_layers) {
 
 }  // namespace
 
+Result<StorePath> store_path(const std::string& directory) {
+  if (!directory.empty()) return parse_store_path(directory);
+  FLASHJIT_ASSIGN(settings, read_environment());
+  if (settings.cache_dir.empty()) {
+    return Error{ErrorKind::NotFound, "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir", {}};
+  }
+  return parse_store_path(settings.cache_dir);
+}
+
 void add_cache(CLI::App& app, int& exit_code) {
-  CLI::App* sub = app.add_subcommand("cache", "The kernel store: what is in it, is it sound, empty it");
+  CLI::App* sub = app.add_subcommand("cache", "The kernel store: what is in it, is it sound, why is a kernel not, empty it");
   sub->require_subcommand(1);
   struct Row {
     const char* name;
@@ -177,7 +178,7 @@ void add_cache(CLI::App& app, int& exit_code) {
   for (const Row& row : rows) {
     auto args = std::make_shared<CacheArgs>();
     CLI::App* action = sub->add_subcommand(row.name, row.about);
-    action->add_option("--dir", args->directory, "The store: a directory, then shared ones after ':' (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)");
+    action->add_option("--dir", args->directory, kDirHelp);
     action->add_flag("--json", args->json, "JSON lines");
     if (row.action == prune) {
       action->add_option("--max-bytes", args->max_bytes, fmt::format("What may stay (default: {}, the cap of the store)", kDefaultStoreBytes))->type_name("N")->check(CLI::Range(0.0, 9e18));
@@ -185,9 +186,11 @@ void add_cache(CLI::App& app, int& exit_code) {
     }
     action->callback([args, &exit_code, row] { exit_code = run(*args, row.action, row.looks_in_layers); });
   }
+  add_cache_explain(*sub, exit_code);
   sub->footer("\nExamples:\n  flashjit cache stat\n  flashjit cache ls --json\n  flashjit cache verify --dir /var/cache/flashjit\n"
               "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30\n"
-              "  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat");
+              "  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat\n"
+              "  flashjit cache explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a");
 }
 
 }  // namespace flashjit

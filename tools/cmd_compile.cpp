@@ -12,6 +12,7 @@
 
 #include "compiler/spec.h"
 #include "runtime/compile.h"
+#include "runtime/compiler_process.h"
 #include "runtime/environment.h"
 #include "runtime/host_library.h"
 #include "runtime/thread_pool.h"
@@ -27,9 +28,10 @@ const std::vector<std::string> kKinds = {"spec", "ir", "cuda", "ptx", "cubin", "
 
 struct CompileArgs {
   std::vector<std::string> specs, archs, emit;
-  std::string schedule, out, dump_after;
+  std::string schedule, out, dump_after, override_dir, compiler_program;
   int jobs = 0;
-  bool no_cache = false, json = false;
+  std::int64_t timeout_ms = 0;
+  bool no_cache = false, isolate = false, json = false;
 };
 
 struct Dump {
@@ -60,7 +62,10 @@ std::string facts_json(const Job& job) {
 }
 
 void add_common_files(const CompileArgs& args, Job& job) {
-  if (wants(args, "spec")) job.files.push_back({"spec.txt", job.facts.spec + "\n"});
+  if (wants(args, "spec")) {
+    job.files.push_back({"spec.txt", job.facts.spec + "\n"});
+    job.files.push_back({"schedule.txt", job.facts.schedule + "\n"});
+  }
   if (wants(args, "ir")) job.files.push_back({"program.txt", job.program});
   if (wants(args, "facts")) job.files.push_back({"facts.json", facts_json(job)});
 }
@@ -69,6 +74,9 @@ Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const Dump
   CompileOptions options;
   options.store = store;
   options.dump = dump;
+  options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
+  options.override_dir = args.override_dir;
+  options.compiler_program = args.compiler_program;
   FLASHJIT_ASSIGN(compiled, compile_spec(job.spec, job.arch, args.schedule, options));
   job.facts = compiled.facts;
   job.program = compiled.plan.program;
@@ -80,8 +88,8 @@ Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const Dump
   }
   if (wants(args, "ptx")) {
     FLASHJIT_ASSIGN(settings, read_environment());
-    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
-    FLASHJIT_ASSIGN(ptx, nvrtc->ptx(compiled.source, compiled.plan.target));
+    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, args.compiler_program));
+    FLASHJIT_ASSIGN(ptx, nvrtc->ptx(compiled.source, compiled.plan.target, options.bounds));
     job.files.push_back({"kernel.ptx", std::move(ptx)});
   }
   if (wants(args, "cubin")) {
@@ -95,6 +103,7 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
     if (wants(args, kind)) return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
   }
+  if (!args.override_dir.empty()) return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
   FLASHJIT_ASSIGN(backend, host_backend());
   FLASHJIT_ASSIGN(plan, plan_spec(job.spec, job.arch, args.schedule, 0, dump));
   const auto start = std::chrono::steady_clock::now();
@@ -199,6 +208,14 @@ int compile(CompileArgs args) {
     output.failure(result_line("", "", args.schedule), settings.error());
     return output.exit_code();
   }
+  if (args.isolate) {
+    auto program = find_compiler_program();
+    if (!program) {
+      output.failure(result_line("", "", args.schedule), program.error());
+      return output.exit_code();
+    }
+    args.compiler_program = std::move(*program);
+  }
   std::unique_ptr<KernelStore> store;
   if (!args.no_cache) store = std::make_unique<KernelStore>(StoreOptions{settings->cache_dir});
 
@@ -240,6 +257,9 @@ void add_compile(CLI::App& app, int& exit_code) {
   sub->add_option("--out", args->out, "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts)")->type_name("DIR");
   sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")->type_name("PASS");
   sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
+  sub->add_option("--override", args->override_dir, "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote")->type_name("DIR");
+  sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")->type_name("MS")->check(CLI::Range(1, 86'400'000));
+  sub->add_flag("--isolate", args->isolate, "Run NVRTC in processes of its own, so that a crash of it is an error of that kernel");
   sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
   sub->add_flag("--json", args->json, "One JSON object per kernel");
   sub->footer("\nExamples:\n"

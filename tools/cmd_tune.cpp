@@ -142,11 +142,19 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
   return jobs;
 }
 
+// What is measured is the cost model's choice, not that of an earlier tuning.
+EngineOptions engine_options(int ordinal) {
+  EngineOptions options;
+  options.ordinal = ordinal;
+  options.tuned = false;
+  return options;
+}
+
 Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args) {
   std::vector<std::unique_ptr<Session>> sessions;
   const std::vector<int> ordinals = args.devices.empty() ? std::vector<int>{0} : args.devices;
   for (const int ordinal : ordinals) {
-    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, ordinal, false));
+    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, engine_options(ordinal)));
     sessions.push_back(std::move(session));
     if (!sessions.front()->on_gpu()) return sessions;
   }
@@ -154,7 +162,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   // All GPUs of the first one's kind: times of another kind would not be comparable.
   const int count = sessions.front()->gpu().driver->device_count();
   for (int ordinal = 1; ordinal < count; ++ordinal) {
-    auto session = Session::open(args.inputs.target, ordinal, false);
+    auto session = Session::open(args.inputs.target, engine_options(ordinal));
     if (session && (*session)->machine().device == sessions.front()->machine().device) sessions.push_back(std::move(*session));
   }
   return sessions;

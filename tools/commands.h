@@ -12,5 +12,7 @@ void add_bench(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
+void add_build(CLI::App& app, int& exit_code);
+void add_bundle(CLI::App& app, int& exit_code);
 
 }  // namespace flashjit

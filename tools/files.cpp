@@ -29,4 +29,13 @@ Result<void> write_file(const std::filesystem::path& path, std::string_view cont
   return Error{ErrorKind::Io, fmt::format("{}: cannot be written: {}", path.string(), std::strerror(code)), {}};
 }
 
+Result<void> write_bundle(const std::filesystem::path& path, std::span<const std::uint8_t> contents) {
+  FLASHJIT_TRY(write_file(path, {reinterpret_cast<const char*>(contents.data()), contents.size()}));
+  std::error_code error;
+  std::filesystem::permissions(path, std::filesystem::perms::group_write | std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::remove, error);
+  if (!error) return {};
+  return Error{ErrorKind::Io, fmt::format("{}: its mode cannot be changed: {}; chmod go-w it", path.string(), error.message()), {}};
+}
+
 }  // namespace flashjit

@@ -33,10 +33,14 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")->capture_default_str();
   app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
   app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
+  app.add_option("--override", args.override_dir, "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
+      ->type_name("DIR");
   app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
   app.add_option("--param", args.params,
                  "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: random; 1)")
       ->type_name("NAME=VALUE");
+  app.add_option("--bundle", args.bundles, "Bundles to take GPU kernels from (flashjit build); with FLASHJIT_JIT=off only from them")->type_name("FILE.fjb");
+  app.add_option("--record", args.record, "Append what is prepared to this manifest, for flashjit build")->type_name("FILE");
   if (!files) return;
   app.add_option("--q", args.q, "Queries, instead of random ones")->type_name("FILE.npy");
   app.add_option("--k", args.k, "Keys")->type_name("FILE.npy");

@@ -12,11 +12,14 @@
 namespace flashjit {
 
 struct InputArgs {
-  std::string shape, target = "auto", schedule;
+  std::string shape, target = "auto", schedule, override_dir;
   int device = 0;
   std::uint64_t seed = 1;
   std::string q, k, v, sink;
   std::vector<std::string> params;  // NAME=FILE.npy or NAME=NUMBER
+  std::vector<std::string> bundles;
+  std::string record;
+  EngineOptions engine() const { return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir}; }
 };
 
 void add_input_options(CLI::App& app, InputArgs& args, bool files);

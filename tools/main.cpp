@@ -41,6 +41,8 @@ int run(int argc, char** argv) {
   add_tune(app, exit_code);
   add_doctor(app, exit_code);
   add_cache(app, exit_code);
+  add_build(app, exit_code);
+  add_bundle(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -29,6 +29,24 @@ class FusedPrepared : public Prepared {
   std::shared_ptr<Kernel> kernel_;
 };
 
+class QuickGpu : public Prepared {
+ public:
+  QuickGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
+  Result<void> prepare(const std::string& spec, const std::string& schedule) {
+    CompileOptions options;
+    options.effort = Effort::Quick;
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
+    FLASHJIT_ASSIGN(kernel, GpuKernel::load(session_.gpu(), session_.ordinal(), compiled, nullptr));
+    kernel_ = std::move(kernel);
+    facts_ = compiled.facts;
+    return place_data();
+  }
+  Result<void> start() override { return kernel_->run(arguments(), stream()); }
+
+ private:
+  std::shared_ptr<GpuKernel> kernel_;
+};
+
 class NaiveHost : public Prepared {
  public:
   NaiveHost(Session& session, ProblemData& data) : Prepared(session, data) {}
@@ -61,7 +79,9 @@ class NaiveGpu : public Prepared {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
     facts_ = compiled.facts;
     FLASHJIT_TRY(place_data());
-    FLASHJIT_ASSIGN(call, view(arguments()));
+    const Arguments& given = arguments();
+    CallArguments call;
+    FLASHJIT_TRY(view(given, call));
     FLASHJIT_TRY(ArgumentChecker(compiled.plan).fill(call, params_));
     launch_ = naive_launch(compiled.plan.config, params_.batch, params_.q_len, params_.k_len);
     for (const std::int64_t blocks : launch_.grid) {
@@ -130,6 +150,12 @@ Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const
                                                          ProblemData& data) {
   if (session.on_gpu()) return make<NaiveGpu>(session, spec, schedule, data);
   return make<NaiveHost>(session, spec, schedule, data);
+}
+
+Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec, const std::string& schedule,
+                                                         ProblemData& data) {
+  if (session.on_gpu()) return make<QuickGpu>(session, spec, schedule, data);
+  return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 
 Result<void> Prepared::place_data() {

@@ -21,6 +21,9 @@ class Prepared {
   // The textbook version: S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec, const std::string& schedule,
                                                         ProblemData& data);
+  // What PrepareOptions::budget answers with at first. GPU only.
+  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec, const std::string& schedule,
+                                                        ProblemData& data);
 
   const Facts& facts() const { return facts_; }
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // memory beyond inputs and outputs

@@ -3,7 +3,7 @@
 import harness
 from harness import flashjit, refused
 
-SUBCOMMANDS = ["compile", "explain", "run", "bench", "doctor", "cache"]
+SUBCOMMANDS = ["compile", "explain", "run", "bench", "doctor", "cache", "build", "bundle"]
 SPEC = 'fwd bf16 d=64 heads=4 mask="causal"'
 
 
@@ -21,7 +21,8 @@ def test_wrong_usage_is_two():
     for args in [[], ["nothing"], ["compile"], ["compile", SPEC], ["compile", "--arch", "sm_80"], ["run", SPEC], ["cache"],
                  ["compile", SPEC, "--arch", "sm_80", "--emit", "sass"], ["compile", SPEC, "--arch", "sm_80", "--jobs", "0"],
                  ["bench", SPEC, "--shape", "q=1", "--against", "torch"], ["doctor", "--jsonn"], ["run", SPEC, "--shape", "q=1", "--seed", "x"],
-                 ["run", SPEC, "--shape", "q=1", "--device", "-1"], ["bench", SPEC, "--shape", "q=1", "--seconds", "nan"]]:
+                 ["run", SPEC, "--shape", "q=1", "--device", "-1"], ["bench", SPEC, "--shape", "q=1", "--seconds", "nan"], ["build"], ["build", "m.txt", "-o", "x.fjb"],
+                 ["build", "m.txt", "--arch", "sm_80"], ["bundle"], ["bundle", "ls"], ["bundle", "merge", "x.fjb"]]:
         refused(*args, code=2)
 
 

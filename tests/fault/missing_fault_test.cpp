@@ -75,7 +75,7 @@ TEST(Missing, NullsThroughTheCInterface) {
   flashjit_error* error = nullptr;
   EXPECT_EQ(flashjit_engine_create(nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
-  EXPECT_EQ(flashjit_prepare(nullptr, nullptr, nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
+  EXPECT_EQ(flashjit_prepare(nullptr, nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
   EXPECT_EQ(flashjit_run(nullptr, nullptr, nullptr, &error), FLASHJIT_INVALID);
   flashjit_error_destroy(error);
@@ -113,21 +113,15 @@ class CompileWithStore : public testing::Test {
   std::string folder;
 };
 
-TEST_F(CompileWithStore, JitOffNeedsTheStore) {
+TEST_F(CompileWithStore, JitOffNeedsABundle) {
   EXPECT_EQ(in_child([&] {
     KernelStore store({.directory = folder + "/store"});
-    setenv("FLASHJIT_JIT", "off", 1);
     const CompileOptions options{.store = &store};
-    if (const int wrong = refused(compile_spec(kSpec, "sm_80", "", options), ErrorKind::NotFound,
-                                  {"FLASHJIT_JIT=off", "flashjit compile 'fwd bf16 d=64", "--arch sm_80"})) {
-      return wrong;
-    }
-    setenv("FLASHJIT_JIT", "on", 1);
     if (!compile_spec(kSpec, "sm_80", "", options)) return 10;
     setenv("FLASHJIT_JIT", "off", 1);
-    KernelStore fresh({.directory = folder + "/store"});
-    const auto found = compile_spec(kSpec, "sm_80", "", {.store = &fresh});
-    return found && found->facts.source == "disk" ? 0 : 11;
+    // Not even from memory: which compiler made a kernel of the store cannot be told without opening one.
+    return refused(compile_spec(kSpec, "sm_80", "", options), ErrorKind::NotFound,
+                   {"FLASHJIT_JIT=off", "'fwd bf16 d=64", "flashjit build", "--arch sm_80"});
   }), 0);
 }
 
@@ -148,21 +142,6 @@ TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
     if (there->source.generated.back().text != here->source.generated.back().text) return 4;
     return there->key.digest == here->key.digest && there->key.text == here->key.text ? 0 : 5;
   }), 0);
-}
-
-TEST_F(CompileWithStore, EveryPartOfTheProblemIsInTheKey) {
-  const auto key = [](const char* spec, const char* target, const char* schedule) {
-    const auto compiled = compile_spec(spec, target, schedule);
-    EXPECT_TRUE(compiled) << compiled.error().message;
-    return compiled ? compiled->key.digest : "";
-  };
-  const std::string base = key(kSpec, "sm_80", "");
-  EXPECT_EQ(base, key("fwd  bf16 heads=4 d=64 mask=\"causal\"", "sm_80", ""));
-  EXPECT_NE(base, key(kSpec, "sm_89", ""));
-  EXPECT_NE(base, key("fwd fp16 d=64 heads=4 mask=\"causal\"", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4 mask=\"causal\" scale=0.5", "sm_80", ""));
-  EXPECT_NE(base, key("fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln", "sm_80", ""));
 }
 
 }  // namespace

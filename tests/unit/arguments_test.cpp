@@ -48,7 +48,8 @@ Arguments packed() {
 
 Result<KernelParams> fill(const Plan& plan, const Arguments& arguments) {
   const ArgumentChecker checker(plan);
-  FLASHJIT_ASSIGN(call, view(arguments));
+  CallArguments call;
+  FLASHJIT_TRY(view(arguments, call));
   KernelParams params;
   FLASHJIT_TRY(checker.fill(call, params));
   return params;
@@ -183,9 +184,9 @@ TEST(Arguments, ScalarsAndTensorsOfMasks) {
 
   const ArgumentChecker checker(host);
   KernelParams on_host;
-  auto call = view(a);
-  ASSERT_TRUE(call);
-  ASSERT_TRUE(checker.fill(*call, on_host));
+  CallArguments call;
+  ASSERT_TRUE(view(a, call));
+  ASSERT_TRUE(checker.fill(call, on_host));
   EXPECT_EQ(*static_cast<const float*>(on_host.extra[1].data), 0.5f);
   EXPECT_EQ(*static_cast<const int*>(on_host.extra[2].data), -3);
 }
@@ -339,8 +340,9 @@ TEST(Arguments, HostOffsetsAreRead) {
     Arguments a = packed();
     a.offsets_q.data = q;
     a.offsets_k.data = k;
-    auto call = view(a);
-    return checker.check_offsets(*call);
+    CallArguments call;
+    EXPECT_TRUE(view(a, call));
+    return checker.check_offsets(call);
   };
   EXPECT_TRUE(check());
   q[1] = 5, q[2] = 4;

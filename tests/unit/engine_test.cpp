@@ -157,7 +157,7 @@ TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   flashjit_error* error = nullptr;
   ASSERT_EQ(flashjit_engine_create(&options, &c_engine, &error), FLASHJIT_OK) << flashjit_error_message(error);
   EXPECT_EQ(engine->target(), flashjit_engine_target(c_engine));
-  ASSERT_EQ(flashjit_prepare(c_engine, kSpec, nullptr, nullptr, &kernel, &error), FLASHJIT_OK) << flashjit_error_message(error);
+  ASSERT_EQ(flashjit_prepare(c_engine, kSpec, nullptr, &kernel, &error), FLASHJIT_OK) << flashjit_error_message(error);
   EXPECT_NE(std::strstr(flashjit_kernel_facts(kernel), "\"spec\": \"fwd fp32 d=32 heads=4/2 mask=\\\"causal\\\" lse=ln\""), nullptr)
       << flashjit_kernel_facts(kernel);
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "runtime/kernels.h"
 
@@ -204,6 +205,27 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
   ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
   EXPECT_EQ(record.encodings, 4);
   EXPECT_EQ(record.maps.o.words[0], 0x4000u);
+}
+
+TEST_F(LaunchTest, MapsOfTensorsSeenBeforeAreNotMadeAgain) {
+  load(hopper());
+  const auto run = [&] {
+    record.maps = {};
+    EXPECT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+    EXPECT_EQ(record.maps.q.words[0], reinterpret_cast<std::uintptr_t>(arguments.q.data));
+    EXPECT_EQ(record.maps.v.words[2], static_cast<std::uint64_t>(arguments.v.shape[1]));
+    return std::exchange(record.encodings, 0);
+  };
+  EXPECT_EQ(run(), 3);
+  EXPECT_EQ(run(), 0);
+  arguments.q.data = data(0x9000);
+  EXPECT_EQ(run(), 3);
+  arguments.q.data = data(0x1000);
+  EXPECT_EQ(run(), 0);
+  arguments.k.shape[1] = arguments.v.shape[1] = 190;
+  EXPECT_EQ(run(), 3);
+  arguments.q.data = data(0x1008);  // what no map can have is refused every time
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
 }
 
 TEST_F(LaunchTest, GridsOfHopperKernels) {

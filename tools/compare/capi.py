@@ -20,7 +20,11 @@ class Tensor(ctypes.Structure):
 class EngineOptions(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("host", ctypes.c_int32), ("ordinal", ctypes.c_int32),
                 ("target", ctypes.c_char_p), ("cache_dir", ctypes.c_char_p), ("no_disk_cache", ctypes.c_int32),
-                ("threads", ctypes.c_int32)]
+                ("threads", ctypes.c_int32), ("cache_max_bytes", ctypes.c_uint64)]
+
+
+class PrepareOptions(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("schedule", ctypes.c_char_p), ("capturing_stream", ctypes.c_void_p)]
 
 
 class Param(ctypes.Structure):
@@ -32,7 +36,7 @@ class Arguments(ctypes.Structure):
         (name, ctypes.POINTER(Tensor))
         for name in ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_k")] + [
         ("max_q_len", ctypes.c_int64), ("max_k_len", ctypes.c_int64), ("params", ctypes.POINTER(Param)),
-        ("param_count", ctypes.c_int32)]
+        ("param_count", ctypes.c_int64)]
 
 
 DTYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32)}
@@ -51,7 +55,7 @@ class Library:
         pointer = ctypes.c_void_p
         out = ctypes.POINTER(pointer)
         lib.flashjit_engine_create.argtypes = [ctypes.POINTER(EngineOptions), out, out]
-        lib.flashjit_prepare.argtypes = [pointer, ctypes.c_char_p, ctypes.c_char_p, pointer, out, out]
+        lib.flashjit_prepare.argtypes = [pointer, ctypes.c_char_p, ctypes.POINTER(PrepareOptions), out, out]
         lib.flashjit_run.argtypes = [pointer, ctypes.POINTER(Arguments), pointer, out]
         lib.flashjit_engine_target.argtypes = lib.flashjit_kernel_facts.argtypes = [pointer]
         lib.flashjit_error_message.argtypes = lib.flashjit_error_destroy.argtypes = [pointer]
@@ -88,8 +92,9 @@ class Kernel:
     def __init__(self, engine, spec, schedule):
         self.library = engine.library
         self.handle, error = ctypes.c_void_p(), ctypes.c_void_p()
-        status = self.library.lib.flashjit_prepare(engine.handle, spec.encode(), schedule.encode() if schedule else None, None,
-                                                   ctypes.byref(self.handle), ctypes.byref(error))
+        options = PrepareOptions(struct_size=ctypes.sizeof(PrepareOptions), schedule=schedule.encode() if schedule else None)
+        status = self.library.lib.flashjit_prepare(engine.handle, spec.encode(), ctypes.byref(options), ctypes.byref(self.handle),
+                                                   ctypes.byref(error))
         self.library.check(status, error)
         self.facts = json.loads(self.library.lib.flashjit_kernel_facts(self.handle).decode())
 

@@ -1,0 +1,52 @@
+// How long a prepare may take, and who may call it off.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+class CompileBounds {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  CompileBounds() = default;  // none
+  // A timeout of 0: none. The clock starts here.
+  CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel);
+
+  bool any() const { return deadline_ != Clock::time_point::max() || cancel_; }
+  bool is_over() const { return (cancel_ && cancel_->load(std::memory_order_relaxed)) || Clock::now() >= deadline_; }
+  // Timeout or Cancelled; for when it is over.
+  Error error() const;
+  std::optional<Error> over() const { return is_over() ? std::optional(error()) : std::nullopt; }
+  // How long to sleep at most before looking again.
+  std::chrono::milliseconds slice(std::chrono::milliseconds most) const;
+  // Waits on `condition` until `done()`; false once it is over.
+  template <class Condition, class Lock, class Done>
+  bool wait(Condition& condition, Lock& lock, const Done& done) const {
+    if (!any()) {
+      condition.wait(lock, done);
+      return true;
+    }
+    while (!condition.wait_for(lock, slice(kLook), done)) {
+      if (is_over()) return done();
+    }
+    return true;
+  }
+
+  static constexpr std::chrono::milliseconds kLook{20};  // a cancellation is seen after at most this long
+
+ private:
+  Clock::time_point deadline_ = Clock::time_point::max();
+  std::chrono::milliseconds timeout_{0};
+  const std::atomic<bool>* cancel_ = nullptr;
+};
+
+// Errors that say something of the caller, nothing of the kernel: nobody else may be given them.
+inline bool is_callers_own(ErrorKind kind) { return kind == ErrorKind::Timeout || kind == ErrorKind::Cancelled; }
+
+}  // namespace flashjit

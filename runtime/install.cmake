@@ -1,0 +1,62 @@
+# cmake --install: headers, both libraries, the host backend, find_package(flashjit) and pkg-config. The installed tree may be moved.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
+foreach(library flashjit flashjit_static)
+  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include/public>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()
+install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${CMAKE_SOURCE_DIR}/compiler/result.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashjit)
+install(TARGETS flashjit EXPORT flashjit_shared)
+install(TARGETS flashjit_static EXPORT flashjit_static)
+install(EXPORT flashjit_shared NAMESPACE flashjit:: DESTINATION ${package})
+install(EXPORT flashjit_static NAMESPACE flashjit:: DESTINATION ${package})
+# Found at run time relative to the library.
+install(TARGETS flashjit_compiler_program RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flashjit)
+if(TARGET flashjit_host)
+  # Found at run time beside libflashjit.so, or beside the program that has libflashjit.a in it.
+  install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+set(needs "")
+set(static_needs "")
+if(NOT FLASHJIT_STATIC_DEPS)
+  set(needs "find_dependency(fmt)")
+  set(static_needs "fmt")
+endif()
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake @ONLY CONTENT [[
+# find_package(flashjit): the target flashjit::flashjit, the shared library. With COMPONENTS static, flashjit::static as well.
+include(CMakeFindDependencyMacro)
+include(${CMAKE_CURRENT_LIST_DIR}/flashjit_shared.cmake)
+foreach(component IN LISTS flashjit_FIND_COMPONENTS)
+  if(component STREQUAL "static")
+    find_dependency(Threads)
+    @needs@
+    include(${CMAKE_CURRENT_LIST_DIR}/flashjit_static.cmake)
+    get_property(flashjit_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+    if(NOT "CXX" IN_LIST flashjit_languages)  # nobody else links the C++ runtime then
+      set_property(TARGET flashjit::static APPEND PROPERTY INTERFACE_LINK_LIBRARIES stdc++ m)
+    endif()
+  elseif(NOT component STREQUAL "shared" AND flashjit_FIND_REQUIRED_${component})
+    set(flashjit_FOUND FALSE)
+    set(flashjit_NOT_FOUND_MESSAGE "flashjit has the components shared and static, and no ${component}")
+  endif()
+endforeach()
+]])
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake DESTINATION ${package})
+
+file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc @ONLY CONTENT [[
+prefix=${pcfiledir}/@up@
+libdir=${prefix}@CMAKE_INSTALL_LIBDIR@
+Name: flashjit
+Description: Attention kernels, generated for exactly your problem and your GPU
+Version: @PROJECT_VERSION@
+Requires.private: @static_needs@
+Cflags: -I${prefix}@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L${libdir} -lflashjit
+Libs.private: -lstdc++ -lm -lpthread -ldl
+]])
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,12 @@
+# cmake -DARCHIVES=a,b -DSHARED=libflashjit.so ... -P static.cmake: OUTPUT is all of the archives in one object. What the shared
+# library does not export becomes local to it, so that no name of ours, of fmt or of the standard library's templates meets another
+# in the program it is linked into. Groups go, because the linker would drop ours for somebody else's copy that we cannot see.
+string(REPLACE "," ";" archives "${ARCHIVES}")
+execute_process(COMMAND ${NM} -D --defined-only --format=posix ${SHARED} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX REPLACE " [^\n]*" "" symbols "${symbols}")
+string(REGEX REPLACE "@[^\n]*" "" symbols "${symbols}")
+file(WRITE ${OUTPUT}.symbols "${symbols}")
+execute_process(COMMAND ${COMPILER} -r -nostdlib -Wl,--force-group-allocation -Wl,--whole-archive ${archives} -o ${OUTPUT}.part
+  COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${OBJCOPY} --keep-global-symbols=${OUTPUT}.symbols ${OUTPUT}.part ${OUTPUT} COMMAND_ERROR_IS_FATAL ANY)
+file(REMOVE ${OUTPUT}.part)

@@ -1,0 +1,162 @@
+"""Looking behind a kernel: flashjit cache explain, FLASHJIT_DUMP_DIR, FLASHJIT_LOG, --override, --isolate, --timeout."""
+
+import glob
+import os
+
+import harness
+from harness import flashjit, need, read, refused, scratch, write
+
+SPEC = 'fwd bf16 d=64 heads=4/2 mask="causal"'
+
+
+def explain(spec, *args, **options):
+    return flashjit("cache", "explain", spec, "--arch", "sm_80", "--json", *args, **options).line()
+
+
+def causes(line):
+    return {d["field"]: (d["here"], d["there"]) for d in line["nearest"]["differs"] if d["cause"]}
+
+
+def follows(line):
+    return [d["field"] for d in line["nearest"]["differs"] if not d["cause"]]
+
+
+def test_cache_explain():
+    need("nvrtc")
+    line = explain(SPEC)
+    assert line["ok"] and line["hit"] is False and line["nearest"] is None and line["searched"] == 0, line
+    assert scratch("store") in line["miss"], line
+    compiled = flashjit("compile", SPEC, "--arch", "sm_80", "--json").line()
+    line = explain(SPEC)
+    assert line["hit"] is True and line["layer"] == scratch("store") and line["key"] == compiled["key"], line
+    assert line["schedule"] == compiled["schedule"], line
+
+    line = explain('fwd bf16 d=64 heads=4/2 mask="causal" lse=ln')
+    assert line["hit"] is False and line["nearest"]["key"] == compiled["key"] and line["searched"] == 1, line
+    assert causes(line) == {"spec.lse": ("ln", "")}, line
+    assert "generated config.gen.cuh" in follows(line), line
+
+    pinned = "family=sync,tile_q=128"
+    assert "tile_q=128" not in compiled["schedule"]
+    there = dict(part.split("=") for part in compiled["schedule"].split(","))["tile_q"]
+    line = explain(SPEC, "--schedule", pinned)
+    assert causes(line)["schedule.tile_q"] == ("128", there), line
+    assert all(field.startswith("schedule.") for field in causes(line)), line
+    assert f"schedule.tile_q: 128 here, {there} there" in flashjit("cache", "explain", SPEC, "--arch", "sm_80", "--schedule", pinned).out
+
+    line = flashjit("cache", "explain", SPEC, "--arch", "sm_86", "--json").line()
+    assert causes(line) == {"target": ("sm_86", "sm_80")} and "options" in follows(line), line
+    # Nearest is the one with the least between: here the same spec, not the same target.
+    flashjit("compile", "fwd fp16 d=128 heads=2", "--arch", "sm_86")
+    assert flashjit("cache", "explain", SPEC, "--arch", "sm_86", "--json").line()["nearest"]["key"] == compiled["key"]
+
+
+def test_cache_explain_of_layers_and_damage():
+    need("nvrtc")
+    flashjit("compile", SPEC, "--arch", "sm_80", env={"FLASHJIT_CACHE_DIR": scratch("site")})
+    env = {"FLASHJIT_CACHE_DIR": scratch("store") + ":" + scratch("site")}
+    assert explain(SPEC, env=env)["layer"] == scratch("site")
+    entry = next(path for path in glob.glob(scratch("site") + "/v1/*/*"))
+    with open(entry, "ab") as file:
+        file.write(b"x")
+    line = explain(SPEC, env=env)
+    assert line["hit"] is False and f"a damaged entry in {scratch('site')}" in line["miss"], line
+    assert f"no entry in {scratch('store')}" in line["miss"], line
+
+
+def test_cache_explain_refuses():
+    refused("cache", "explain", "fwd nonsense", "--arch", "sm_80", "--json", kind="invalid")
+    refused("cache", "explain", SPEC, "--arch", "x86-64-v3", "--json", kind="invalid", says="processor")
+    refused("cache", "explain", SPEC, "--json", code=2)
+    refused("cache", "explain", SPEC, "--arch", "sm_80", "--json", env={"FLASHJIT_NVRTC": "/nonexistent"}, kind="not_found", says="FLASHJIT_NVRTC")
+
+
+def test_dump_folder():
+    need("nvrtc")
+    env = {"FLASHJIT_DUMP_DIR": scratch("dump")}
+    for family in ["sync", "hopper"]:
+        line = flashjit("compile", SPEC, "--arch", "sm_90a", "--schedule", f"family={family}", "--json", env=env).line()
+        folder = os.path.join(scratch("dump"), line["key"][:16])
+        text = lambda name: read(os.path.join(folder, name)).decode()
+        assert text("spec.txt").strip() == line["spec"] and text("schedule.txt").strip() == line["schedule"]
+        assert "target: sm_90a" in text("key.txt") and ".target sm_90a" in text("kernel.ptx")
+        assert read(os.path.join(folder, "kernel.cubin"))[:4] == b"\x7fELF" and "registers" in text("facts/log.txt")
+        passes = sorted(os.path.basename(path) for path in glob.glob(folder + "/ir/*.txt"))
+        dumped = flashjit("compile", SPEC, "--arch", "sm_90a", "--schedule", line["schedule"], "--dump-after", "all", "--json").line()["dumps"]
+        assert passes == [f"{i + 1:02}_{name}.txt" for i, name in enumerate(dumped)], passes
+        assert all(text("ir/" + path) == dumped[path[3:-4]] for path in passes)
+        assert "flashjit_forward" in text("entry.cu") and text("templates/kernel_config.h")
+
+
+def test_dump_of_a_refused_kernel():
+    need("nvrtc")
+    line = flashjit("compile", SPEC, "--arch", "sm_80", "--out", scratch("kernels"), "--json").line()
+    entry = os.path.join(line["folder"], "entry.cu")
+    with open(entry, "a") as file:
+        file.write("nonsense;\n")
+    refused("compile", SPEC, "--arch", "sm_80", "--override", line["folder"], "--json", env={"FLASHJIT_DUMP_DIR": scratch("dump")}, kind="compile")
+    (error,) = glob.glob(scratch("dump") + "/*/error.txt")
+    assert b"nonsense" in read(error)
+    assert b"nonsense" in read(os.path.join(os.path.dirname(error), "entry.cu"))
+
+
+def test_override():
+    need("nvrtc")
+    plain = flashjit("compile", SPEC, "--arch", "sm_80", "--out", scratch("kernels"), "--json").line()
+    folder = plain["folder"]
+    same = flashjit("compile", SPEC, "--arch", "sm_80", "--override", folder, "--json").line()
+    assert same["key"] == plain["key"] and same["source"] == "disk" and any("no file" in note for note in same["notes"]), same
+    with open(os.path.join(folder, "entry.cu"), "a") as file:
+        file.write('extern "C" __global__ void another(float* x) { *x = 1; }\n')
+    edited = flashjit("compile", SPEC, "--arch", "sm_80", "--override", folder, "--json").line()
+    assert edited["key"] != plain["key"] and edited["source"] == "compiled", edited
+    assert any(note.startswith("override: ") and "entry.cu" in note for note in edited["notes"]), edited
+    line = explain(SPEC)
+    assert line["hit"] and line["key"] == plain["key"], "an edited kernel must not take the place of the generated one"
+    refused("compile", "fwd fp16 d=64 heads=2", "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["override_dir", "spec"])
+    refused("compile", SPEC, "--arch", "sm_80", "--schedule", "tile_q=128", "--override", folder, "--json", kind="invalid", says="schedule")
+    refused("compile", SPEC, "--arch", "x86-64-v3", "--override", folder, "--json", kind="invalid", says="processor")
+    refused("run", SPEC, "--shape", "q=8", "--target", "host", "--override", folder, "--json", says="override_dir")
+    with open(os.path.join(folder, "misspelt.cuh"), "w") as file:
+        file.write("")
+    refused("compile", SPEC, "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["misspelt.cuh", "entry.cu"])
+
+
+def test_override_runs():
+    need("gpu")
+    plain = flashjit("run", SPEC, "--shape", "q=64", "--check", "--json", env={"FLASHJIT_DUMP_DIR": scratch("dump")}).line()
+    folder = os.path.join(scratch("dump"), plain["key"][:16])
+    entry = os.path.join(folder, "entry.cu")
+    text = read(entry).decode()
+    call = text.index("  flashjit::", text.index("flashjit_forward("))
+    write(entry, (text[:call] + "  return;\n" + text[call:]).encode())
+    refused("run", SPEC, "--shape", "q=64", "--check", "--override", folder, "--json", says="outside the error rule")
+
+
+def test_isolated_compiler():
+    need("nvrtc")
+    here = flashjit("compile", SPEC, "--arch", "sm_80", "--no-cache", "--out", scratch("here"), "--json").line()
+    there = flashjit("compile", SPEC, "--arch", "sm_80", "--no-cache", "--isolate", "--out", scratch("there"), "--json").line()
+    assert here["key"] == there["key"]
+    assert read(os.path.join(here["folder"], "kernel.cubin")) == read(os.path.join(there["folder"], "kernel.cubin"))
+
+
+def test_timeout():
+    need("nvrtc")
+    for how in [[], ["--isolate"]]:
+        refused("compile", SPEC, "--arch", "sm_80", "--no-cache", "--timeout", "5", "--json", *how, kind="timeout", says="after 5 ms")
+    refused("compile", SPEC, "--arch", "sm_80", "--timeout", "0", code=2)
+
+
+def test_log_says_what_decided():
+    need("host")
+    log = scratch("log")
+    flashjit("run", "fwd fp32 d=32 heads=2", "--shape", "q=8", "--target", "host", env={"FLASHJIT_LOG": log})
+    refused("run", "fwd fp32 d=32 heads=2 dropout=0.5", "--shape", "q=8", "--target", "host", env={"FLASHJIT_LOG": log})
+    first = read(log).decode().splitlines()[0]
+    for part in ["prepare fwd fp32 d=32 heads=2: compiled for x86-64", " ms, schedule family=host", "key "]:
+        assert part in first, first
+
+
+if __name__ == "__main__":
+    harness.main(globals())

@@ -1,0 +1,20 @@
+// Counts this program's calls of malloc and its kin on a thread, those of the libraries included, and lets them fail.
+#pragma once
+
+#include <cstdint>
+
+namespace flashjit::testing {
+
+struct Allocations {
+  std::int64_t made = 0;
+  std::int64_t fail_at = -1;  // this many more succeed, one fails, and all after it; negative: none fails
+};
+extern thread_local constinit Allocations allocations;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kCountsAllocations = false;  // malloc is the sanitizer's
+#else
+inline constexpr bool kCountsAllocations = true;
+#endif
+
+}  // namespace flashjit::testing

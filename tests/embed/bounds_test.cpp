@@ -1,0 +1,159 @@
+// What bounds, isolates and replaces compiles, through the engine of the library: the recording driver takes any machine code.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "flashjit/flashjit.hpp"
+#include "tests/embed/fake_cuda.h"
+
+namespace flashjit {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\" scale=0.25";
+
+class BoundsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto created = Engine::create({.disk_cache = false});
+    if (!created) GTEST_SKIP() << created.error().message;
+    engine = *created;
+  }
+  static Arguments arguments() {
+    static char memory[4][4096] = {};
+    Arguments a;
+    a.q = {memory[0], "bf16", {1, 8, 4, 64}, {}};
+    a.k = {memory[1], "bf16", {1, 8, 2, 64}, {}};
+    a.v = {memory[2], "bf16", {1, 8, 2, 64}, {}};
+    a.o = {memory[3], "bf16", {1, 8, 4, 64}, {}};
+    return a;
+  }
+  static PrepareOptions within(std::chrono::milliseconds budget) {
+    PrepareOptions options;
+    options.budget = budget;
+    return options;
+  }
+  std::shared_ptr<Engine> engine;
+};
+
+TEST_F(BoundsTest, QuickCodeAnswersAndTheBestCodeReplacesIt) {
+  const auto kernel = engine->prepare(kSpec, within(1ms));
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ(engine->counters().quick_kernels, 1);
+  ASSERT_TRUE((*kernel)->run(arguments()));
+  const int unloads = fake_cuda::fake_cuda_counters().unloads;
+  while (engine->counters().replaced_kernels == 0) std::this_thread::sleep_for(5ms);
+  for (const std::string& note : (*kernel)->facts().notes) EXPECT_EQ(note.find("quickly compiled"), std::string::npos) << note;
+  ASSERT_TRUE((*kernel)->run(arguments()));
+  EXPECT_EQ(fake_cuda::fake_cuda_counters().unloads, unloads) << "graphs may still launch the quick code";
+  const auto again = engine->prepare(kSpec, within(1ms));
+  ASSERT_TRUE(again);
+  EXPECT_EQ(*again, *kernel);
+  EXPECT_EQ(engine->counters().quick_kernels, 1);
+  EXPECT_EQ(engine->counters().compiles, 2);
+}
+
+TEST_F(BoundsTest, WithTimeEnoughTheBestCodeAnswers) {
+  const auto kernel = engine->prepare(kSpec, within(1h));
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ(engine->counters().quick_kernels, 0);
+  EXPECT_EQ(engine->counters().compiles, 1);
+}
+
+TEST_F(BoundsTest, NoQuickCodeForThoseWhoAskForTheSameBits) {
+  for (const char* numerics : {" numerics=deterministic", " numerics=batch_invariant"}) {
+    const auto kernel = engine->prepare(std::string(kSpec) + numerics, within(1ms));
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    EXPECT_EQ(engine->counters().quick_kernels, 0);
+  }
+}
+
+TEST_F(BoundsTest, ABudgetDoesNotChangeWhatIsRefused) {
+  const auto kernel = engine->prepare("fwd bf16 d=-1 heads=4", within(1ms));
+  ASSERT_FALSE(kernel);
+  EXPECT_EQ(kernel.error().kind, ErrorKind::Invalid);
+}
+
+TEST_F(BoundsTest, AnEngineEndsWhileTheBestCodeIsCompiled) {
+  const auto kernel = engine->prepare(kSpec, within(1ms));
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  engine.reset();
+  EXPECT_TRUE((*kernel)->run(arguments()));
+}
+
+TEST_F(BoundsTest, TimeoutThenTheSameAgainWithTime) {
+  PrepareOptions options;
+  options.timeout = 5ms;
+  const auto late = engine->prepare(kSpec, options);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().kind, ErrorKind::Timeout) << late.error().message;
+  const auto kernel = engine->prepare(kSpec);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_TRUE(engine->prepare(kSpec, options)) << "what is prepared takes no time";
+}
+
+TEST_F(BoundsTest, ACancelledPrepareDoesNotHurtOthers) {
+  std::atomic<bool> cancel = false;
+  std::atomic<int> right = 0;
+  std::thread canceller([&] {
+    PrepareOptions options;
+    options.cancel = &cancel;
+    const auto kernel = engine->prepare(kSpec, options);
+    if (!kernel) EXPECT_EQ(kernel.error().kind, ErrorKind::Cancelled) << kernel.error().message;
+  });
+  while (engine->counters().misses == 0) std::this_thread::sleep_for(1ms);
+  std::vector<std::thread> others;
+  for (int i = 0; i < 4; ++i) others.emplace_back([&] { right += bool(engine->prepare(kSpec)); });
+  cancel = true;
+  canceller.join();
+  for (std::thread& other : others) other.join();
+  EXPECT_EQ(right, 4);
+  EXPECT_EQ(engine->counters().compiles, 1);
+}
+
+TEST_F(BoundsTest, IsolatedCompilerIsFoundBesideTheLibrary) {
+  const auto isolated = Engine::create({.disk_cache = false, .isolate_compiler = true});
+  ASSERT_TRUE(isolated) << isolated.error().message << isolated.error().detail;
+  const auto there = (*isolated)->prepare(kSpec), here = engine->prepare(kSpec);
+  ASSERT_TRUE(there) << there.error().message;
+  ASSERT_TRUE(here) << here.error().message;
+  EXPECT_EQ((*there)->facts().key, (*here)->facts().key);
+  EXPECT_EQ((*there)->facts().registers, (*here)->facts().registers);
+}
+
+TEST_F(BoundsTest, OverrideOfAnEngine) {
+  const auto missing = Engine::create({.disk_cache = false, .override_dir = "/nowhere"});
+  ASSERT_TRUE(missing) << missing.error().message;
+  const auto kernel = (*missing)->prepare(kSpec);
+  ASSERT_FALSE(kernel);
+  EXPECT_EQ(kernel.error().kind, ErrorKind::Invalid);
+  EXPECT_NE(kernel.error().message.find("/nowhere"), std::string::npos);
+}
+
+TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
+  std::string folder = (std::filesystem::temp_directory_path() / "flashjit-bounds-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  for (int round = 0; round < 2; ++round) {
+    const auto own = Engine::create({.cache_dir = folder});
+    ASSERT_TRUE(own);
+    const auto kernel = (*own)->prepare(kSpec);
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    ASSERT_TRUE((*own)->prepare(kSpec));
+    const Counters counters = (*own)->counters();
+    EXPECT_EQ(counters.memory_hits, 1);
+    EXPECT_EQ(counters.disk_hits, round);
+    EXPECT_EQ(counters.misses, 1 - round);
+    EXPECT_EQ(counters.compiles, 1 - round);
+    EXPECT_GT(round ? counters.bytes_read : counters.bytes_written, 1000);
+    EXPECT_EQ((*kernel)->facts().source, round ? "disk" : "compiled");
+    EXPECT_EQ((*kernel)->facts().layer, round ? folder : "");
+    EXPECT_EQ((*kernel)->facts().miss, round ? "" : "no entry in " + folder);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,148 @@
+"""An installed copy, moved elsewhere, as somebody uses it who has nothing else of ours: CMake, pkg-config, ctypes, and what the
+libraries show."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+import harness
+from harness import Skip, scratch, source
+
+PROJECT = os.path.join("tests", "examples", "project")
+
+
+def run(*command, expect=0, **options):
+    """What the command printed. Exit code 77 is a skip, and its last line the reason."""
+    options.setdefault("cwd", scratch(""))
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    environment.update(FLASHJIT_CACHE_DIR=scratch("store"), **options.pop("env", {}))
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, env=environment, **options)
+    if done.returncode == 77 and expect == 0:
+        raise Skip(done.stdout.strip().splitlines()[-1].removeprefix("skipped: "))
+    assert done.returncode == expect, f"$ {' '.join(command)}\nexit code {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def installed():
+    """A copy that is not where it was installed to."""
+    run("cmake", "--install", harness.ARGS.build, "--prefix", scratch("first"))
+    os.rename(scratch("first"), scratch("moved"))
+    return scratch("moved")
+
+
+def libraries(prefix):
+    for place, _, names in os.walk(prefix):
+        if "libflashjit.a" in names:
+            return place
+    raise AssertionError("libflashjit.a is not installed")
+
+
+def api():
+    """The names of the C functions, as the header declares them."""
+    with open(source("runtime", "include", "flashjit", "flashjit.h"), encoding="utf-8") as file:
+        return set(re.findall(r"^FLASHJIT_C_API .*?(flashjit_\w+)\(", file.read(), re.M))
+
+
+def check_symbols(names):
+    c_names = {name for name in names if not name.startswith("_Z")}
+    assert c_names == api(), f"unlike the header: {sorted(c_names ^ api())}"
+    # Engine, Kernel: members, vtables, type information; version().
+    other = [name for name in names - c_names if not re.fullmatch(r"_ZNK?8flashjit6(Engine|Kernel)\w+|_ZT[VIS]N8flashjit6(Engine|Kernel)E|_ZN8flashjit7versionEv", name)]
+    assert not other, f"shown, and no part of the API: {other[:20]}"
+    assert "_ZN8flashjit6Engine6createERKNS_13EngineOptionsE" in names
+
+
+def test_the_libraries_show_the_api_and_nothing_else():
+    place = libraries(installed())
+    for flags, name in ((["-D"], "libflashjit.so"), ([], "libflashjit.a")):
+        lines = run("nm", *flags, "--defined-only", "--extern-only", "--format=posix", os.path.join(place, name)).splitlines()
+        check_symbols({line.split()[0].split("@")[0] for line in lines if len(line.split()) > 1})
+    dynamic = run("readelf", "-d", os.path.join(place, "libflashjit.so"))
+    with open(source("runtime", "include", "flashjit", "flashjit.h"), encoding="utf-8") as file:
+        abi = re.search(r"FLASHJIT_ABI_VERSION (\d+)", file.read()).group(1)
+    assert f"soname: [libflashjit.so.{abi}]" in dynamic, dynamic
+    for absent in ("libcuda", "nvrtc", "LLVM"):
+        assert absent not in dynamic, f"needs {absent}:\n{dynamic}"
+
+
+def test_cmake_project():
+    prefix = installed()
+    run("cmake", "-S", source(PROJECT), "-B", scratch("project"), f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
+    run("cmake", "--build", scratch("project"))
+    program = lambda name: scratch(os.path.join("project", name))
+    assert "libflashjit" not in run("readelf", "-d", program("prefill_static"))
+    assert "3 prompts" in run(program("prefill"))
+    run(program("dlpack"))
+    # The host backend is a library of its own, which a program with everything in it finds as any other.
+    assert "3 prompts" in run(program("prefill_static"), env={"LD_LIBRARY_PATH": libraries(prefix)})
+
+
+def test_cmake_project_in_c_alone():
+    prefix = installed()
+    os.mkdir(scratch("c"))
+    harness.write("c/CMakeLists.txt", "cmake_minimum_required(VERSION 3.16)\nproject(c C)\nfind_package(flashjit REQUIRED COMPONENTS static)\n"
+                  f"add_executable(shared {source(PROJECT, 'dlpack.c')})\ntarget_link_libraries(shared flashjit::flashjit)\n"
+                  f"add_executable(static {source(PROJECT, 'dlpack.c')})\ntarget_link_libraries(static flashjit::static)\n".encode())
+    run("cmake", "-S", scratch("c"), "-B", scratch("c/build"), f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", scratch("c/build"))
+    for program in ("shared", "static"):
+        run(scratch("c/build/" + program), env={"LD_LIBRARY_PATH": libraries(prefix)})
+
+
+def test_a_component_that_is_not_there():
+    prefix = installed()
+    os.mkdir(scratch("wrong"))
+    for component, says in (("static", None), ("shared", None), ("python", "no python")):
+        harness.write("wrong/CMakeLists.txt", f"cmake_minimum_required(VERSION 3.16)\nproject(wrong CXX)\n"
+                      f"find_package(flashjit REQUIRED COMPONENTS {component})\n".encode())
+        out = run("cmake", "-S", scratch("wrong"), "-B", scratch("wrong-" + component), f"-DCMAKE_PREFIX_PATH={prefix}", expect=1 if says else 0)
+        assert not says or says in out, out
+
+
+def pkg_config(prefix, *options):
+    if not shutil.which("pkg-config"):
+        raise Skip("no pkg-config on this machine")
+    return run("pkg-config", *options, "flashjit", env={"PKG_CONFIG_PATH": os.path.join(libraries(prefix), "pkgconfig")}).split()
+
+
+def test_pkg_config():
+    prefix = installed()
+    flags = pkg_config(prefix, "--cflags", "--libs")
+    run("cc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", source(PROJECT, "dlpack.c"), "-o", scratch("shared"), *flags)
+    run(scratch("shared"), env={"LD_LIBRARY_PATH": libraries(prefix)})
+    assert "-ldl" not in flags and "-ldl" in pkg_config(prefix, "--static", "--libs")
+    os.mkdir(scratch("only-static"))
+    shutil.copy(os.path.join(libraries(prefix), "libflashjit.a"), scratch("only-static"))
+    flags = ["-L" + scratch("only-static"), *pkg_config(prefix, "--static", "--cflags", "--libs")]
+    run("cc", "-std=c99", source(PROJECT, "dlpack.c"), "-o", scratch("static"), *flags)
+    assert "libflashjit" not in run("readelf", "-d", scratch("static"))
+    run(scratch("static"), env={"LD_LIBRARY_PATH": libraries(prefix)})
+
+
+def test_specs_of_the_header_and_the_command():
+    prefix = installed()
+    with open(os.path.join(prefix, "include", "flashjit", "flashjit.hpp"), encoding="utf-8") as file:
+        specs = [re.sub(r" {3,}.*", "", line) for line in re.findall(r"^//   (fwd .*)$", file.read(), re.M)]
+    assert len(specs) >= 8, specs
+    for spec in specs:
+        run(os.path.join(prefix, "bin", "flashjit"), "explain", spec, "--arch", "sm_90a")
+
+
+def attention_py(device):
+    library = os.path.join(libraries(installed()), "libflashjit.so")
+    print(run(sys.executable, source(PROJECT, "attention.py"), library, device))
+
+
+def test_python_on_the_host():
+    attention_py("host")
+
+
+def test_python_on_pytorch_tensors():
+    attention_py("torch")
+
+
+if __name__ == "__main__":
+    harness.main(globals())

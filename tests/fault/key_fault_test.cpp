@@ -1,0 +1,240 @@
+// A key that forgets something gives an old kernel for a new problem. What must be in it is read from the definitions of the structs,
+// so that a field that is added later fails here until somebody says what it changes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "runtime/compile.h"
+
+namespace flashjit {
+namespace {
+
+// The names of the data members of a struct, in order.
+std::vector<std::string> fields_of_struct(const std::string& header, const std::string& name) {
+  std::ifstream file(std::string(FLASHJIT_TESTS_DIR) + "/../" + header);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  text = std::regex_replace(text, std::regex("//[^\n]*"), "");
+  const std::size_t begin = text.find("struct " + name + " {");
+  EXPECT_NE(begin, std::string::npos) << header << " has no struct " << name;
+  std::string body = text.substr(text.find('{', begin) + 1);
+  body.resize(body.find("\n};"));
+  body = std::regex_replace(body, std::regex("<[^;<>]*>|\\{[^}]*\\}"), "");
+  std::vector<std::string> names;
+  std::size_t at = 0;
+  for (std::size_t end; (end = body.find(';', at)) != std::string::npos; at = end + 1) {
+    const std::string member = body.substr(at, end - at);
+    if (member.find('(') != std::string::npos || member.find("operator") != std::string::npos) continue;
+    // type name [= value] [, name [= value]]...
+    static const std::regex declared("^\\s*[A-Za-z_:0-9]+\\s+([^]*)$");
+    std::smatch parts;
+    if (!std::regex_match(member, parts, declared)) continue;
+    std::string list = parts[1];
+    static const std::regex one("(?:^|,)\\s*([A-Za-z_][A-Za-z_0-9]*)");
+    for (std::sregex_iterator i(list.begin(), list.end(), one), none; i != none; ++i) names.push_back((*i)[1]);
+  }
+  return names;
+}
+
+template <class Rows>
+void expect_all_named(const std::vector<std::string>& fields, const Rows& rows, const char* what) {
+  EXPECT_GT(fields.size(), 2u);
+  for (const std::string& field : fields) {
+    EXPECT_TRUE(std::ranges::any_of(rows, [&](const auto& row) { return row.field == field; }))
+        << what << "::" << field << " is new: add a row that says how it changes the key";
+  }
+  for (const auto& row : rows) EXPECT_TRUE(std::ranges::count(fields, row.field)) << what << " has no field " << row.field;
+}
+
+StoreKey key_for(const Plan& plan, const KernelSource& source) { return key_of(plan, source, "nvrtc 13.0", {"-std=c++17"}); }
+
+StoreKey key_for(const Plan& plan) {
+  const auto source = emit_cuda(plan);
+  EXPECT_TRUE(source) << source.error().message;
+  return key_for(plan, *source);
+}
+
+struct SpecRow {
+  std::string field;
+  const char* text;  // a spec that differs from the base in this field
+  std::function<bool(const AttentionSpec&, const AttentionSpec&)> differs;
+};
+#define FLASHJIT_ROW(field, text) {#field, text, [](const AttentionSpec& a, const AttentionSpec& b) { return !(a.field == b.field); }}
+
+constexpr char kBase[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\"";
+
+bool same_params(const std::vector<Param>& a, const std::vector<Param>& b) { return a == b; }
+bool same_text(const Expr& a, const Expr& b) { return a && b ? same(a, b) : !a && !b; }
+
+const SpecRow kSpecRows[] = {
+    FLASHJIT_ROW(operation, "bwd bf16 d=64 heads=4/2 mask=\"causal\""),
+    FLASHJIT_ROW(dtype, "fwd fp16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(kv_dtype, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\""),
+    FLASHJIT_ROW(out_dtype, "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(d_qk, "fwd bf16 d=72/64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(d_v, "fwd bf16 d=64/72 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(heads_q, "fwd bf16 d=64 heads=6/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(heads_kv, "fwd bf16 d=64 heads=4 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(layout, "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(page_size, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\""),
+    FLASHJIT_ROW(mask_text, "fwd bf16 d=64 heads=4/2 mask=\"k <= qpos + 1\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(score_text, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s - extra[h]\" params=\"extra: fp32[1]\""),
+    {"mask", "fwd bf16 d=64 heads=4/2 mask=\"k <= qpos + 2\" score=\"s + extra[h]\" params=\"extra: fp32[1]\"",
+     [](const AttentionSpec& a, const AttentionSpec& b) { return !same_text(a.mask, b.mask); }},
+    {"score", "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s * extra[h]\" params=\"extra: fp32[1]\"",
+     [](const AttentionSpec& a, const AttentionSpec& b) { return !same_text(a.score, b.score); }},
+    {"declared", "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp16[1]\"",
+     [](const AttentionSpec& a, const AttentionSpec& b) { return !same_params(a.declared, b.declared); }},
+    {"params", "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: bf16[1]\"",
+     [](const AttentionSpec& a, const AttentionSpec& b) { return !same_params(a.params, b.params); }},
+    FLASHJIT_ROW(scale, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" scale=0.5"),
+    FLASHJIT_ROW(alignment, "fwd bf16 d=64 heads=4/2 align=top_left mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(lse, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" lse=ln"),
+    FLASHJIT_ROW(max_logit, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" max_logit"),
+    FLASHJIT_ROW(sink, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" sink"),
+    FLASHJIT_ROW(dropout, "fwd bf16 d=64 heads=4/2 mask=\"causal\" dropout=0.25"),
+    FLASHJIT_ROW(batch, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
+    FLASHJIT_ROW(q_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" q_len<=4096"),
+    FLASHJIT_ROW(k_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_len<=4096"),
+    FLASHJIT_ROW(align_bytes, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" bytes=2"),
+    FLASHJIT_ROW(numerics, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" numerics=deterministic"),
+};
+#undef FLASHJIT_ROW
+
+TEST(KeyFault, EveryFieldOfTheSpec) {
+  expect_all_named(fields_of_struct("compiler/spec.h", "AttentionSpec"), kSpecRows, "AttentionSpec");
+  const auto base = parse_spec(kBase);
+  ASSERT_TRUE(base) << base.error().message;
+  const auto plan = plan_spec(kBase, "sm_80", "");
+  ASSERT_TRUE(plan);
+  std::map<std::string, std::string> digests = {{key_for(*plan).digest, "the base"}};
+  int unsupported = 0;
+  for (const SpecRow& row : kSpecRows) {
+    SCOPED_TRACE(row.field);
+    const auto spec = parse_spec(row.text);
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_TRUE(row.differs(*base, *spec)) << "the row does not change the field";
+    EXPECT_NE(print(*base), print(*spec));
+    if (!check_supported(*spec)) {
+      ++unsupported;  // nothing compiles it; its text, which is part of every key, differs
+      continue;
+    }
+    const auto other = plan_spec(row.text, "sm_80", "");
+    ASSERT_TRUE(other) << other.error().message;
+    const auto [place, is_new] = digests.emplace(key_for(*other).digest, row.field);
+    EXPECT_TRUE(is_new) << "same key as " << place->second;
+  }
+  EXPECT_LE(unsupported, 4);
+}
+
+TEST(KeyFault, OrderAndSpacesAreNoPartOfIt) {
+  const auto key = [](const char* text) { return key_for(*plan_spec(text, "sm_80", "")).digest; };
+  EXPECT_EQ(key("fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln"), key("fwd  bf16 lse=ln heads=4/4 mask=\"causal\"  d=64/64"));
+}
+
+struct ScheduleRow {
+  std::string field;
+  const char *one, *other;
+};
+const ScheduleRow kScheduleRows[] = {
+    {"family", "family=sync", "family=hopper"},
+    {"tile_q", "tile_q=64", "tile_q=128"},
+    {"tile_kv", "tile_kv=64", "tile_kv=128"},
+    {"warps", "warps=4", "warps=8"},
+    {"q_in", "q_in=shared", "q_in=registers"},
+    {"blocks_per_sm", "blocks_per_sm=1", "blocks_per_sm=2"},
+    {"unroll_d", "unroll_d=1", "unroll_d=2"},
+    {"stages", "stages=1", "stages=2"},
+    {"order", "order=natural", "order=longest_first"},
+    {"warpgroups", "warpgroups=1", "warpgroups=2"},
+    {"q_stages", "q_stages=1", "q_stages=2"},
+    {"overlap", "overlap=none", "overlap=qk_pv"},
+    {"exclusive", "exclusive=none", "exclusive=softmax"},
+    {"reference", "reference=tile", "reference=first"},
+    {"exp_fma", "exp_fma=0", "exp_fma=2"},
+    {"row_sum", "row_sum=adds", "row_sum=matrix"},
+    {"grid", "grid=tiles", "grid=persistent"},
+    {"cluster", "cluster=1", "cluster=2"},
+    {"heads", "heads=single", "heads=packed"},
+};
+
+TEST(KeyFault, EveryFieldOfTheSchedule) {
+  expect_all_named(fields_of_struct("compiler/schedule.h", "Schedule"), kScheduleRows, "Schedule");
+  auto plan = plan_spec(kBase, "sm_90a", "");
+  ASSERT_TRUE(plan);
+  const auto source = emit_cuda(*plan);
+  ASSERT_TRUE(source);
+  std::set<std::string> digests;
+  for (const ScheduleRow& row : kScheduleRows) {
+    for (const char* text : {row.one, row.other}) {
+      const auto schedule = parse_schedule(text);
+      ASSERT_TRUE(schedule) << schedule.error().message;
+      plan->schedule = *schedule;
+      EXPECT_TRUE(digests.insert(key_for(*plan, *source).digest).second) << text;
+    }
+  }
+}
+
+struct CoveredRow {
+  std::string field;
+  const char* by;
+};
+
+TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
+  const CoveredRow plan_rows[] = {
+      {"spec", "its own field"}, {"target", "its name; what it can do is seen in schedule and source"}, {"schedule", "its own field"},
+      {"config", "config.gen.cuh, see below"}, {"smem_bytes", "follows from config"}, {"threads", "follows from config"},
+      {"tiles", "variant.gen.cuh"}, {"wide_ints", "variant.gen.cuh"}, {"notes", "texts"}, {"candidates", "not compiled"}, {"program", "text"}};
+  expect_all_named(fields_of_struct("compiler/plan.h", "Plan"), plan_rows, "Plan");
+  const CoveredRow source_rows[] = {{"generated", "below"}, {"headers", "below"}, {"entries", "names within generated files"}};
+  expect_all_named(fields_of_struct("codegen/emit_cuda.h", "KernelSource"), source_rows, "KernelSource");
+
+  auto plan = plan_spec(kBase, "sm_90a", "family=hopper");
+  ASSERT_TRUE(plan) << plan.error().message;
+  auto source = emit_cuda(*plan);
+  ASSERT_TRUE(source);
+  std::map<std::string, std::string> digests = {{key_for(*plan, *source).digest, "the base"}};
+  const auto differs = [&](const std::string& what, const StoreKey& key) {
+    const auto [place, is_new] = digests.emplace(key.digest, what);
+    EXPECT_TRUE(is_new) << what << ": same key as " << place->second;
+  };
+  ASSERT_GE(source->generated.size(), 4u);
+  ASSERT_GE(source->headers.size(), 5u);
+  for (auto* files : {&source->generated, &source->headers}) {
+    for (SourceFile& file : *files) {
+      const SourceFile before = file;
+      file.text.back() ^= 1;
+      differs("the last byte of " + file.name, key_for(*plan, *source));
+      file.text = before.text + " ";
+      differs("a byte more in " + file.name, key_for(*plan, *source));
+      file = {before.name + "x", before.text};
+      differs("the name of " + before.name, key_for(*plan, *source));
+      file = before;
+    }
+  }
+  differs("compiler", key_of(*plan, *source, "nvrtc 13.1", {"-std=c++17"}));
+  differs("an option more", key_of(*plan, *source, "nvrtc 13.0", {"-std=c++17", "-G"}));
+  differs("another option", key_of(*plan, *source, "nvrtc 13.0", {"-std=c++20"}));
+  plan->target.name = "sm_90";
+  differs("target", key_for(*plan, *source));
+}
+
+// What the templates are told is in the generated text, or it would be missing there as well as in the key.
+TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
+  std::string text;
+  for (const char* family : {"family=sync", "family=hopper"}) {
+    const auto plan = plan_spec("fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "sm_90a", family);
+    ASSERT_TRUE(plan) << plan.error().message;
+    text += emit_cuda(*plan)->generated[0].text;
+  }
+  const auto fields = fields_of_struct("templates/kernel_config.h", "KernelConfig");
+  EXPECT_GE(fields.size(), 36u);
+  for (const std::string& field : fields) EXPECT_NE(text.find("  c." + field + " = "), std::string::npos) << field;
+}
+
+}  // namespace
+}  // namespace flashjit
