@@ -22,10 +22,13 @@ const known = list => list.filter(value => value !== null);
 const ratio = (a, b) => positive(a) && positive(b) ? a / b : null;
 const excess = (a, b) => ratio(a, b) === null ? null : a / b - 1;
 const mean = list => list.length ? list.reduce((sum, value) => sum + value, 0) / list.length : null;
-const plain = (value, digits = 3) => value === null ? DASH : value.toLocaleString('en',
-  Math.abs(value) >= 1000 ? {maximumFractionDigits: 0} : {maximumSignificantDigits: digits});
-const exact = value => plain(value, 4);
-const microseconds = value => positive(value) ? `${exact(value)} ${MICROSECONDS}` : DASH;
+const plain = value => value === null ? DASH : value.toLocaleString('en',
+  Math.abs(value) >= 1000 ? {maximumFractionDigits: 0} : {maximumSignificantDigits: 3});
+function timeText(value) {
+  const digits = value >= 1000 ? 0 : value >= 10 ? 1 : 2;
+  return positive(value) ? value.toLocaleString('en', {minimumFractionDigits: digits, maximumFractionDigits: digits}) : DASH;
+}
+const microseconds = value => positive(value) ? `${timeText(value)} ${MICROSECONDS}` : DASH;
 const times = value => value === null ? DASH : value.toFixed(2) + TIMES;
 const percent = value => value === null ? DASH
   : (value * 100).toFixed(Math.abs(value) < 0.0995 ? 1 : 0).replace('-', MINUS) + ' %';
@@ -37,7 +40,7 @@ const time = candidate => positive(candidate.us);
 const field = (candidate, name) => Object.hasOwn(candidate.fields ?? {}, name) ? String(candidate.fields[name]) : null;
 const fieldNames = candidate => Object.keys(candidate.fields ?? {});
 const interval = candidate => positive(candidate.us_low) && positive(candidate.us_high)
-  ? `${exact(candidate.us_low)}${DASH}${exact(candidate.us_high)}` : '';
+  ? `${timeText(candidate.us_low)}${DASH}${timeText(candidate.us_high)}` : '';
 const fieldText = (candidate, wanted) =>
   fieldNames(candidate).filter(wanted).map(name => `${name}=${field(candidate, name)}`).join(' ');
 // What the candidates have in common does not tell them apart.
@@ -46,7 +49,7 @@ const differs = (view, candidate) => candidate === view.best ? 'the best'
   : fieldText(candidate, name => !view.best || field(view.best, name) !== field(candidate, name)) || candidate.schedule;
 // A schedule may break after each comma.
 const code = (schedule, attributes = {}) =>
-  html('code', attributes, schedule.split(/(?<=,)/).flatMap((part, i) => i ? [html('wbr', {}), part] : [part]));
+  html('code', attributes, schedule.split(',').flatMap((part, i) => i ? [',', html('wbr', {}), part] : [part]));
 
 function prepare(spec) {
   const candidates = spec.candidates ?? [];
@@ -116,17 +119,17 @@ function sortable(name, columns, rows, {shown = Infinity, onRow = () => {}} = {}
 }
 
 function candidateTable(view) {
-  const number = (name, value, cell = exact) => ({name, value, cell: (row, value) => cell(value)});
+  const number = (name, value, cell) => ({name, value, cell: (row, value) => cell(value)});
   const columns = [
     {name: 'schedule', wide: true, value: row => row.schedule,
       cell: row => [html('code', {}, shortText(view, row)), code(row.schedule, {class: 'whole'})]},
-    number(MICROSECONDS, time),
+    number(MICROSECONDS, time, timeText),
     {name: 'interval', value: row => positive(row.us_low), cell: row => interval(row) || DASH},
-    number('predicted', row => positive(row.predicted_us)),
+    number('predicted', row => positive(row.predicted_us), timeText),
     number('off by', row => excess(row.predicted_us, row.us), percent),
     number('speed-up', row => ratio(view.spec.default_us, row.us), times),
-    number('registers', row => positive(row.registers)),
-    number('shared kB', row => ratio(row.smem_bytes, 1000)),
+    number('registers', row => positive(row.registers), plain),
+    number('shared kB', row => ratio(row.smem_bytes, 1000), plain),
     {name: 'status', words: true, value: row => row.status ?? null,
       cell: (row, value) => [value ?? DASH, row.why ? html('span', {class: 'why'}, row.why) : null]},
   ].filter(column => column.wide || view.candidates.some(row => column.value(row) !== null));
@@ -213,13 +216,13 @@ function specSection(view, index) {
 function summary(views) {
   const gains = known(views.map(view => view.gain)), regrets = known(views.map(view => view.regret));
   const most = Math.max(1, ...gains);
-  const total = key => exact(views.reduce((sum, view) => sum + (some(view.spec[key]) ?? 0), 0));
+  const total = key => plain(views.reduce((sum, view) => sum + (some(view.spec[key]) ?? 0), 0));
   const columns = [
     {name: 'spec', wide: true, value: view => view.spec.spec, cell: view => [
       html('a', {href: `#${view.section.id}`}, html('code', {}, view.spec.spec)), ' ',
       html('span', {class: 'note'}, view.spec.shape ?? '')]},
-    {name: `default ${MICROSECONDS}`, value: view => positive(view.spec.default_us), cell: (view, value) => exact(value)},
-    {name: `best ${MICROSECONDS}`, value: view => positive(view.spec.best_us), cell: (view, value) => exact(value)},
+    {name: `default ${MICROSECONDS}`, value: view => positive(view.spec.default_us), cell: (view, value) => timeText(value)},
+    {name: `best ${MICROSECONDS}`, value: view => positive(view.spec.best_us), cell: (view, value) => timeText(value)},
     {name: 'gain', value: view => view.gain, cell: (view, value) => [
       times(value), value && html('span', {class: 'gain', style: `width:${(value / most * 72).toFixed(1)}px`})]},
     {name: 'regret', value: view => view.regret, cell: (view, value) => percent(value)},
@@ -236,7 +239,7 @@ function summary(views) {
     }
   });
   byId('summary').append(
-    figures([['specs', exact(views.length)],
+    figures([['specs', plain(views.length)],
       ['gain, geometric mean', times(gains.length ? Math.exp(mean(gains.map(Math.log))) : null)],
       ['regret, mean', percent(mean(regrets))], ['worst', percent(regrets.length ? Math.max(...regrets) : null)],
       ['tried', `${total('tried')} of ${total('space')}`]], 'large'),
@@ -246,7 +249,7 @@ function summary(views) {
 
 function machine(found) {
   const names = {gpu: 'GPU', clock_mhz: 'clock, MHz', temperature: 'temperature, \u00b0C'};
-  const shown = (name, value) => typeof value !== 'number' ? String(value) : name === 'noise' ? percent(value) : exact(value);
+  const shown = (name, value) => typeof value !== 'number' ? String(value) : name === 'noise' ? percent(value) : plain(value);
   byId('machine').replaceWith(figures(Object.entries(found).filter(([, value]) => value !== null)
     .map(([name, value]) => [Object.hasOwn(names, name) ? names[name] : name, shown(name, value)])));
 }

@@ -162,10 +162,12 @@ function predictionPlot(view, width) {
   ]);
   // A time from a run that was stopped is too uncertain to judge the model by.
   const fair = both.filter(candidate => candidate.status === 'measured').sort((a, b) => predicted(a) - predicted(b));
-  const off = fair.length ? Math.sqrt(mean(fair.map(candidate => Math.log(predicted(candidate) / time(candidate)) ** 2))) : null;
+  const squares = fair.map(candidate => Math.log(predicted(candidate) / time(candidate)) ** 2);
+  const off = squares.length ? Math.sqrt(mean(squares)) : null;
   const rank = fair.indexOf(view.best) + 1;
-  return figure(title, plot, caption('On the dashed line: as predicted; above it: slower. ', html('b', {}, `Error ${percent(off)}`),
-    ' (root mean square)', rank ? `; the best was number ${rank} of ${fair.length} in the model's order.` : '.'));
+  return figure(title, plot, caption('On the dashed line: as predicted; above it: slower. ',
+    html('b', {}, `Error ${percent(off)}`), ' (root mean square)',
+    rank ? `; the best was number ${rank} of ${fair.length} in the model's order.` : '.'));
 }
 
 function rooflinePlot(view, width) {
@@ -194,7 +196,7 @@ function rooflinePlot(view, width) {
   const reached = view.best && time(view.best) ? rate(view.best) : null;
   return figure('Roofline', plot, caption(
     `${plain(intensity)} FLOP per byte: ${intensity > ridge ? 'arithmetic' : 'memory'} is the limit. `,
-    reached && html('b', {}, `The best reaches ${plain(reached)} TFLOP/s, ${percent(reached / roof(intensity))} of the roof.`)));
+    reached && html('b', {}, `The best reaches ${plain(reached)} TFLOP/s, `, `${percent(reached / roof(intensity))} of the roof.`)));
 }
 
 function bars(view) {
