@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "autotune/report.h"
 #include "autotune/sweep.h"
 #include "compiler/spec.h"
 #include "runtime/environment.h"
@@ -36,7 +37,7 @@ struct TuneArgs {
   InputArgs inputs;
   std::vector<std::string> specs, shapes;
   std::vector<int> devices;
-  std::string sweep, budget, report_json, records, export_to, merge_from;
+  std::string sweep, budget, report, report_json, records, export_to, merge_from;
   int jobs = 0;
   bool exhaustive = false, check = false, json = false;
 };
@@ -142,19 +143,14 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
   return jobs;
 }
 
-// What is measured is the cost model's choice, not that of an earlier tuning.
-EngineOptions engine_options(int ordinal) {
-  EngineOptions options;
-  options.ordinal = ordinal;
-  options.tuned = false;
-  return options;
-}
-
 Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args) {
   std::vector<std::unique_ptr<Session>> sessions;
   const std::vector<int> ordinals = args.devices.empty() ? std::vector<int>{0} : args.devices;
+  EngineOptions options;
+  options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
   for (const int ordinal : ordinals) {
-    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, engine_options(ordinal)));
+    options.ordinal = ordinal;
+    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options));
     sessions.push_back(std::move(session));
     if (!sessions.front()->on_gpu()) return sessions;
   }
@@ -162,7 +158,8 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   // All GPUs of the first one's kind: times of another kind would not be comparable.
   const int count = sessions.front()->gpu().driver->device_count();
   for (int ordinal = 1; ordinal < count; ++ordinal) {
-    auto session = Session::open(args.inputs.target, engine_options(ordinal));
+    options.ordinal = ordinal;
+    auto session = Session::open(args.inputs.target, options);
     if (session && (*session)->machine().device == sessions.front()->machine().device) sessions.push_back(std::move(*session));
   }
   return sessions;
@@ -326,8 +323,10 @@ class Run {
   }
 
   Result<void> write_report(const Machine& machine) {
-    if (args_.report_json.empty()) return {};
-    return write_file(args_.report_json, report_json(machine, today(), results_).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    const std::string json = report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (!args_.report_json.empty()) FLASHJIT_TRY(write_file(args_.report_json, json + "\n"));
+    if (!args_.report.empty()) FLASHJIT_TRY(write_file(args_.report, html_report(json)));
+    return {};
   }
 
   const TuneArgs& args_;
@@ -391,14 +390,15 @@ void add_tune(CLI::App& app, int& exit_code) {
   sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")->capture_default_str()->check(CLI::Range(0, 1024));
   sub->add_flag("--exhaustive", args->exhaustive, "Measure every legal schedule predicted within twice the first choice's time");
   sub->add_flag("--check", args->check, "Hold the default kernel against the float64 reference before anything is timed");
-  sub->add_option("--report-json", args->report_json, "Write everything that was measured, as one JSON object")->type_name("FILE.json");
+  sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")->type_name("FILE.html");
+  sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");
   sub->add_option("--export", args->export_to, "Only write all records that are known, to a file")->type_name("FILE");
   sub->add_option("--merge", args->merge_from, "Only take over the records of a file")->type_name("FILE");
   sub->add_flag("--json", args->json, "One JSON object per problem");
   sub->footer("\nA tuning that was ended goes on when the same command is run again. Examples:\n"
               "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
               "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
-              "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report-json tuned.json\n"
+              "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"
               "  flashjit tune --export h200.txt");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }
