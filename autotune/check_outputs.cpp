@@ -89,10 +89,9 @@ std::vector<NamedTensor> outputs_of(ProblemData& data) {
   return outputs;
 }
 
-std::string compare_outputs(const std::vector<NamedTensor>& expected, const std::vector<NamedTensor>& got) {
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const NamedTensor& a = expected[i];
-    const Sums sums = compare_all(a, got[i]);
+std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got) {
+  for (const NamedTensor& a : expected) {
+    const Sums sums = compare_all(a, *got.find(a.name));
     if (sums.unlike >= 0) return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
     const double unit = std::max(reference::unit_roundoff(a.dtype), kLeastUnit);
     if (std::sqrt(sums.square_of_difference) > kRmsUnits * unit * std::sqrt(sums.square) ||

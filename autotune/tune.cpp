@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -60,32 +61,34 @@ class Tuning::Parts {
   Parts(Session& session, TuneJob job, const TuneOptions& options) : session_(session), job_(std::move(job)), options_(options) {}
 
   Result<void> compile() {
+    const auto start = Clock::now();
     shape_ = shape_of(job_.shape);
     if (shape_.b < 1 || shape_.q_len < 1 || shape_.k_len < 1) return invalid("shape: there is nothing to measure; every size must be at least 1");
     FLASHJIT_ASSIGN(plan, plan_spec(text(), session_.target(), print(job_.pins), units()));
     plan_ = std::move(plan);
-    auto untuned = prepare(job_.pins);
-    if (!untuned) return untuned.error();
-    untuned_ = (*untuned)->facts().schedule;
+    auto drawing = std::async(std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
+    // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to keep.
+    FLASHJIT_ASSIGN(untuned, prepare(job_.pins));
+    untuned_ = untuned->facts().schedule;
     FLASHJIT_ASSIGN(schedule, parse_schedule(untuned_));
     space_ = space_of(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, schedule);
-    std::vector<Candidate> batch = first_batch(schedule);
-    FLASHJIT_ASSIGN(data, ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed));
+    compile_batch(first_batch(schedule), true);
+    FLASHJIT_ASSIGN(data, drawing.get());
     data_ = std::make_unique<ProblemData>(std::move(data));
-    compile_batch(batch, true);
-    compile_seconds_ = seconds_since(start_);
+    compile_seconds_ = seconds_since(start);
     return {};
   }
 
   Result<TuneOutcome> measure() {
-    const auto begun = Clock::now();
+    begun_ = Clock::now();
     outcome_.before = session_.state();
     FLASHJIT_TRY(place_data());
     FLASHJIT_ASSIGN(sampler, session_.sampler());
     sampler_ = sampler;
     FLASHJIT_TRY(check_default());
     FLASHJIT_TRY(search_entries());
-    while (!options_.exhaustive && compile_seconds_ + seconds_since(begun) + last_batch_seconds_ < options_.seconds) {
+    last_batch_seconds_ = spent();
+    while (!options_.exhaustive && spent() + last_batch_seconds_ < options_.seconds) {
       const auto batch_begun = Clock::now();
       const std::vector<Candidate> batch = next_batch();
       if (batch.empty()) break;
@@ -94,11 +97,13 @@ class Tuning::Parts {
       last_batch_seconds_ = seconds_since(batch_begun);
     }
     outcome_.after = session_.state();
-    outcome_.measure_seconds = seconds_since(begun);
+    outcome_.measure_seconds = seconds_since(begun_);
     return conclude();
   }
 
  private:
+  // Not the time between compiling and measuring, when another job had the device.
+  double spent() const { return compile_seconds_ + seconds_since(begun_); }
   std::string text() const { return print(job_.spec); }
   int units() const { return session_.on_gpu() ? session_.machine().units : 0; }
   void say(const std::string& what) const {
@@ -226,10 +231,12 @@ class Tuning::Parts {
   void* stream() const { return session_.on_gpu() ? session_.stream().get() : nullptr; }
 
   Result<void> run_once(const Entry& entry) {
-    data_->poison();
-    if (device_) FLASHJIT_TRY(device_->poison(session_.stream()));
+    if (!device_) {
+      data_->poison();
+      return entry.kernel->run(arguments_, nullptr);
+    }
+    FLASHJIT_TRY(device_->poison(session_.stream()));
     FLASHJIT_TRY(entry.kernel->run(arguments_, stream()));
-    if (!device_) return {};
     FLASHJIT_TRY(session_.stream().synchronize());
     return device_->download_outputs(*data_);
   }
@@ -250,7 +257,7 @@ class Tuning::Parts {
         entry.candidate.status = "failed";
         entry.candidate.why = ran.error().message;
         entry.kernel = nullptr;
-      } else if (std::string unlike = compare_outputs(expected_, outputs_of(*data_)); !unlike.empty()) {
+      } else if (std::string unlike = compare_outputs(expected_, *data_); !unlike.empty()) {
         entry.candidate.status = "wrong";
         entry.candidate.why = std::move(unlike);
         entry.kernel = nullptr;
@@ -272,7 +279,7 @@ class Tuning::Parts {
     }
     SearchOptions options;
     options.seed = options_.seed;
-    options.seconds = std::max(kLeastSeconds, options_.exhaustive ? options_.seconds : options_.seconds - seconds_since(start_));
+    options.seconds = std::max(kLeastSeconds, options_.exhaustive ? options_.seconds : options_.seconds - spent());
     SearchBench bench;
     bench.seconds = [begun = Clock::now()] { return seconds_since(begun); };
     bench.sample = [&](std::size_t subject, int starts) {
@@ -344,7 +351,7 @@ class Tuning::Parts {
   Session& session_;
   const TuneJob job_;
   const TuneOptions options_;
-  const Clock::time_point start_ = Clock::now();
+  Clock::time_point begun_;         // with measuring
   Shape shape_;
   Plan plan_;
   Space space_;

@@ -325,8 +325,9 @@ class Run {
   Result<void> write_report(const Machine& machine) {
     const std::string json = report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
     if (!args_.report_json.empty()) FLASHJIT_TRY(write_file(args_.report_json, json + "\n"));
-    if (!args_.report.empty()) FLASHJIT_TRY(write_file(args_.report, html_report(json)));
-    return {};
+    if (args_.report.empty()) return {};
+    FLASHJIT_ASSIGN(page, html_report(json));
+    return write_file(args_.report, page);
   }
 
   const TuneArgs& args_;
