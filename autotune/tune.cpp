@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShortlist = 8;     // schedules of a batch
-constexpr double kExhaustiveReach = 2;    // predicted times over the first choice's, beyond which nothing is measured
+constexpr double kExhaustiveReach = 1.5;   // predicted times over the first choice's, beyond which nothing is measured
 constexpr double kLeastSeconds = 0.3;     // for measuring, however long compiling took
 constexpr double kGiveUp = 1.5;           // predicted time over the first choice's, beyond which no further batch looks
 
@@ -130,7 +130,7 @@ class Tuning::Parts {
       while (within < space_.schedules.size() && space_.schedules[within].predicted_us <= reach) ++within;
       batch.assign(space_.schedules.begin(), space_.schedules.begin() + static_cast<std::ptrdiff_t>(within));
       if (within < space_.schedules.size()) {
-        space_.cut.push_back({"predicted to take more than twice the first choice's time", static_cast<int>(space_.schedules.size() - within)});
+        space_.cut.push_back({"predicted to take more than 1.5 times as long as the first choice", static_cast<int>(space_.schedules.size() - within)});
       }
     } else {
       for (const std::size_t i : shortlist(space_.schedules, kShortlist, {})) batch.push_back(space_.schedules[i]);

@@ -26,7 +26,7 @@ struct TuneJob {
 struct TuneOptions {
   double seconds = 10;      // for compiling and measuring one job; what is begun is finished
   int jobs = 0;             // threads that compile; 0: all cores
-  bool exhaustive = false;  // every legal schedule that the model does not put beyond twice its first choice
+  bool exhaustive = false;  // every legal schedule that is predicted within 1.5 times the first choice's time
   std::uint64_t seed = 1;
   // Called with the default kernel's outputs in the data, before anything is timed; an error ends the job.
   std::function<Result<void>(const AttentionSpec&, ProblemData&)> check;

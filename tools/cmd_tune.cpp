@@ -389,7 +389,7 @@ void add_tune(CLI::App& app, int& exit_code) {
   sub->add_option("--param", args->inputs.params, "A run-time parameter of mask or score, as for bench")->type_name("NAME=VALUE");
   sub->add_option("--records", args->records, "Where records are kept, instead of the store")->type_name("FILE");
   sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")->capture_default_str()->check(CLI::Range(0, 1024));
-  sub->add_flag("--exhaustive", args->exhaustive, "Measure every legal schedule predicted within twice the first choice's time");
+  sub->add_flag("--exhaustive", args->exhaustive, "Measure every legal schedule predicted within 1.5 times the first choice's time");
   sub->add_flag("--check", args->check, "Hold the default kernel against the float64 reference before anything is timed");
   sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")->type_name("FILE.html");
   sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");

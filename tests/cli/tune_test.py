@@ -95,7 +95,7 @@ def test_sweep_file_and_shapes():
 
 def test_killed_runs_go_on():
     need("host")
-    specs = [f"fwd fp32 d={d} heads=1" for d in (8, 16, 24, 32, 40)]
+    specs = [f"fwd fp32 d={d} heads=2" for d in (8, 16, 24, 32, 40)]
     args = ["tune", *specs, "--shape", "q=16", "--shape", "q=32", "--target", "host", "--budget", "5s", "--json"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FLASHJIT_")}
     environment["FLASHJIT_CACHE_DIR"] = scratch("store")
