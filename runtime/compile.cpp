@@ -261,26 +261,6 @@ class Search {
   std::vector<std::string> notes_;  // of schedules that were passed over
 };
 
-bool has_bundles(const CompileOptions& options) { return options.bundles && !options.bundles->empty(); }
-
-// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
-Result<std::optional<Compiled>> look_in_bundles(const BundleKey& key, const CompileOptions& options, const EnvironmentSettings& settings,
-                                                std::string& note) {
-  const Bundles none;
-  const Bundles& bundles = options.bundles ? *options.bundles : none;
-  auto found = options.naive ? std::optional<Compiled>() : bundles.find(key, options.sm_count);
-  if (!found && settings.jit) {
-    note = "compiled although a bundle has it: " + found.error().message;
-    return std::optional<Compiled>();
-  }
-  if (found && !*found && !settings.jit) return bundles.missing(key);
-  if (found && *found && !settings.dump_dir.empty()) {
-    dump_source(settings.dump_dir, **found);
-    dump_result(settings.dump_dir, **found, {}, nullptr, {});
-  }
-  return found;
-}
-
 }  // namespace
 
 StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
@@ -316,24 +296,41 @@ Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::s
                              target));
 }
 
+// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
+Result<std::optional<Compiled>> look_in_bundles(std::string_view spec, std::string_view target, std::string_view schedule,
+                                                const CompileOptions& options, const EnvironmentSettings& settings, std::string& note) {
+  const auto start = Clock::now();
+  const Bundles none;
+  const bool fit = options.bundles && !options.naive && options.override_dir.empty();
+  const Bundles& bundles = fit ? *options.bundles : none;
+  if (bundles.empty() && settings.jit) return std::optional<Compiled>();
+  FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
+  auto found = bundles.find(key, options.sm_count);
+  if (!found && settings.jit) {
+    note = "compiled although a bundle has it: " + found.error().message;
+    return std::optional<Compiled>();
+  }
+  if (found && !*found && !settings.jit) return bundles.missing(key);
+  if (found && *found && !settings.dump_dir.empty()) {
+    dump_source(settings.dump_dir, **found);
+    dump_result(settings.dump_dir, **found, {}, nullptr, options.bounds);
+  }
+  if (found && *found) (*found)->facts.compile_ms = milliseconds_since(start);
+  return found;
+}
+
 }  // namespace
 
 Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view schedule,
                               const CompileOptions& options) {
   const auto start = Clock::now();
   FLASHJIT_ASSIGN(settings, read_environment());
-  std::string note;
   if (!options.override_dir.empty() && !settings.jit) {
     return invalid("override_dir with FLASHJIT_JIT=off: edited source has to be compiled; unset one of the two");
   }
-  if (options.override_dir.empty() && (has_bundles(options) || !settings.jit)) {
-    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
-    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
-    if (found) {
-      found->facts.compile_ms = milliseconds_since(start);
-      return std::move(*found);
-    }
-  }
+  std::string note;
+  FLASHJIT_ASSIGN(bundled, look_in_bundles(spec, target, schedule, options, settings, note));
+  if (bundled) return std::move(*bundled);
   FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
   const Job job{options, settings};
   Search search(first, job);
@@ -350,18 +347,15 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
 
 Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
   StoredSpec stored;
-  if (has_bundles(options)) {
-    std::string note;
-    FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));
-    FLASHJIT_ASSIGN(found, look_in_bundles(key, options, settings, note));
-    if (found) {
-      stored = {std::nullopt, found->key, found->facts.spec, found->facts.schedule, {}};
-      stored.hit = std::move(*found);
-      return stored;
-    }
+  std::string note;
+  FLASHJIT_ASSIGN(bundled, look_in_bundles(spec, target, schedule, options, settings, note));
+  if (bundled) {
+    stored = {.key = bundled->key, .spec = bundled->facts.spec, .schedule = bundled->facts.schedule};
+    stored.hit = std::move(*bundled);
+    return stored;
   }
+  FLASHJIT_ASSIGN(first, plan_for_gpu(spec, target, schedule, options));
   const Job job{options, settings, &stored};
   Search search(first, job);
   auto found = search.run();

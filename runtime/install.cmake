@@ -47,6 +47,10 @@ endforeach()
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfigVersion.cmake DESTINATION ${package})
 
+set(zstd "")
+if(NOT FLASHJIT_BUNDLE_ZSTD MATCHES "[.]a$")
+  set(zstd "-lzstd")
+endif()
 file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc @ONLY CONTENT [[
 prefix=${pcfiledir}/@up@
@@ -57,6 +61,6 @@ Version: @PROJECT_VERSION@
 Requires.private: @static_needs@
 Cflags: -I${prefix}@CMAKE_INSTALL_INCLUDEDIR@
 Libs: -L${libdir} -lflashjit
-Libs.private: -lstdc++ -lm -lpthread -ldl
+Libs.private: @zstd@ -lstdc++ -lm -lpthread -ldl
 ]])
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

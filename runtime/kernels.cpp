@@ -53,7 +53,6 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
   kernel->library_ = std::move(library);
   kernel->function_ = function;
-  if (kernel->config_.loop == Loop::hopper) kernel->known_maps_ = std::make_unique<TensorMapCache>();
   if (takes_items(kernel->config_)) kernel->counters_ = std::move(counters);
   return kernel;
 }
@@ -77,20 +76,12 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   }
   TensorMaps maps;
   if (config_.loop == Loop::hopper) {
-    FLASHJIT_TRY(tensor_maps(params, maps));
+    FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
+    FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   void* arguments[] = {&params, &maps};  // the driver reads as many as the kernel has
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
-}
-
-Result<void> GpuKernel::tensor_maps(const KernelParams& params, TensorMaps& maps) {
-  if (known_maps_->find(config_, params, maps)) return {};
-  maps = {};
-  FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
-  FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
-  known_maps_->keep(config_, params, maps);
-  return {};
 }
 
 HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool)

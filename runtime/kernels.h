@@ -9,7 +9,6 @@
 #include "runtime/compile.h"
 #include "runtime/driver.h"
 #include "runtime/grid.h"
-#include "runtime/tensor_map_cache.h"
 #include "runtime/tensor_maps.h"
 #include "runtime/thread_pool.h"
 #include "runtime/work_counters.h"
@@ -39,7 +38,6 @@ class GpuKernel : public RunnableKernel {
  private:
   GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled);
   Result<void> launch(const CallArguments& call, void* stream) override;
-  Result<void> tensor_maps(const KernelParams& params, TensorMaps& maps);
 
   GpuContext gpu_;
   std::unique_ptr<LoadedLibrary> library_;
@@ -48,7 +46,6 @@ class GpuKernel : public RunnableKernel {
   const std::vector<InputPlace> inputs_;
   const Grid grid_;
   const int sm_count_, threads_, smem_bytes_;
-  std::unique_ptr<TensorMapCache> known_maps_;  // null: not of the hopper loop
   std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
 };
 

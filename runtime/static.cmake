@@ -1,4 +1,5 @@
-# cmake -DARCHIVES=a,b -DSHARED=libflashjit.so ... -P static.cmake: OUTPUT is all of the archives in one object. What the shared
+# cmake -DARCHIVES=a,b -DNEEDED=c -DSHARED=libflashjit.so ... -P static.cmake: OUTPUT is all of the archives in one object, with what
+# they need of NEEDED. What the shared
 # library does not export becomes local to it, so that no name of ours, of fmt or of the standard library's templates meets another
 # in the program it is linked into. Groups go, because the linker would drop ours for somebody else's copy that we cannot see.
 string(REPLACE "," ";" archives "${ARCHIVES}")
@@ -6,7 +7,11 @@ execute_process(COMMAND ${NM} -D --defined-only --format=posix ${SHARED} OUTPUT_
 string(REGEX REPLACE " [^\n]*" "" symbols "${symbols}")
 string(REGEX REPLACE "@[^\n]*" "" symbols "${symbols}")
 file(WRITE ${OUTPUT}.symbols "${symbols}")
-execute_process(COMMAND ${COMPILER} -r -nostdlib -Wl,--force-group-allocation -Wl,--whole-archive ${archives} -o ${OUTPUT}.part
+if(NOT NEEDED MATCHES "[.]a$")
+  set(NEEDED "")  # a shared library stays a need of who links us
+endif()
+execute_process(COMMAND ${COMPILER} -r -nostdlib -Wl,--force-group-allocation -Wl,--whole-archive ${archives}
+  -Wl,--no-whole-archive ${NEEDED} -o ${OUTPUT}.part
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${OBJCOPY} --keep-global-symbols=${OUTPUT}.symbols ${OUTPUT}.part ${OUTPUT} COMMAND_ERROR_IS_FATAL ANY)
 file(REMOVE ${OUTPUT}.part)

@@ -100,7 +100,7 @@ void for_each_source(const std::string& spec, const std::function<void(const Ker
 TEST(SourceFault, WordsOfRandomSpecsAreOurs) {
   const ClosedSource closed;
   int sources = 0;
-  for (std::uint64_t seed = 1; seed <= (is_long() ? 5000u : 150u); ++seed) {
+  for (std::uint64_t seed = 1; seed <= (is_long() ? 1000u : 150u); ++seed) {
     const std::string spec = testing_random::draw_case(seed, {.device = Device::Gpu}).spec;
     for_each_source(spec, [&](const KernelSource& source) {
       ++sources;
@@ -197,7 +197,7 @@ TEST(SourceFault, SizeIsBounded) {
   };
   for (const std::string& spec : greedy_specs()) look(spec);
   EXPECT_GE(accepted, 4);
-  for (std::uint64_t seed = 1; seed <= (is_long() ? 5000u : 150u); ++seed) look(testing_random::draw_case(seed, {.device = Device::Gpu}).spec);
+  for (std::uint64_t seed = 1; seed <= (is_long() ? 1000u : 150u); ++seed) look(testing_random::draw_case(seed, {.device = Device::Gpu}).spec);
   printf("at most %zu bytes of generated source\n", most);
 }
 

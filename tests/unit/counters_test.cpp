@@ -114,7 +114,7 @@ TEST(Counters, OfAnEngineThroughBothInterfaces) {
   EXPECT_EQ(flashjit_engine_counters(c_engine, nullptr, nullptr), FLASHJIT_INVALID);
   c.struct_size = sizeof c;
   flashjit_kernel* kernel = nullptr;
-  ASSERT_EQ(flashjit_prepare(c_engine, "fwd fp32 d=32 heads=2", nullptr, nullptr, &kernel, &error), FLASHJIT_OK);
+  ASSERT_EQ(flashjit_prepare(c_engine, "fwd fp32 d=32 heads=2", nullptr, &kernel, &error), FLASHJIT_OK);
   flashjit_kernel_destroy(kernel);
   ASSERT_EQ(flashjit_engine_counters(c_engine, &c, &error), FLASHJIT_OK);
   EXPECT_EQ(c.compiles, 1);

@@ -207,27 +207,6 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
   EXPECT_EQ(record.maps.o.words[0], 0x4000u);
 }
 
-TEST_F(LaunchTest, MapsOfTensorsSeenBeforeAreNotMadeAgain) {
-  load(hopper());
-  const auto run = [&] {
-    record.maps = {};
-    EXPECT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
-    EXPECT_EQ(record.maps.q.words[0], reinterpret_cast<std::uintptr_t>(arguments.q.data));
-    EXPECT_EQ(record.maps.v.words[2], static_cast<std::uint64_t>(arguments.v.shape[1]));
-    return std::exchange(record.encodings, 0);
-  };
-  EXPECT_EQ(run(), 3);
-  EXPECT_EQ(run(), 0);
-  arguments.q.data = data(0x9000);
-  EXPECT_EQ(run(), 3);
-  arguments.q.data = data(0x1000);
-  EXPECT_EQ(run(), 0);
-  arguments.k.shape[1] = arguments.v.shape[1] = 190;
-  EXPECT_EQ(run(), 3);
-  arguments.q.data = data(0x1008);  // what no map can have is refused every time
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
-}
-
 TEST_F(LaunchTest, GridsOfHopperKernels) {
   KernelConfig c = hopper();
   expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
