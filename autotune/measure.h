@@ -29,6 +29,12 @@ using RoundDone = std::function<void(double seconds)>;  // for progress; the tot
 Result<std::vector<Timing>> measure_host(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                          const RoundDone& round_done = {});
 
+// One sample: the microseconds of a launch, taken as the mean of `starts` of them one after the other (what is shorter than the
+// clock's steps needs several).
+using Sampler = std::function<Result<double>(const Launch& launch, int starts)>;
+Sampler host_sampler();
+Result<Sampler> gpu_sampler(const GpuContext& gpu, const Stream& stream, std::size_t l2_bytes);
+
 // Between two samples the L2 cache is overwritten, outside of the timed region: a model's other layers do the same to the
 // inputs of an attention call.
 Result<std::vector<Timing>> measure_gpu(const GpuContext& gpu, const Stream& stream, std::size_t l2_bytes,

@@ -1,4 +1,4 @@
-# Writes OUTPUT: a C++ file that defines embedded_templates() with the text of each of FILES.
+# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named PREFIX and its name.
 # Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less.
 set(body "")
 foreach(file IN LISTS FILES)
@@ -12,14 +12,14 @@ foreach(file IN LISTS FILES)
     string(APPEND literal "R\"__fj__(${part})__fj__\"\n")
     math(EXPR at "${at} + 8000")
   endwhile()
-  string(APPEND body "    {\"templates/${name}\",\n${literal}},\n")
+  string(APPEND body "    {\"${PREFIX}${name}\",\n${literal}},\n")
 endforeach()
-file(WRITE ${OUTPUT} "#include \"codegen/embedded_templates.h\"
+file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {
 namespace {
 constexpr EmbeddedFile kFiles[] = {
 ${body}};
 }
-std::span<const EmbeddedFile> embedded_templates() { return kFiles; }
+std::span<const EmbeddedFile> ${FUNCTION}() { return kFiles; }
 }  // namespace flashjit
 ")

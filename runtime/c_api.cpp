@@ -197,6 +197,7 @@ Result<EngineOptions> options_of(const flashjit_engine_options* given) {
   options.record = from.record ? from.record : "";
   options.override_dir = from.override_dir ? from.override_dir : "";
   options.isolate_compiler = from.isolate_compiler != 0;
+  options.tuned = from.untuned == 0;
   return options;
 }
 
@@ -213,6 +214,7 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   options.timeout = std::chrono::milliseconds(from.timeout_ms);
   options.budget = std::chrono::milliseconds(from.budget_ms);
   options.cancel = from.cancel ? &from.cancel->set : nullptr;
+  options.shape = from.shape ? from.shape : "";
   return options;
 }
 

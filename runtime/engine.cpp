@@ -21,6 +21,7 @@
 #include "runtime/kernel_table.h"
 #include "runtime/kernels.h"
 #include "runtime/tiered_kernel.h"
+#include "runtime/tuned_choice.h"
 
 namespace flashjit {
 namespace {
@@ -58,15 +59,28 @@ Result<T> without_exceptions(const char* place, const Function& function) {
   }
 }
 
+// What is compiled for a prepare.
+struct Pins {
+  std::string schedule;  // those of the caller, or of a choice that was made for it
+  std::string asked;     // those of the caller
+  std::string note;      // about the choice, for Facts::notes; may be empty
+};
+
 class EngineBase : public Engine {
  public:
   EngineBase(std::string target, std::string log_file, std::optional<Recorder> recorder)
       : target_(std::move(target)), log_file_(std::move(log_file)), recorder_(std::move(recorder)) {}
   std::string target() const override { return target_; }
 
+  // Tuning records decide where nothing is pinned. Before the engine is handed out.
+  void use_records(Machine machine, std::string store_path) {
+    machine_ = std::move(machine);
+    record_path_ = std::move(store_path);
+  }
+
   // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
-    if (auto kernel = prepared_.find(spec, options.schedule)) {
+    if (auto kernel = options.shape.empty() ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
       memory_hits_.add();
       return kernel;
     }
@@ -81,13 +95,15 @@ class EngineBase : public Engine {
 
  protected:
   void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const { log_line(log_file_, log_text(kernel, spec)); }
-  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) = 0;
+  virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const Pins& pins,
+                                               const CompileBounds& bounds) = 0;
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
   // That a line cannot be written must not fail what was asked for.
-  void record(Facts& facts, const std::string& pins) const {
+  void record(Facts& facts, const Pins& pins) const {
+    if (!pins.note.empty()) facts.notes.push_back(pins.note);
     if (!recorder_) return;
-    const auto key = bundle_key(facts.spec, target_, pins);
+    const auto key = bundle_key(facts.spec, target_, pins.asked);
     if (!key) return;
     if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
       facts.notes.push_back("not recorded: " + done.error().message);
@@ -96,15 +112,20 @@ class EngineBase : public Engine {
   const std::string target_;
 
  private:
+  static std::string words_of(const PrepareOptions& options) {
+    return options.shape.empty() ? options.schedule : fmt::format("{}\n{}", options.schedule, options.shape);
+  }
+
   Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options) {
     if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
+    FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
     const CompileBounds bounds(options.timeout, options.cancel);
     auto outcome = making_.get(
-        fmt::format("{}\n{}", options.schedule, spec),
+        fmt::format("{}\n{}\n{}", options.schedule, hint, spec),
         [&]() -> Result<std::shared_ptr<Kernel>> {
-          auto kernel = make(spec, options, bounds);
+          auto kernel = make_chosen(spec, options, hint, bounds);
           log(kernel, spec);
-          if (kernel) prepared_.add(spec, options.schedule, *kernel);
+          if (kernel) prepared_.add(spec, words_of(options), *kernel);
           return kernel;
         },
         bounds);
@@ -113,6 +134,23 @@ class EngineBase : public Engine {
     return std::move(outcome.value);
   }
 
+  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options, const std::string& hint,
+                                              const CompileBounds& bounds) {
+    const Pins asked{options.schedule, options.schedule, {}};
+    if (!options.schedule.empty() || !machine_) return make(spec, options, asked, bounds);
+    std::call_once(records_read_, [this] { records_ = stored_records(record_path_); });
+    TunedChoice choice = choose_schedule(spec, *machine_, records_, hint);
+    if (choice.schedule.empty()) return make(spec, options, asked, bounds);
+    auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note)}, bounds);
+    // What another compiler made of the schedule may be no good with this one.
+    const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
+    return spoiled ? make(spec, options, asked, bounds) : kernel;
+  }
+
+  std::optional<Machine> machine_;  // none: no record decides
+  std::string record_path_;
+  std::once_flag records_read_;
+  std::vector<TunedRecord> records_;
   const std::string log_file_;
   const std::optional<Recorder> recorder_;
   SingleFlight<Kernel> making_;
@@ -157,27 +195,28 @@ class GpuEngine : public EngineBase {
   }
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) override {
-    if (options.budget > options.budget.zero()) return make_within(std::string(spec), options, bounds);
-    return as_kernel(make_now(spec, options.schedule, bounds));
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const Pins& pins,
+                                       const CompileBounds& bounds) override {
+    if (options.budget > options.budget.zero()) return make_within(std::string(spec), options, pins, bounds);
+    return as_kernel(make_now(spec, pins, bounds));
   }
 
   static Result<std::shared_ptr<Kernel>> as_kernel(const Promotion::Made& made) {
     return made ? Result<std::shared_ptr<Kernel>>(*made) : made.error();
   }
 
-  Promotion::Made make_now(std::string_view spec, const std::string& schedule, const CompileBounds& bounds) {
+  Promotion::Made make_now(std::string_view spec, const Pins& pins, const CompileBounds& bounds) {
     CompileOptions options = compile_;
     options.bounds = bounds;
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, schedule, options));
-    return load(std::move(compiled), schedule);
+    FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, pins.schedule, options));
+    return load(std::move(compiled), pins);
   }
 
-  Promotion::Made load(Compiled compiled, const std::string& schedule) {
+  Promotion::Made load(Compiled compiled, const Pins& pins) {
     if (compiled.facts.source == "bundle") ++bundle_hits_;
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     if (const auto held = bundles_.check_target(target_); !held && !bundles_.empty()) compiled.facts.notes.push_back(held.error().message);
-    record(compiled.facts, schedule);
+    record(compiled.facts, pins);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
       FLASHJIT_ASSIGN(shared, work_counters());
@@ -188,16 +227,17 @@ class GpuEngine : public EngineBase {
   }
 
   // The best code if it is there within the budget, or else quick code that is replaced later.
-  Result<std::shared_ptr<Kernel>> make_within(const std::string& spec, const PrepareOptions& options, const CompileBounds& bounds) {
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule, info_.sm_count));
+  Result<std::shared_ptr<Kernel>> make_within(const std::string& spec, const PrepareOptions& options, const Pins& pins,
+                                              const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, pins.schedule, info_.sm_count));
     // Whoever asks for the same bits at all times cannot have them change on the way.
-    if (plan.spec.numerics != Numerics::Fast) return as_kernel(make_now(spec, options.schedule, bounds));
-    FLASHJIT_ASSIGN(stored, find_spec(spec, target_, options.schedule, compile_));
-    if (stored.hit) return as_kernel(make_now(spec, options.schedule, bounds));
+    if (plan.spec.numerics != Numerics::Fast) return as_kernel(make_now(spec, pins, bounds));
+    FLASHJIT_ASSIGN(stored, find_spec(spec, target_, pins.schedule, compile_));
+    if (stored.hit) return as_kernel(make_now(spec, pins, bounds));
     const auto promotion = std::make_shared<Promotion>();
-    background_.add([this, promotion, spec, schedule = options.schedule](const std::atomic<bool>& stop) {
+    background_.add([this, promotion, spec, pins](const std::atomic<bool>& stop) {
       const CompileBounds until_stop(std::chrono::milliseconds(0), &stop);
-      auto made = without_exceptions<std::shared_ptr<RunnableKernel>>("prepare", [&] { return make_now(spec, schedule, until_stop); });
+      auto made = without_exceptions<std::shared_ptr<RunnableKernel>>("prepare", [&] { return make_now(spec, pins, until_stop); });
       log(as_kernel(made), spec);
       if (promotion->deliver(std::move(made))) ++promoted_;
     });
@@ -207,14 +247,14 @@ class GpuEngine : public EngineBase {
     CompileOptions quick = compile_;
     quick.bounds = bounds;
     quick.effort = Effort::Quick;
-    auto compiled = compile_spec(spec, target_, options.schedule, quick);
+    auto compiled = compile_spec(spec, target_, pins.schedule, quick);
     if (!compiled) {  // the best code is on its way, and takes as long as it takes
       const auto best = promotion->wait(bounds);
       return best ? as_kernel(*best) : bounds.error();
     }
     const Plan quick_plan = compiled->plan;
     compiled->facts.notes.push_back("quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
-    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), options.schedule));
+    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), pins));
     auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));
     ++quick_;
     if (promotion->answer_with(kernel)) ++promoted_;
@@ -272,9 +312,9 @@ class HostEngine : public EngineBase {
         pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const CompileBounds& bounds) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions&, const Pins& pins, const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, options.schedule));
+    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, pins.schedule));
     if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
     const CompilerPass pass;
     FLASHJIT_TRY(pass.status());
@@ -299,7 +339,7 @@ class HostEngine : public EngineBase {
     facts.threads = pool_->workers();
     facts.cubin_bytes = kernel->code_bytes();
     facts.notes = plan.notes;
-    record(facts, options.schedule);
+    record(facts, pins);
     return std::shared_ptr<Kernel>(std::make_shared<HostRunner>(plan, std::move(facts), std::move(kernel), pool_));
   }
 
@@ -353,6 +393,12 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   return std::move(bundles);
 }
 
+// Where tuning records are looked for, besides those that came with the library.
+std::string record_path(const EngineOptions& options, const EnvironmentSettings& settings) {
+  if (!options.disk_cache) return {};
+  return options.cache_dir.empty() ? settings.cache_dir : options.cache_dir;
+}
+
 Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const EnvironmentSettings& settings) {
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
@@ -382,8 +428,12 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
                            .disk = options.disk_cache && settings.jit,
                            .max_bytes = options.cache_max_bytes};
-  return std::shared_ptr<Engine>(
-      std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles), std::move(compile)));
+  // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
+  const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
+  const auto engine =
+      std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles), std::move(compile));
+  if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), record_path(options, settings));
+  return std::shared_ptr<Engine>(engine);
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
@@ -398,7 +448,9 @@ Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const 
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
-  return std::shared_ptr<Engine>(std::make_shared<HostEngine>(std::move(target), settings, std::move(recorder), *backend, threads));
+  const auto engine = std::make_shared<HostEngine>(target, settings, std::move(recorder), *backend, threads);
+  if (options.tuned) engine->use_records(host_machine(target, threads), record_path(options, settings));
+  return std::shared_ptr<Engine>(engine);
 }
 
 }  // namespace

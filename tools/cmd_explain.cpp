@@ -6,13 +6,16 @@
 
 #include <fmt/format.h>
 
+#include "autotune/shape.h"
+#include "compiler/candidates.h"
 #include "compiler/cost_model.h"
 #include "compiler/spec.h"
 #include "runtime/compile.h"
+#include "runtime/environment.h"
+#include "runtime/tuned_records.h"
 #include "tools/commands.h"
 #include "tools/mask_map.h"
 #include "tools/output.h"
-#include "tools/shape.h"
 
 namespace flashjit {
 namespace {
@@ -142,6 +145,47 @@ Json roofline_json(const Roofline& r) {
           {"issue_us", p.issue}, {"smem_us", p.smem}, {"l2_us", p.l2}, {"memory_us", p.memory}, {"waves", p.waves}};
 }
 
+// What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
+struct Measured {
+  TunedRecord record;
+  double predicted_us = 0;  // 0: no schedule of this version
+};
+
+std::vector<Measured> measured(const Plan& plan) {
+  const auto settings = read_environment();
+  std::vector<Measured> found;
+  for (TunedRecord& r : stored_records(settings ? settings->cache_dir : "")) {
+    if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
+    Measured m{std::move(r)};
+    const Schedule& s = m.record.schedule;
+    if (why_illegal(plan.spec, plan.target, s).empty()) {
+      const Work work = work_of(plan.spec, plan.tiles, m.record.shape, queries_together(sizes_of(plan.spec, s)), *s.tile_kv);
+      m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
+    }
+    found.push_back(std::move(m));
+  }
+  return found;
+}
+
+std::string measured_text(const std::vector<Measured>& all) {
+  std::string text = all.empty() ? "" : "measured (records of `flashjit tune`; prepare takes the one that fits the device and the shape)\n";
+  for (const Measured& m : all) {
+    text += fmt::format("  {:9.1f} us  {}\n             {}, {}: {:.1f} us predicted, {:.1f} us without tuning\n", m.record.us, print(m.record.schedule),
+                        m.record.machine.device, print(m.record.shape), m.predicted_us, m.record.default_us);
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+Json measured_json(const std::vector<Measured>& all) {
+  Json list = Json::array();
+  for (const Measured& m : all) {
+    const TunedRecord& r = m.record;
+    list.push_back({{"device", r.machine.device}, {"shape", print(r.shape)}, {"schedule", print(r.schedule)}, {"us", r.us},
+                    {"default_us", r.default_us}, {"predicted_us", m.predicted_us}, {"date", r.date}});
+  }
+  return list;
+}
+
 Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Output& output) {
   FLASHJIT_ASSIGN(plan, plan_spec(args.spec, arch, args.schedule));
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
@@ -161,7 +205,9 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
     if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
     text += roofline_text(plan, shape, r) + "\n" + map_text(map) + "\n";
   }
-  text += candidates_text(plan) + "\nprogram\n" + plan.program + "\n";
+  const std::vector<Measured> tuned = measured(plan);
+  line["measured"] = measured_json(tuned);
+  text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + plan.program + "\n";
   output.result(line, text);
   return {};
 }

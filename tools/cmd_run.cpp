@@ -10,8 +10,8 @@
 #include "tools/inputs.h"
 #include "tools/npy.h"
 #include "tools/output.h"
+#include "tools/prepared.h"
 #include "tools/progress.h"
-#include "tools/session.h"
 
 namespace flashjit {
 namespace {

@@ -9,6 +9,7 @@ void add_compile(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_tune(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);

@@ -4,8 +4,27 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/npy.h"
 
 namespace flashjit {
+namespace {
+
+Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+  FLASHJIT_ASSIGN(array, read_npy(file));
+  const bool rank_fits = array.shape.size() == tensor.shape.size();
+  if (exact_shape ? array.shape != tensor.shape : !rank_fits) {
+    return invalid(fmt::format("{}: shape ({}) does not fit {}, which needs ({}) for this spec and --shape", file,
+                               fmt::join(array.shape, ", "), tensor.name, fmt::join(tensor.shape, ", ")));
+  }
+  tensor.shape = array.shape;
+  FLASHJIT_ASSIGN(bytes, take_as(file, std::move(array), tensor.dtype));
+  tensor.bytes = std::move(bytes);
+  return {};
+}
+
+}  // namespace
 
 void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--shape", args.shape,
@@ -31,6 +50,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
 
 Result<InputFiles> input_files(const InputArgs& args) {
   InputFiles inputs;
+  inputs.read = read_tensor;
   const std::pair<const char*, const std::string*> files[] = {{"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"sink", &args.sink}};
   for (const auto& [name, file] : files) {
     if (!file->empty()) inputs.files[name] = *file;

@@ -6,8 +6,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "autotune/problem.h"
 #include "compiler/result.h"
-#include "tools/problem.h"
 
 namespace flashjit {
 

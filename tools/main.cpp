@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   add_explain(app, exit_code);
   add_run(app, exit_code);
   add_bench(app, exit_code);
+  add_tune(app, exit_code);
   add_doctor(app, exit_code);
   add_cache(app, exit_code);
   add_build(app, exit_code);

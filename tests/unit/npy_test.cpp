@@ -6,7 +6,7 @@
 
 #include "autotune/measure.h"
 #include "tools/npy.h"
-#include "tools/shape.h"
+#include "autotune/shape.h"
 
 namespace flashjit {
 namespace {

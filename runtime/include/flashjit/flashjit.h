@@ -91,6 +91,7 @@ typedef struct flashjit_engine_options {
   const char* record;    /* a manifest to which newly prepared specs are appended; null: none */
   const char* override_dir;  /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead; null: none */
   int64_t isolate_compiler;  /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is an error */
+  int64_t untuned;           /* 1: no tuning record decides, only the cost model */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {
@@ -102,6 +103,7 @@ typedef struct flashjit_prepare_options {
   int64_t budget_ms;      /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and the best one
                              takes its place between two launches when it is there; captured graphs keep theirs; 0: none */
   const flashjit_cancel* cancel; /* null, or what calls this off: then CANCELLED, as soon as a timeout would */
+  const char* shape;      /* null, or the sizes to choose the schedule for, "b=4,q=4096,k=4096"; others are computed as well */
 } flashjit_prepare_options;
 
 /* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */

@@ -113,6 +113,8 @@ struct EngineOptions {
                                       // launch stay those of the schedule. GPU only
   bool isolate_compiler = false;      // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per compile), so that
                                       // a crash or a hang of it is an error of prepare. GPU only
+  bool tuned = true;                  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
+                                      // bundles and override_dir, which were made for the cost model's choice
 };
 
 struct PrepareOptions {
@@ -127,6 +129,8 @@ struct PrepareOptions {
                                                // best one replaces it between two launches once it is compiled; Facts::notes says
                                                // which it is. Captured graphs keep the code they were captured with. Heeded only with
                                                // numerics=fast: the two may round differently. 0: the best code, whatever it takes
+  std::string shape;                  // a hint, "b=4,q=4096,k=4096": the sizes to choose the schedule for, where nothing is pinned. Rounded
+                                      // up to powers of two; other sizes are computed as well, perhaps slower
 };
 
 // How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below 2^i us,

@@ -1,4 +1,4 @@
-#include "tools/shape.h"
+#include "autotune/shape.h"
 
 #include <algorithm>
 #include <charconv>

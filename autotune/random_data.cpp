@@ -1,4 +1,4 @@
-#include "tools/random_data.h"
+#include "autotune/random_data.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tools/problem.h"
+#include "autotune/problem.h"
 
 #include <unistd.h>
 
@@ -8,9 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "autotune/random_data.h"
 #include "compiler/interval.h"
-#include "tools/npy.h"
-#include "tools/random_data.h"
 
 namespace flashjit {
 namespace {
@@ -82,15 +81,7 @@ class Builder {
       tensor.bytes.resize(byte_count(tensor));
       fill_random(tensor, seed_);
     } else {
-      FLASHJIT_ASSIGN(array, read_npy(file->second));
-      const bool rank_fits = array.shape.size() == tensor.shape.size();
-      if (exact_shape ? array.shape != tensor.shape : !rank_fits) {
-        return invalid(fmt::format("{}: shape ({}) does not fit {}, which needs ({}) for this spec and --shape", file->second,
-                                   fmt::join(array.shape, ", "), tensor.name, fmt::join(tensor.shape, ", ")));
-      }
-      tensor.shape = array.shape;
-      FLASHJIT_ASSIGN(bytes, take_as(file->second, std::move(array), tensor.dtype));
-      tensor.bytes = std::move(bytes);
+      FLASHJIT_TRY(inputs_.read(file->second, exact_shape, tensor));
     }
     tensors.push_back(std::move(tensor));
     return {};

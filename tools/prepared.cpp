@@ -1,4 +1,4 @@
-#include "tools/session.h"
+#include "tools/prepared.h"
 
 #include <fmt/format.h>
 
@@ -140,51 +140,6 @@ Result<std::unique_ptr<Prepared>> make(Session& session, const std::string& spec
 }
 
 }  // namespace
-
-Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options) {
-  bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
-  if (where == "host") {
-    options.device = Device::Host;
-  } else if (where != "auto" && where != "gpu") {
-    auto row = find_target(where);
-    if (!row) {
-      Error error = row.error();
-      error.message = fmt::format("--target: gpu, host, auto or a name of the target table; {}", error.message);
-      return error;
-    }
-    options.device = (*row)->gpu ? Device::Gpu : Device::Host;
-    options.target = where;
-  }
-  auto session = std::make_unique<Session>();
-  auto engine = Engine::create(options);
-  if (!engine && try_host) {
-    options.device = Device::Host;
-    auto host = Engine::create(options);
-    if (!host) {
-      return Error{ErrorKind::NotFound, fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",
-                                                    engine.error().message, host.error().message), {}};
-    }
-    engine = std::move(host);
-  }
-  if (!engine) return engine.error();
-  session->engine_ = std::move(*engine);
-  if (options.device == Device::Host) return session;
-  FLASHJIT_ASSIGN(driver, Driver::open());
-  FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
-  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
-  FLASHJIT_ASSIGN(stream, Stream::create(gpu));
-  session->gpu_ = gpu;
-  session->ordinal_ = options.ordinal;
-  session->stream_ = std::move(stream);
-  session->l2_bytes_ = static_cast<std::size_t>(info.l2_bytes);
-  return session;
-}
-
-Result<std::vector<Timing>> Session::measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
-                                             const RoundDone& round_done) const {
-  if (on_gpu()) return measure_gpu(*gpu_, *stream_, l2_bytes_, subjects, options, round_done);
-  return measure_host(subjects, options, round_done);
-}
 
 Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::string& spec, const std::string& schedule,
                                                    ProblemData& data) {

@@ -1,7 +1,8 @@
-// The tensors of one run: from .npy files, or drawn at random from a seed; on the host, and copied to a GPU.
+// The tensors of one run: from files, or drawn at random from a seed; on the host, and copied to a GPU.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,15 +11,9 @@
 #include "compiler/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/device_memory.h"
-#include "tools/shape.h"
+#include "autotune/shape.h"
 
 namespace flashjit {
-
-// Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.
-struct InputFiles {
-  std::map<std::string, std::string> files;
-  std::map<std::string, double> scalars;
-};
 
 struct NamedTensor {
   enum class Role { Input, Output, Offsets, Param };
@@ -27,6 +22,14 @@ struct NamedTensor {
   Dtype dtype = Dtype::F32;
   std::vector<std::int64_t> shape;
   std::vector<std::uint8_t> bytes;
+};
+
+// Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.
+struct InputFiles {
+  std::map<std::string, std::string> files;
+  std::map<std::string, double> scalars;
+  // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there are files.
+  std::function<Result<void>(const std::string& file, bool exact_shape, NamedTensor& tensor)> read;
 };
 
 class ProblemData {

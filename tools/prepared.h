@@ -1,40 +1,16 @@
-// Where `run` and `bench` run things: a GPU or the host, opened once, and specs made ready on it.
+// A kernel with its tensors on a session's device.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "autotune/measure.h"
+#include "autotune/problem.h"
+#include "autotune/session.h"
 #include "compiler/result.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/device_memory.h"
-#include "tools/problem.h"
 
 namespace flashjit {
-
-class Session {
- public:
-  // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  // `options`: all but device and target.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
-
-  bool on_gpu() const { return gpu_.has_value(); }
-  std::string target() const { return engine_->target(); }
-  Engine& engine() { return *engine_; }
-  const GpuContext& gpu() const { return *gpu_; }
-  const Stream& stream() const { return *stream_; }
-  int ordinal() const { return ordinal_; }  // of the GPU
-  Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
-                                      const RoundDone& round_done) const;
-
- private:
-  std::shared_ptr<Engine> engine_;
-  std::optional<GpuContext> gpu_;
-  std::optional<Stream> stream_;
-  std::size_t l2_bytes_ = 0;
-  int ordinal_ = 0;
-};
 
 // A kernel with its arguments on the session's device. The data must outlive it.
 class Prepared {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "compiler/result.h"
-#include "tools/problem.h"
+#include "autotune/problem.h"
 
 namespace flashjit {
 

@@ -1,0 +1,12 @@
+// The records of runtime/tuned/*.txt, embedded at build time.
+#pragma once
+
+#include <span>
+
+#include "codegen/embedded_templates.h"
+
+namespace flashjit {
+
+std::span<const EmbeddedFile> embedded_tuned_records();
+
+}  // namespace flashjit

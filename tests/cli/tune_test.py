@@ -1,0 +1,183 @@
+"""flashjit tune on the host: results, records that decide, resuming after kill -9, files of records."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+
+import harness
+from harness import flashjit, need, read, refused, scratch, write
+
+SPEC = "fwd fp32 d=32 heads=2 b=1 q_len=48 k_len=48"  # its reference shape is its only shape
+FIELDS = {"spec", "target", "schedule", "ok", "error", "shape", "default_us", "best_us", "best_schedule", "tried", "regret", "noise", "space"}
+
+
+def records(path):
+    with open(path, encoding="utf-8") as file:
+        return [dict(field.split("=", 1) for field in line.rstrip("\n").split("\t")) for line in file if not line.startswith("#")]
+
+
+def tuned_file():
+    return scratch("store/v1/tuned.txt")
+
+
+def test_json_table_and_report():
+    need("host")
+    run = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--check", "--json", "--report", "r.html", "--report-json", "r.json")
+    line = run.line()
+    assert FIELDS <= set(line) and line["ok"] is True, line
+    assert line["schedule"] == line["best_schedule"] and line["tried"] >= 2, line
+    report = json.loads(read(scratch("r.json")))
+    spec = report["specs"][0]
+    assert report["machine"]["target"] == line["target"] and spec["spec"] == SPEC, report["machine"]
+    measured = [c for c in spec["candidates"] if c["status"] in ("measured", "stopped")]
+    assert len(measured) == line["tried"] and all(c["us_low"] <= c["us"] <= c["us_high"] for c in measured), spec
+    assert min(c["us"] for c in measured) * 1.5 > line["best_us"], spec
+    assert spec["candidates"][0]["fields"]["family"] == "host", spec
+    page = read(scratch("r.html")).decode()
+    assert page.lstrip().lower().startswith("<!doctype html") and "fwd fp32 d=32 heads=2" in page
+    text = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s").out
+    assert "default" in text and "regret" in text and "1 specs: best over default" in text, text
+
+
+def test_record_decides_and_can_be_removed():
+    need("host")
+    before = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json").line()
+    assert not any("tuning record" in note for note in before["notes"]), before
+    line = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json").line()
+    after = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json", "--check").line()
+    assert after["schedule"] == line["best_schedule"], after
+    assert any("tuning record" in note for note in after["notes"]), after
+    # A record is taken by value: whatever legal schedule it names, the next process takes it, and the next one again.
+    text = read(tuned_file()).decode()
+    write("store/v1/tuned.txt", text.replace(line["best_schedule"], "family=host,tile_q=16,tile_kv=32").encode())
+    for _ in range(2):
+        other = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json", "--check").line()
+        assert other["schedule"] == "family=host,tile_q=16,tile_kv=32", other
+    # Illegal, foreign or damaged ones are as if they were not there.
+    for bad in (text.replace("tile_kv=", "tile_kv=1"), text.replace("device=", "device=x"), text[:-20], "\0\xff\n" * 50):
+        write("store/v1/tuned.txt", bad.encode("latin-1"))
+        ignored = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json").line()
+        assert ignored["schedule"] == before["schedule"], (bad, ignored)
+
+
+def test_tuning_again_does_not_measure_the_record_as_default():
+    need("host")
+    first = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json").line()
+    second = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json").line()
+    assert first["default_schedule"] == second["default_schedule"], (first, second)
+
+
+def test_pins_are_kept_and_not_recorded():
+    need("host")
+    line = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json", "--schedule", "tile_kv=64").line()
+    assert "tile_kv=64" in line["best_schedule"], line
+    assert not os.path.exists(tuned_file())
+
+
+def test_deterministic_keeps_its_numerics():
+    need("host")
+    spec = SPEC + " numerics=deterministic"
+    line = flashjit("tune", spec, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json", "--report-json", "r.json").line()
+    keys = {c["fields"]["tile_kv"] for c in json.loads(read(scratch("r.json")))["specs"][0]["candidates"]}
+    assert len(keys) == 1, keys
+    assert line["default_schedule"].split("tile_kv=")[1] == line["best_schedule"].split("tile_kv=")[1], line
+
+
+def test_sweep_file_and_shapes():
+    need("host")
+    write("sweep.txt", f"# a comment\nq=16 fwd fp32 d=16 heads=1\n{SPEC}\n\n  b=2,q=8,k=24   fwd bf16 d=16 heads=2  \n".encode())
+    lines = flashjit("tune", "--sweep", "sweep.txt", "--shape", "q=48", "--target", "host", "--budget", "2s", "--json").lines()
+    assert [line["shape"] for line in lines] == ["b=1,q=16,k=16", "b=1,q=48,k=48", "b=2,q=8,k=24"], lines
+    assert len(records(tuned_file())) == 3
+
+
+def test_killed_runs_go_on():
+    need("host")
+    specs = [f"fwd fp32 d={d} heads=2" for d in (8, 16, 24, 32, 40)]
+    args = ["tune", *specs, "--shape", "q=16", "--shape", "q=32", "--target", "host", "--budget", "5s", "--json"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FLASHJIT_")}
+    environment["FLASHJIT_CACHE_DIR"] = scratch("store")
+    command = [os.path.join(harness.ARGS.build, "bin", "flashjit"), *args]
+    moments = random.Random(5)
+    finished, printed = 0, set()
+    for _ in range(10):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            out, err = process.communicate(timeout=moments.uniform(0.2, 3))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out, err = process.communicate()
+        lines = [json.loads(line) for line in out.decode().splitlines() if line.endswith("}")]
+        now = {(line["spec"], line["shape"]) for line in lines}
+        assert printed <= now or not now, "what was done before is done still"
+        printed |= now
+        assert len(now) >= finished or process.returncode == -signal.SIGKILL, (finished, now)
+        finished = max(finished, len(now))
+        if process.returncode == 0:
+            break
+    run = flashjit(*args, env={"FLASHJIT_CACHE_DIR": scratch("store")})
+    assert {(line["spec"], line["shape"]) for line in run.lines()} == {(s, f"b=1,q={q},k={q}") for s in specs for q in (16, 32)}, run
+    assert len(records(tuned_file())) == 10
+    assert not [name for name in os.listdir(scratch("store/v1")) if name.endswith(".journal")]
+
+
+def test_damaged_journal_costs_only_what_is_damaged():
+    need("host")
+    args = ["tune", SPEC, "fwd fp32 d=16 heads=1", "--shape", "q=48", "--target", "host", "--budget", "1500ms", "--json"]
+    process = subprocess.Popen([os.path.join(harness.ARGS.build, "bin", "flashjit"), *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "FLASHJIT_CACHE_DIR": scratch("store")})
+    process.stdout.readline()  # the first spec is done
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    journals = [name for name in os.listdir(scratch("store/v1")) if name.endswith(".journal")]
+    if not journals:
+        raise harness.Skip("the run was complete before it could be killed")
+    with open(scratch("store/v1/" + journals[0]), "ab") as file:
+        file.write(b'{"key": "half a li')
+    run = flashjit(*args)
+    assert "going on" in run.err and len(run.lines()) == 2, run
+
+
+def test_two_runs_of_one_command_do_not_mix():
+    need("host")
+    args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "20s"]
+    process = subprocess.Popen([os.path.join(harness.ARGS.build, "bin", "flashjit"), *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "FLASHJIT_CACHE_DIR": scratch("store")})
+    while process.poll() is None and not (os.path.isdir(scratch("store/v1")) and any(n.endswith(".journal") for n in os.listdir(scratch("store/v1")))):
+        pass
+    run = flashjit(*args, expect=None)
+    process.kill()
+    process.communicate()
+    assert run.code == 0 or "already running" in run.err, run
+
+
+def test_export_and_merge():
+    need("host")
+    flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s")
+    flashjit("tune", "--export", "all.txt")
+    exported = records(scratch("all.txt"))
+    assert any(r["spec"] == SPEC for r in exported), exported
+    elsewhere = {"FLASHJIT_CACHE_DIR": scratch("elsewhere")}
+    flashjit("tune", "--merge", "all.txt", env=elsewhere)
+    after = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json", env=elsewhere).line()
+    assert any("tuning record" in note for note in after["notes"]), after
+    own = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--records", "own.txt", env=elsewhere)
+    assert own.code == 0 and len(records(scratch("own.txt"))) == 1
+
+
+def test_refusals():
+    refused("tune", "--json", kind="invalid", says="no spec")
+    refused("tune", SPEC, "--json", "--target", "host", kind="invalid", says="--shape")
+    refused("tune", SPEC, "--shape", "q=48", "--budget", "soon", "--target", "host", says="--budget")
+    refused("tune", SPEC, "--shape", "q=49", "--target", "host", says="q=49")
+    refused("tune", "--sweep", "absent.txt", "--target", "host", says="absent.txt")
+    refused("tune", "fwd nonsense", "--shape", "q=1", "--target", "host", says="nonsense")
+    refused("tune", "--merge", "absent.txt", says="absent.txt")
+    if harness.has("host"):
+        refused("tune", "fwd fp32 d=8 heads=1", "--shape", "q=0", "--target", "host", says="nothing to measure")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
