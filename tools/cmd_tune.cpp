@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -72,13 +71,6 @@ class TuneProgress {
   double next_ = 1;
   bool shown_ = false;
 };
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
-}
 
 // "60s", "2m", "500ms", "90".
 Result<double> parse_seconds(const std::string& text) {
