@@ -144,7 +144,12 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
     options.ordinal = ordinal;
     FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options));
     sessions.push_back(std::move(session));
+    const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
+    if (first.device != last.device) {
+      return invalid(fmt::format("--device: {} is a {} and {} a {}; what one finds does not hold for the other, so tune them one by one",
+                                 ordinals.front(), first.device, ordinal, last.device));
+    }
   }
   if (!args.devices.empty()) return sessions;
   // All GPUs of the first one's kind: times of another kind would not be comparable.
