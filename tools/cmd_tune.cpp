@@ -1,7 +1,10 @@
 // flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -199,6 +202,19 @@ class RecordPlace {
     auto records = read_records(file_);
     return records ? std::move(*records) : std::vector<TunedRecord>();
   }
+  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or no locks.
+  Result<FileHandle> hold(const Session& session) const {
+    if (!file_.empty()) return FileHandle();
+    KeyBuilder key;
+    key.field("tuning on", session.uuid());
+    const std::string file = fmt::format("{}tune-{}.lock", folder_, key.finish().digest.substr(0, 16));
+    FileHandle handle(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!handle || ::flock(handle.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return handle;
+    return Error{ErrorKind::Io,
+                 fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
+                             session.machine().device),
+                 {}};
+  }
   Result<void> add(const TunedRecord& record) const {
     if (file_.empty()) return store_records(store_, {record});
     return write_records(file_, merge(known(), {record}));
@@ -244,6 +260,11 @@ class Run {
     FLASHJIT_ASSIGN(place, RecordPlace::open(args_));
     FLASHJIT_ASSIGN(sessions, open_sessions(args_));
     target = sessions.front()->target();
+    std::vector<FileHandle> held;
+    for (const auto& session : sessions) {
+      FLASHJIT_ASSIGN(lock, place.hold(*session));
+      held.push_back(std::move(lock));
+    }
     const Machine& machine = sessions.front()->machine();
     FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
     if (journal.size() > 0) std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()).c_str(), stderr);
