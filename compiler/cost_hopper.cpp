@@ -36,8 +36,7 @@ struct HopperCalibration {
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit = 12;  // what masks of this size cost is in careful_clocks
 
-TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Schedule& s, const KernelConfig& c,
-                       const Work& work) {
+TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
   const HopperLayout layout = hopper_layout(c);
   const double kv_bytes = layout.k.bytes() + layout.v.bytes();
@@ -48,7 +47,7 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Target& target, const Sc
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;
-  t.issue = scores * (score_slots(spec) + mask_slots(spec, work, kMaskNodesInFit)) / kIssuePerClock;
+  t.issue = scores * (score_slots(work) + mask_slots(work, kMaskNodesInFit)) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
   t.l2 = (kv_bytes / *s.cluster + input_bytes) / kCalibration.l2_bytes_per_clock;
@@ -80,7 +79,7 @@ double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
 Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
                           const Work& work) {
   const KernelConfig c = sizes_of(spec, s);
-  const TileClocks t = tile_clocks(spec, target, s, c, work);
+  const TileClocks t = tile_clocks(target, s, c, work);
   const double tile = tile_time(s, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
   // The blocks of a cluster work on one item together.
   const double items = static_cast<double>(shape.b) * (c.pack_heads ? spec.heads_kv : spec.heads_q) *

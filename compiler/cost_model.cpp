@@ -65,7 +65,7 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
                         const Work& work) {
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
-  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + score_slots(spec) + mask_slots(spec, work, 0));
+  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
   const double blocks =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
@@ -109,7 +109,7 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
   p.mma =
       2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
-  p.issue = scores * (kSoftmaxSlots + score_slots(spec) + mask_slots(spec, work, 0)) * 32 / target.vector_bits / clocks_per_us / cores;
+  p.issue = scores * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) * 32 / target.vector_bits / clocks_per_us / cores;
   p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
   p.latency = 5;
@@ -145,14 +145,11 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
 }
 
-double score_slots(const AttentionSpec& spec) {
-  return spec.score ? kScoreSlotsPerNode * static_cast<double>(node_count(spec.score)) : 0;
-}
+double score_slots(const Work& work) { return kScoreSlotsPerNode * work.score_nodes; }
 
-double mask_slots(const AttentionSpec& spec, const Work& work, int free_nodes) {
-  if (!spec.mask || work.kv_tiles <= 0) return 0;
-  const double nodes = static_cast<double>(node_count(spec.mask)) - free_nodes;
-  return kMaskSlots * std::max(0.0, nodes) * work.mixed_tiles / work.kv_tiles;
+double mask_slots(const Work& work, int free_nodes) {
+  if (work.kv_tiles <= 0) return 0;
+  return kMaskSlots * std::max(0.0, work.mask_nodes - free_nodes) * work.mixed_tiles / work.kv_tiles;
 }
 
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
@@ -201,11 +198,12 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
   std::vector<Shape> shapes = {shape};
   if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
   std::map<std::tuple<std::size_t, int, int>, Work> works;  // evaluating the mask is the dear part: once per shape and tile size
-  std::vector<Candidate> out;
+  std::vector<Candidate> legal, illegal;
   for (Schedule& schedule : enumerate_schedules(spec, target, pins)) {
     Candidate candidate;
     candidate.why_illegal = why_illegal(spec, target, schedule);
-    if (candidate.why_illegal.empty()) {
+    const bool is_legal = candidate.why_illegal.empty();
+    if (is_legal) {
       const int queries = queries_together(sizes_of(spec, schedule));
       for (std::size_t i = 0; i < shapes.size(); ++i) {
         const auto [work, fresh] = works.try_emplace({i, queries, *schedule.tile_kv});
@@ -216,13 +214,16 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
         candidate.rank *= microseconds;
       }
     }
-    candidate.schedule = schedule;
-    out.push_back(std::move(candidate));
+    candidate.schedule = std::move(schedule);
+    (is_legal ? legal : illegal).push_back(std::move(candidate));
   }
-  std::stable_sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.why_illegal.empty() != b.why_illegal.empty()) return a.why_illegal.empty();
-    return a.why_illegal.empty() && a.rank < b.rank;
-  });
+  std::vector<std::pair<double, std::size_t>> order;  // candidates are large: they are moved once
+  for (std::size_t i = 0; i < legal.size(); ++i) order.push_back({legal[i].rank, i});
+  std::sort(order.begin(), order.end());
+  std::vector<Candidate> out;
+  out.reserve(legal.size() + illegal.size());
+  for (const auto& [rank, i] : order) out.push_back(std::move(legal[i]));
+  std::move(illegal.begin(), illegal.end(), std::back_inserter(out));
   return out;
 }
 

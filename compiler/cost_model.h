@@ -30,6 +30,7 @@ struct Work {
   double mixed_tiles = 0;     // of the visited ones, those that need mask code, mean
   double visible = 1;         // share of the q_len x k_len scores that the mask lets through
   bool exact = true;
+  double mask_nodes = 0, score_nodes = 0;  // of the expressions; 0: there is none
 };
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv);
 

@@ -16,8 +16,8 @@ struct TileClocks {
 };
 
 // Instruction slots that the score function adds to a score, and the mask in the tiles that it cuts, but for its first nodes.
-double score_slots(const AttentionSpec& spec);
-double mask_slots(const AttentionSpec& spec, const Work& work, int free_nodes);
+double score_slots(const Work& work);
+double mask_slots(const Work& work, int free_nodes);
 
 // Q, K and V read once, O written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);

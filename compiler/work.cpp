@@ -95,6 +95,8 @@ Row count_tiles(std::int64_t begin, std::int64_t end, std::int64_t full_begin, s
 
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv) {
   Work work;
+  work.mask_nodes = spec.mask ? static_cast<double>(node_count(spec.mask)) : 0;
+  work.score_nodes = spec.score ? static_cast<double>(node_count(spec.score)) : 0;
   work.exact = spec.mask.get() == nullptr || params_of(spec.mask).empty();
   if (shape.q_len < 1 || shape.k_len < 1) return work;
   SampleEnvironment sample(spec, shape);

@@ -127,7 +127,7 @@ const char* const kHostile[] = {
     "fwd bf16 d=64 heads=4 params=\"a;touch touched: fp32\"",
     "fwd bf16 d=64 heads=4 params=\"a\": fp32\"",
     "fwd bf16 d=64 heads=4 mask=\"q \xe2\x89\xa5 k\"",
-    "fwd bf16 d=64 heads=4 mask=\"q >= k??/\"",
+    "fwd bf16 d=64 heads=4 mask=\"q >= k?\?/\"",
 };
 
 TEST_F(StoreFault, HostileTextsReachNeitherSourceNorShell) {
