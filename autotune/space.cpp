@@ -17,13 +17,15 @@ constexpr int kPerTileShape = 2;
 // "about 312 registers are needed" and "about 280 ..." are one reason.
 std::string without_numbers(const std::string& text) {
   std::string out;
-  for (const char c : text) {
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit) {
-      out += c;
-    } else if (out.empty() || out.back() != 'N') {
-      out += 'N';
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = digit(text[i]) && (i == 0 || text[i - 1] == ' ' || text[i - 1] == '(');  // not that of a name, as in sm_80
+    if (!begins) {
+      out += text[i];
+      continue;
     }
+    out += 'N';
+    while (i + 1 < text.size() && digit(text[i + 1])) ++i;
   }
   return out;
 }

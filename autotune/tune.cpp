@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <future>
 #include <optional>
 #include <thread>
@@ -382,6 +383,13 @@ Result<TuneOutcome> Tuning::measure() { return parts_->measure(); }
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options) {
   FLASHJIT_ASSIGN(tuning, Tuning::compile(session, std::move(job), options));
   return tuning->measure();
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date) {

@@ -79,7 +79,11 @@ class Tuning {
 
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options);
 
-// As a record of the session's machine; `date` as 2026-11-21.
+std::string today();  // "2026-11-21"
+// As a record of the session's machine.
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
+
+// Lets PrepareOptions::tune measure, in this process. libflashjit.so does so by itself.
+void enable_tuning_in_prepare();
 
 }  // namespace flashjit

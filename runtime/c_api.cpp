@@ -208,13 +208,15 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   FLASHJIT_TRY(copy(*given, "flashjit_prepare_options", offsetof(flashjit_prepare_options, timeout_ms), from));
   options.schedule = from.schedule ? from.schedule : "";
   options.capturing_stream = from.capturing_stream;
-  for (const auto& [name, value] : {std::pair("timeout_ms", from.timeout_ms), std::pair("budget_ms", from.budget_ms)}) {
+  for (const auto& [name, value] : {std::pair("timeout_ms", from.timeout_ms), std::pair("budget_ms", from.budget_ms),
+                                    std::pair("tune_ms", from.tune_ms)}) {
     if (value < 0) return invalid(fmt::format("{}: {} is negative; 0 stands for none", name, value));
   }
   options.timeout = std::chrono::milliseconds(from.timeout_ms);
   options.budget = std::chrono::milliseconds(from.budget_ms);
   options.cancel = from.cancel ? &from.cancel->set : nullptr;
   options.shape = from.shape ? from.shape : "";
+  options.tune = std::chrono::milliseconds(from.tune_ms);
   return options;
 }
 

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
 
+#include "compiler/candidates.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/background.h"
 #include "runtime/bundle.h"
@@ -73,9 +75,10 @@ class EngineBase : public Engine {
   std::string target() const override { return target_; }
 
   // Tuning records decide where nothing is pinned. Before the engine is handed out.
-  void use_records(Machine machine, std::string store_path) {
+  void use_records(Machine machine, std::string store_path, const EngineOptions& options) {
     machine_ = std::move(machine);
     record_path_ = std::move(store_path);
+    options_ = options;
   }
 
   // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
@@ -137,9 +140,9 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options, const std::string& hint,
                                               const CompileBounds& bounds) {
     const Pins asked{options.schedule, options.schedule, {}};
+    if (options.tune > options.tune.zero()) FLASHJIT_TRY(tune_first(spec, options));
     if (!options.schedule.empty() || !machine_) return make(spec, options, asked, bounds);
-    std::call_once(records_read_, [this] { records_ = stored_records(record_path_); });
-    TunedChoice choice = choose_schedule(spec, *machine_, records_, hint);
+    TunedChoice choice = choose_schedule(spec, *machine_, *records(), hint);
     if (choice.schedule.empty()) return make(spec, options, asked, bounds);
     auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note)}, bounds);
     // What another compiler made of the schedule may be no good with this one.
@@ -147,10 +150,44 @@ class EngineBase : public Engine {
     return spoiled ? make(spec, options, asked, bounds) : kernel;
   }
 
+  // Makes a record, unless there is one of this class.
+  Result<void> tune_first(std::string_view text, const PrepareOptions& options) {
+    if (!options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
+    if (!machine_) return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
+    if (!tuner()) return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
+    FLASHJIT_ASSIGN(spec, parse_spec(text));
+    FLASHJIT_ASSIGN(target, find_target(target_));
+    Shape shape = reference_shape(spec);
+    if (!options.shape.empty()) {
+      FLASHJIT_ASSIGN(hinted, parse_shape_hint(options.shape));
+      shape = hinted;
+    }
+    const std::string canonical = print(spec);
+    const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
+      return r.spec == canonical && r.machine.target == machine_->target && r.machine.device == machine_->device &&
+             r.machine.units == machine_->units && rounded(r.shape) == rounded(shape) && why_illegal(spec, *target, r.schedule).empty();
+    });
+    if (known) return {};
+    FLASHJIT_ASSIGN(record, tuner()({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
+    // That it cannot be kept for the next process must not fail what was asked for.
+    if (!record_path_.empty()) [[maybe_unused]] const auto kept = store_records(record_path_, {record});
+    const auto all = std::make_shared<const std::vector<TunedRecord>>(merge(*records(), {record}));
+    const std::lock_guard lock(records_mutex_);
+    records_ = all;
+    return {};
+  }
+
+  std::shared_ptr<const std::vector<TunedRecord>> records() {
+    const std::lock_guard lock(records_mutex_);
+    if (!records_) records_ = std::make_shared<const std::vector<TunedRecord>>(stored_records(record_path_));
+    return records_;
+  }
+
   std::optional<Machine> machine_;  // none: no record decides
   std::string record_path_;
-  std::once_flag records_read_;
-  std::vector<TunedRecord> records_;
+  EngineOptions options_;
+  std::mutex records_mutex_;
+  std::shared_ptr<const std::vector<TunedRecord>> records_;  // null: not read yet
   const std::string log_file_;
   const std::optional<Recorder> recorder_;
   SingleFlight<Kernel> making_;
@@ -432,7 +469,7 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
   const auto engine =
       std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles), std::move(compile));
-  if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), record_path(options, settings));
+  if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), record_path(options, settings), options);
   return std::shared_ptr<Engine>(engine);
 }
 
@@ -449,7 +486,7 @@ Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const 
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
   const auto engine = std::make_shared<HostEngine>(target, settings, std::move(recorder), *backend, threads);
-  if (options.tuned) engine->use_records(host_machine(target, threads), record_path(options, settings));
+  if (options.tuned) engine->use_records(host_machine(target, threads), record_path(options, settings), options);
   return std::shared_ptr<Engine>(engine);
 }
 

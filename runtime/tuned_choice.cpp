@@ -1,6 +1,7 @@
 #include "runtime/tuned_choice.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +10,14 @@
 #include "runtime/compile.h"
 
 namespace flashjit {
+namespace {
+
+std::atomic<Tuner> own_tuner = nullptr;
+
+}  // namespace
+
+void set_tuner(Tuner tuner) { own_tuner = tuner; }
+Tuner tuner() { return own_tuner; }
 
 Result<std::string> canonical_hint(std::string_view hint) {
   if (hint.empty()) return std::string();

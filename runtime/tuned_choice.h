@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "flashjit/flashjit.hpp"
 #include "runtime/tuned_records.h"
 
 namespace flashjit {
@@ -19,5 +20,15 @@ Result<std::string> canonical_hint(std::string_view hint);
 
 // `hint` is canonical. Errors in the spec are left to the compiler to report.
 TunedChoice choose_schedule(std::string_view spec, const Machine& machine, const std::vector<TunedRecord>& records, std::string_view hint);
+
+// Measuring is the business of a folder that builds on this one. Where that is linked in, it says here how.
+struct TuneRequest {
+  std::string spec, shape;
+  EngineOptions engine;  // what the engine was created with
+  double seconds = 0;
+};
+using Tuner = Result<TunedRecord> (*)(const TuneRequest& request);
+void set_tuner(Tuner tuner);
+Tuner tuner();  // null: nothing that could measure is linked in
 
 }  // namespace flashjit

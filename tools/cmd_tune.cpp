@@ -1,11 +1,13 @@
 // flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -72,13 +74,6 @@ class TuneProgress {
   double next_ = 1;
   bool shown_ = false;
 };
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
-}
 
 // "60s", "2m", "500ms", "90".
 Result<double> parse_seconds(const std::string& text) {
@@ -152,7 +147,12 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
     options.ordinal = ordinal;
     FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options));
     sessions.push_back(std::move(session));
+    const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
+    if (first.device != last.device) {
+      return invalid(fmt::format("--device: {} is a {} and {} a {}; what one finds does not hold for the other, so tune them one by one",
+                                 ordinals.front(), first.device, ordinal, last.device));
+    }
   }
   if (!args.devices.empty()) return sessions;
   // All GPUs of the first one's kind: times of another kind would not be comparable.
@@ -202,6 +202,19 @@ class RecordPlace {
     auto records = read_records(file_);
     return records ? std::move(*records) : std::vector<TunedRecord>();
   }
+  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or no locks.
+  Result<FileHandle> hold(const Session& session) const {
+    if (!file_.empty()) return FileHandle();
+    KeyBuilder key;
+    key.field("tuning on", session.uuid());
+    const std::string file = fmt::format("{}tune-{}.lock", folder_, key.finish().digest.substr(0, 16));
+    FileHandle handle(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!handle || ::flock(handle.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return handle;
+    return Error{ErrorKind::Io,
+                 fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
+                             session.machine().device),
+                 {}};
+  }
   Result<void> add(const TunedRecord& record) const {
     if (file_.empty()) return store_records(store_, {record});
     return write_records(file_, merge(known(), {record}));
@@ -247,6 +260,11 @@ class Run {
     FLASHJIT_ASSIGN(place, RecordPlace::open(args_));
     FLASHJIT_ASSIGN(sessions, open_sessions(args_));
     target = sessions.front()->target();
+    std::vector<FileHandle> held;
+    for (const auto& session : sessions) {
+      FLASHJIT_ASSIGN(lock, place.hold(*session));
+      held.push_back(std::move(lock));
+    }
     const Machine& machine = sessions.front()->machine();
     FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
     if (journal.size() > 0) std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()).c_str(), stderr);

@@ -57,6 +57,8 @@ thread_local Launch last;
   }
 }
 
+thread_local double milliseconds = 0;  // that the launches of this thread took
+
 Context* top() { return current.empty() ? nullptr : current.back(); }
 
 // Calls that may wait or that need the whole device: they break every capture in the global mode, unless this thread has said
@@ -132,6 +134,8 @@ int launch(const unsigned* config, Function* function, void** parameters, void**
   static_cast<void>(seen);
   last = {context->device, config[0], config[3], config[6], stream, stream && stream->capturing};
   ++counters.launches;
+  // 100 us, up to 30 % more for its shared memory, and up to 0.3 % of noise.
+  milliseconds += 0.1 * (1 + 0.3 * (config[6] % 7919) / 7919) * (1 + 0.003 * (counters.launches % 17) / 17);
   return kDone;
 }
 
@@ -154,6 +158,15 @@ int memory_allocate(std::uint64_t* pointer, std::size_t bytes) {
 }
 int memory_free(std::uint64_t pointer) { return ++counters.frees, std::free(reinterpret_cast<void*>(pointer)), kDone; }
 int memory_set(std::uint64_t, unsigned char, std::size_t, void*) { return kDone; }
+int copy_to_device(std::uint64_t to, const void* from, std::size_t bytes) { return std::memcpy(reinterpret_cast<void*>(to), from, bytes), kDone; }
+int copy_to_host(void* to, std::uint64_t from, std::size_t bytes) { return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), kDone; }
+
+// Events have the time of the launches before them.
+int event_create(double** event, unsigned) { return *event = new double(0), kDone; }
+int event_destroy(double* event) { return delete event, kDone; }
+int event_record(double* event, void*) { return *event = milliseconds, kDone; }
+int event_synchronize(double*) { return kDone; }
+int event_elapsed(float* elapsed, const double* begin, const double* end) { return *elapsed = static_cast<float>(*end - *begin), kDone; }
 
 int error_name(int code, const char** name) {
   *name = code == kUnsupportedInCapture ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" : code == kNoBinary ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_FAKE";
@@ -240,6 +253,10 @@ int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, i
               {"cuStreamBeginCapture", reinterpret_cast<void*>(cuStreamBeginCapture_v2)},
               {"cuStreamEndCapture", reinterpret_cast<void*>(cuStreamEndCapture)}, {"cuGraphDestroy", reinterpret_cast<void*>(cuGraphDestroy)},
               {"cuMemAlloc", reinterpret_cast<void*>(memory_allocate)}, {"cuMemFree", reinterpret_cast<void*>(memory_free)},
+              {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to_device)}, {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_to_host)},
+              {"cuEventCreate", reinterpret_cast<void*>(event_create)}, {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
+              {"cuEventRecord", reinterpret_cast<void*>(event_record)}, {"cuEventSynchronize", reinterpret_cast<void*>(event_synchronize)},
+              {"cuEventElapsedTime", reinterpret_cast<void*>(event_elapsed)},
               {"cuMemsetD8Async", reinterpret_cast<void*>(memory_set)}};
   *function = reinterpret_cast<void*>(not_here);
   for (const auto& row : rows) {

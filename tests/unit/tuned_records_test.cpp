@@ -68,7 +68,7 @@ TEST_F(TunedRecords, EveryCutOfALineIsSkipped) {
   for (std::size_t length = 0; length + 1 < line.size(); ++length) {
     const auto parsed = parse_tuned_record(line.substr(0, length));
     // Only within the date, the last field, what is left can pass for a whole record.
-    if (parsed) EXPECT_GT(length, line.find("\tdate="));
+    if (parsed) { EXPECT_GT(length, line.find("\tdate=")); }
   }
   EXPECT_EQ(parse_tuned_records("# a comment\n\nnonsense\n" + line + "\n" + line.substr(0, 40)).size(), 1u);
 }

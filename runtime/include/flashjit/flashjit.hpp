@@ -131,6 +131,10 @@ struct PrepareOptions {
                                                // numerics=fast: the two may round differently. 0: the best code, whatever it takes
   std::string shape;                  // a hint, "b=4,q=4096,k=4096": the sizes to choose the schedule for, where nothing is pinned. Rounded
                                       // up to powers of two; other sizes are computed as well, perhaps slower
+  std::chrono::milliseconds tune{0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
+                                      // schedules are measured for about this long, and the result is kept as a record. The device
+                                      // should have nothing else to do, and memory for random tensors of that shape; timeout and
+                                      // cancel do not end it. 0: prepare never measures
 };
 
 // How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below 2^i us,
