@@ -366,6 +366,12 @@ bool same(const Expr& a, const Expr& b) {
 
 std::size_t node_count(const Expr& expr) { return all_nodes(expr).size(); }
 
+std::size_t function_count(const Expr& expr) {
+  return static_cast<std::size_t>(std::ranges::count_if(all_nodes(expr), [](const Node* node) {
+    return node->op == Op::Exp || node->op == Op::Log || node->op == Op::Tanh || node->op == Op::Sigmoid;
+  }));
+}
+
 bool uses(const Expr& expr, Variable variable) {
   const auto nodes = all_nodes(expr);
   return std::any_of(nodes.begin(), nodes.end(),

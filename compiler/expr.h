@@ -119,6 +119,7 @@ Expr call(Op op, const Expr& argument);  // Abs Exp Log Sqrt Tanh Sigmoid ToFloa
 
 bool same(const Expr& a, const Expr& b);  // structural equality
 std::size_t node_count(const Expr& expr); // of the DAG, shared nodes once
+std::size_t function_count(const Expr& expr);  // exp, log, tanh and sigmoid among them
 bool uses(const Expr& expr, Variable variable);
 bool uses(const Expr& expr, Op op);
 std::vector<Param> params_of(const Expr& expr);  // in order of first use, each once
@@ -127,6 +128,8 @@ std::vector<Param> params_of(const Expr& expr);  // in order of first use, each 
 inline constexpr std::size_t kMaxExprText = 4096;   // bytes
 inline constexpr int kMaxExprDepth = 64;            // nesting
 inline constexpr std::size_t kMaxExprNodes = 512;   // of the DAG after expansion of named rows
+// Kernels are unrolled over the scores of a thread, so each of these is long code 32 to 192 times: ten log take NVRTC 10 s.
+inline constexpr std::size_t kMaxFunctions = 16;
 
 // Parsing. `params` are the declared run-time parameters; `alignment_bottom_right` says how named rows and the derived
 // name `qpos` line queries up with keys: qpos = q + k_len - q_len, or q.

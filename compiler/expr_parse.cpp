@@ -529,6 +529,12 @@ Result<Expr> parse_expr(std::string_view text, const ParseContext& context) {
                     fmt::format("the expression has {} operations ({} written out), above {} ({})", nodes, expr->tree_nodes,
                                 kMaxExprNodes, kMaxWrittenNodes));
   }
+  if (const std::size_t functions = function_count(expr); functions > kMaxFunctions) {
+    return error_at(text, text.size(),
+                    fmt::format("the expression has {} of exp, log, tanh and sigmoid, above {}, more than compiles in reasonable time; put "
+                                "what does not depend on the score into a tensor parameter",
+                                functions, kMaxFunctions));
+  }
   if (context.params) *context.params = std::move(session.params);
   return expr;
 }

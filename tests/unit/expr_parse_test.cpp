@@ -71,7 +71,7 @@ TEST(ExprParse, RoundTripOfRandomExpressions) {
     const bool score = i % 2;
     const Expr expr = random.make(score ? Type::Float : Type::Bool, 1 + i % 4);
     const std::string text = print(expr);
-    if (node_count(expr) > kMaxExprNodes || text.size() > kMaxExprText || (!score && uses(expr, Variable::S))) continue;
+    if (node_count(expr) > kMaxExprNodes || function_count(expr) > kMaxFunctions || text.size() > kMaxExprText || (!score && uses(expr, Variable::S))) continue;
     std::vector<Param> params = world.params;
     const Result<Expr> again = parse_expr(text, {&params, true, score});
     ASSERT_TRUE(again) << "seed " << seed << "\n" << text << "\n" << again.error().message << "\n" << again.error().detail;
@@ -292,6 +292,19 @@ TEST(NamedRows, AllParseAndAreReserved) {
     }
     EXPECT_FALSE(signature(row).empty());
   }
+}
+
+TEST(ExprParse, FunctionsWhoseCodeIsLongAreCounted) {
+  const auto parsed = [](std::size_t functions) {
+    static constexpr const char* kNames[] = {"exp", "log", "tanh", "sigmoid"};
+    std::string text = "s";
+    for (std::size_t i = 0; i < functions; ++i) text += std::string(" + ") + kNames[i % 4] + "(s * " + std::to_string(i + 2) + ".0)";
+    return parse_expr(text, {nullptr, true, true});
+  };
+  EXPECT_TRUE(parsed(kMaxFunctions));
+  const Result<Expr> more = parsed(kMaxFunctions + 1);
+  ASSERT_FALSE(more);
+  EXPECT_NE(more.error().message.find("17 of exp, log, tanh and sigmoid, above 16"), std::string::npos) << more.error().message;
 }
 
 }  // namespace
