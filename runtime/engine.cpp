@@ -123,6 +123,7 @@ class EngineBase : public Engine {
     if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
     FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
     const CompileBounds bounds(options.timeout, options.cancel);
+    if (auto over = bounds.over()) return std::move(*over);  // called off before it began, wherever the kernel may be
     auto outcome = making_.get(
         fmt::format("{}\n{}\n{}", options.schedule, hint, spec),
         [&]() -> Result<std::shared_ptr<Kernel>> {

@@ -73,8 +73,8 @@ def test_environment_is_read_in_one_place():
 
 
 def test_nothing_is_started_or_loaded_by_name_of_a_file():
-    """No shell, and nothing that was read from a store is ever loaded into this process: the libraries that are opened are the driver, NVRTC, NVML and
-    the host backend."""
+    """No shell, and nothing that was read from a store is ever loaded into this process: the libraries that are opened are the driver, NVRTC and
+    the host backend, and NVML for the clock and the temperature of a GPU."""
     shell = re.compile(r"\b(?:std::)?(system|popen|execlp?e?|execvpe?|wordexp)\s*\(")
     opening = {"runtime/dynamic_library.h", "runtime/dynamic_library.cpp", "runtime/compiler_process.cpp", "runtime/driver.cpp", "runtime/nvrtc.cpp", "runtime/host_library.cpp",
                "autotune/gpu_monitor.cpp"}
