@@ -10,6 +10,9 @@ namespace flashjit {
 namespace {
 
 constexpr int kSampledQueryTiles = 8;
+// Where in its eighth of the query tiles each sample lies, in sixteenths. Never the same place twice: masks with a period (chunks) may have
+// theirs there. Eight on average, so that the mean over samples is the mean over tiles where the work grows evenly.
+constexpr int kSamplePlaces[kSampledQueryTiles] = {1, 13, 5, 9, 3, 15, 7, 11};
 constexpr int kSampledKvTiles = 16;   // per query tile, for masks with holes
 constexpr int kLattice = 4;           // mixed tiles are sampled at 4x4 positions for the visible share
 
@@ -104,8 +107,8 @@ Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& 
   const std::int64_t samples = std::min<std::int64_t>(query_tiles, kSampledQueryTiles);
   double visible = 0;
   for (std::int64_t i = 0; i < samples; ++i) {
-    // The middles of equal parts, so that the mean over samples is the mean over tiles.
-    const std::int64_t tile = (2 * i + 1) * query_tiles / (2 * samples);
+    const int place = samples == kSampledQueryTiles ? kSamplePlaces[i] : 8;
+    const std::int64_t tile = (16 * i + place) * query_tiles / (16 * samples);
     const std::int64_t q_lo = tile * tile_q, q_hi = std::min(q_lo + tile_q, shape.q_len) - 1;
     sample.set(Variable::QLo, q_lo);
     sample.set(Variable::QHi, q_hi);

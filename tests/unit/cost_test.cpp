@@ -74,6 +74,17 @@ TEST(Work, MasksThatReadTensorsAreNotExact) {
   EXPECT_EQ(work.kv_tiles, 4);
 }
 
+// Chunks of 2048 keys: query tiles of 128 see 1 to 16 tiles of 128 keys, whatever part of the chunks a sample could fall into.
+TEST(Work, SamplesDoNotFallIntoStepWithAMask) {
+  const auto spec = parse_spec("fwd bf16 d=128 mask=\"causal & chunk(2048)\"");
+  ASSERT_TRUE(spec) << spec.error().message;
+  for (const std::int64_t length : {4096, 8192, 16384, 32768, 65536}) {
+    const Work work = work_of(*spec, analyse_tiles(spec->mask), {1, length, length}, 128, 128);
+    EXPECT_NEAR(work.kv_tiles, 8.5, 1.5) << length;
+    EXPECT_GE(work.kv_tiles_max, 12) << length;
+  }
+}
+
 TEST(Work, EmptyShapesHaveNone) {
   const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\"");
   ASSERT_TRUE(spec);
