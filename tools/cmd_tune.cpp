@@ -257,6 +257,10 @@ class Run {
   Result<void> all() {
     FLASHJIT_ASSIGN(pins, parse_schedule(args_.inputs.schedule));
     FLASHJIT_ASSIGN(jobs, jobs_of(args_, pins));
+    if (!args_.budget.empty()) {
+      FLASHJIT_ASSIGN(seconds, parse_seconds(args_.budget));
+      budget_ = seconds;
+    }
     FLASHJIT_ASSIGN(place, RecordPlace::open(args_));
     FLASHJIT_ASSIGN(sessions, open_sessions(args_));
     target = sessions.front()->target();
@@ -279,7 +283,7 @@ class Run {
       job.also = earlier_winners(known, job, target);
       left.push_back(std::move(job));
     }
-    FLASHJIT_ASSIGN(options, options_for(left.size(), sessions.size()));
+    const TuneOptions options = options_for(left.size(), sessions.size());
     sweep(sessions, left, options, [&](std::size_t i, const Session& session, Result<TuneOutcome> outcome) {
       return job_done(left[i], session, std::move(outcome), place, journal);
     });
@@ -296,12 +300,11 @@ class Run {
  private:
   static std::string key_of(const TuneJob& job) { return print(job.spec) + "\n" + print(job.shape); }
 
-  Result<TuneOptions> options_for(std::size_t jobs, std::size_t sessions) {
+  TuneOptions options_for(std::size_t jobs, std::size_t sessions) {
     TuneOptions options;
     options.seconds = kSecondsPerSpec;
-    if (!args_.budget.empty()) {
-      FLASHJIT_ASSIGN(seconds, parse_seconds(args_.budget));
-      options.seconds = std::max(kLeastSeconds, seconds * static_cast<double>(sessions) / static_cast<double>(std::max<std::size_t>(jobs, 1)));
+    if (budget_) {
+      options.seconds = std::max(kLeastSeconds, *budget_ * static_cast<double>(sessions) / static_cast<double>(std::max<std::size_t>(jobs, 1)));
     }
     options.jobs = args_.jobs;
     options.exhaustive = args_.exhaustive;
@@ -354,6 +357,7 @@ class Run {
   std::size_t total_ = 0;
   std::vector<Json> results_;
   std::optional<Error> broken_;
+  std::optional<double> budget_;  // seconds
 };
 
 Result<void> export_records(const TuneArgs& args) {
