@@ -228,18 +228,6 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
     if (op == Op::Lt && (range.hi < 0 || range.lo >= 0)) return Expr::boolean(range.hi < 0);
     if (op == Op::Le && (range.hi <= 0 || range.lo > 0)) return Expr::boolean(range.hi <= 0);
   }
-  Linear left, right;
-  const bool cancelled = difference->terms.size() < x->terms.size() + y->terms.size();
-  const bool against_zero = (y->terms.empty() && y->constant == 0) || (x->terms.empty() && x->constant == 0);
-  if (cancelled || (against_zero && difference->terms.size() > 1)) {
-    for (const LinearTerm& term : difference->terms) {
-      if (term.factor == std::numeric_limits<std::int64_t>::min()) return node;
-      (term.factor > 0 ? left : right).terms.push_back({term.atom, std::abs(term.factor)});
-    }
-  } else {
-    left.terms = x->terms;
-    right.terms = y->terms;
-  }
   // Over the integers, a < b + 1 is a <= b, and a + 1 <= b is a < b.
   std::int64_t constant = difference->constant;  // left - right + constant compared with 0
   if (op == Op::Lt && constant == -1) {
@@ -248,6 +236,20 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
   } else if (op == Op::Le && constant == 1) {
     op = Op::Lt;
     constant = 0;
+  }
+  Linear left, right;
+  const bool cancelled = difference->terms.size() < x->terms.size() + y->terms.size();
+  // Against zero as it stands or as the lines above made it: what is simplified is not simplified further.
+  const auto zero_side = [&](const Linear& side) { return side.terms.empty() && (side.constant == 0 || constant == 0); };
+  const bool against_zero = zero_side(*x) || zero_side(*y);
+  if (cancelled || (against_zero && difference->terms.size() > 1)) {
+    for (const LinearTerm& term : difference->terms) {
+      if (term.factor == std::numeric_limits<std::int64_t>::min()) return node;
+      (term.factor > 0 ? left : right).terms.push_back({term.atom, std::abs(term.factor)});
+    }
+  } else {
+    left.terms = x->terms;
+    right.terms = y->terms;
   }
   const bool keeps_sides = !cancelled && constant == difference->constant && (x->constant == 0 || y->constant == 0) && !against_zero;
   if (keeps_sides) return node;

@@ -178,9 +178,9 @@ Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
   return {};
 }
 
-// The expression a text stands for; an expression that is there already must agree with it. Errors name the field.
-Result<Expr> resolve(std::string_view field, const Expr& given, std::string& text, std::vector<Param>& params,
-                     const AttentionSpec& spec) {
+// The expression a text stands for, as it is written; its simple form goes to `given`. One that is there already must agree with the
+// text. Errors name the field.
+Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std::vector<Param>& params, const AttentionSpec& spec) {
   if (given.get() == nullptr && text.empty()) return Expr();
   if (text.empty()) text = print(given);
   const auto forbidden =
@@ -196,10 +196,12 @@ Result<Expr> resolve(std::string_view field, const Expr& given, std::string& tex
     error.message = fmt::format("{}: {}", field, error.message);
     return error;
   }
-  if (given && !same(simplify(given), simplify(*parsed))) {
+  const Expr simple = simplify(*parsed);
+  if (given && !same(given, simple) && !same(simplify(given), simple)) {
     return invalid(fmt::format(
         "{0}: the expression and {0}_text disagree; clear one of them (align changes what named rows mean)", field));
   }
+  given = simple;
   return *parsed;
 }
 
@@ -243,8 +245,6 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
         params.size(), kMaxParams));
   }
   FLASHJIT_TRY(check_params_used(spec, mask, score));
-  spec.mask = mask ? simplify(mask) : Expr();
-  spec.score = score ? simplify(score) : Expr();
   spec.params = std::move(params);
   FLASHJIT_TRY(check_expression_ranges("mask", spec.mask, spec));
   return check_expression_ranges("score", spec.score, spec);
