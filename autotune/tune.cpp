@@ -140,7 +140,7 @@ class Tuning::Parts {
     wanted.push_back(untuned);
     for (const Schedule& schedule : wanted) {
       const auto same = [&](const Candidate& c) { return c.schedule == schedule; };
-      if (std::ranges::any_of(batch, same) || !why_illegal(job_.spec, plan_.target, schedule).empty()) continue;
+      if (std::ranges::any_of(batch, same) || !is_legal(job_.spec, plan_.target, schedule)) continue;
       if (job_.spec.numerics != Numerics::Fast && !changed_numerics(untuned, schedule).empty()) continue;
       const auto known = std::ranges::find_if(space_.schedules, same);
       if (known != space_.schedules.end()) {

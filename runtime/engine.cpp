@@ -166,7 +166,7 @@ class EngineBase : public Engine {
     const std::string canonical = print(spec);
     const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
       return r.spec == canonical && r.machine.target == machine_->target && r.machine.device == machine_->device &&
-             r.machine.units == machine_->units && rounded(r.shape) == rounded(shape) && why_illegal(spec, *target, r.schedule).empty();
+             r.machine.units == machine_->units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
     });
     if (known) return {};
     FLASHJIT_ASSIGN(record, tuner()({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));

@@ -43,7 +43,7 @@ TunedChoice choose_schedule(std::string_view text, const Machine& machine, const
   // The bits of these classes may not depend on what sizes somebody expects.
   if (!shape || spec->numerics != Numerics::Fast) return {};
   const std::vector<Candidate> ranked = candidates(*spec, plan->target, {}, plan->tiles, *shape);
-  if (!ranked.front().why_illegal.empty() || ranked.front().schedule == plan->schedule) return {};
+  if (!ranked.front().legal || ranked.front().schedule == plan->schedule) return {};
   return {print(ranked.front().schedule), fmt::format("schedule by the cost model for {}", hint)};
 }
 

@@ -75,7 +75,7 @@ std::string candidates_text(const Plan& plan) {
   int shown = 0, legal = 0, listed = 0, refused = 0;
   std::map<Family, int> of_family;
   for (const Candidate& candidate : plan.candidates) {
-    if (!candidate.why_illegal.empty()) continue;
+    if (!candidate.legal) continue;
     const int earlier = of_family[*candidate.schedule.family]++;
     if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
     text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
@@ -84,12 +84,14 @@ std::string candidates_text(const Plan& plan) {
   if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
   std::vector<std::string> reasons;
   for (const Candidate& candidate : plan.candidates) {
-    if (candidate.why_illegal.empty()) continue;
+    if (candidate.legal) continue;
     ++refused;
+    if (shown == kShownRefusals) continue;
+    const std::string why = why_illegal(plan.spec, plan.target, candidate.schedule);
     // One example of each reason says more than many of the same.
-    if (shown == kShownRefusals || std::find(reasons.begin(), reasons.end(), candidate.why_illegal) != reasons.end()) continue;
-    reasons.push_back(candidate.why_illegal);
-    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), candidate.why_illegal);
+    if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
+    reasons.push_back(why);
+    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), why);
     ++shown;
   }
   if (refused > shown) text += fmt::format("  and {} more refused\n", refused - shown);
@@ -130,7 +132,7 @@ Json candidates_json(const Plan& plan) {
   Json list = Json::array();
   for (const Candidate& candidate : plan.candidates) {
     list.push_back({{"schedule", print(candidate.schedule)}, {"predicted_us", candidate.predicted_us},
-                    {"why_illegal", candidate.why_illegal.empty() ? Json() : Json(candidate.why_illegal)}});
+                    {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
   }
   return list;
 }
@@ -158,7 +160,7 @@ std::vector<Measured> measured(const Plan& plan) {
     if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
     Measured m{std::move(r)};
     const Schedule& s = m.record.schedule;
-    if (why_illegal(plan.spec, plan.target, s).empty()) {
+    if (is_legal(plan.spec, plan.target, s)) {
       const Work work = work_of(plan.spec, plan.tiles, m.record.shape, queries_together(sizes_of(plan.spec, s)), *s.tile_kv);
       m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
     }
