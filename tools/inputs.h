@@ -19,7 +19,9 @@ struct InputArgs {
   std::vector<std::string> params;  // NAME=FILE.npy or NAME=NUMBER
   std::vector<std::string> bundles;
   std::string record;
+  bool no_hint = false;
   EngineOptions engine() const { return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir}; }
+  std::string hint(const ProblemShape& of) const { return no_hint ? std::string() : hint_of(of); }  // for `prepare`
 };
 
 void add_input_options(CLI::App& app, InputArgs& args, bool files);
