@@ -5,6 +5,7 @@
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
+  compare.py --hint                    as one who tells prepare the sizes, not as one who does not
   taskset -c 0,1 compare.py --cold     what compiling costs without the kernel store, on two cores; needs no PyTorch
   compare.py --cpu                     the host backend against PyTorch's CPU attention, fp32 and bf16
 

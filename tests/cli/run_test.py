@@ -185,6 +185,8 @@ def test_the_shape_is_a_hint():
     assert ran("--shape", "b=1,q=10,k=15") == hinted
     # A pin decides alone.
     assert ran("--shape", "q=16", "--schedule", unasked[0]) == unasked
+    # What goes into a manifest is what a bundle will have.
+    assert ran("--shape", "q=16", "--record", scratch("r.txt")) == unasked
     # Nothing to choose for.
     for shape in ["q=0,k=7", "b=0,q=5", "q=5,k=0"]:
         assert ran("--shape", shape) == unasked, shape
