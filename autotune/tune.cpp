@@ -51,12 +51,6 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
 
 }  // namespace
 
-Shape shape_of(const ProblemShape& shape) {
-  const auto sequences = static_cast<std::int64_t>(shape.q.size());
-  const auto mean = [&](std::int64_t tokens) { return sequences == 0 ? 0 : (tokens + sequences - 1) / sequences; };
-  return {shape.batch, mean(shape.q_tokens()), mean(shape.k_tokens())};
-}
-
 class Tuning::Parts {
  public:
   Parts(Session& session, TuneJob job, const TuneOptions& options) : session_(session), job_(std::move(job)), options_(options) {}

@@ -12,6 +12,7 @@
 #include "compiler/spec.h"
 #include "runtime/compile.h"
 #include "runtime/environment.h"
+#include "runtime/tuned_choice.h"
 #include "runtime/tuned_records.h"
 #include "tools/commands.h"
 #include "tools/mask_map.h"
@@ -60,8 +61,17 @@ std::string hopper_text(const Plan& plan) {
   return text;
 }
 
-std::string how(const Plan& plan) {
+// What the cost model takes where `prepare` is told these sizes; empty: the same as without.
+Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
+  if (args.shape.empty() || !args.schedule.empty()) return std::string();
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
+  FLASHJIT_ASSIGN(hint, canonical_hint(hint_of(shape)));
+  return choose_schedule(print(plan.spec), {.target = std::string(plan.target.name)}, {}, hint).schedule;
+}
+
+std::string how(const Plan& plan, const std::string& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
+  if (!hinted.empty()) text += fmt::format("  where prepare is told this shape: {}\n", hinted);
   if (plan.target.gpu) {
     text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
   }
@@ -198,8 +208,10 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   line["notes"] = plan.notes;
   line["candidates"] = candidates_json(plan);
   line["program"] = plan.program;
+  FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
+  line["hinted_schedule"] = hinted.empty() ? Json() : Json(hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
-  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan));
+  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
     const Roofline r = roofline(plan, shape);
     line["roofline"] = roofline_json(r);
@@ -230,7 +242,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   CLI::App* sub = app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
-  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those the schedules are ranked by)");
+  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   sub->add_flag("--json", args->json, "One JSON object per target");
   sub->footer("\nExamples:\n"
