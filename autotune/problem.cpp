@@ -150,7 +150,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape));
   for (const Param& param : spec.params) {
     if (param.rank > 0) {
-      FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}}, false));
+      FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
     } else {
       const auto given = inputs.scalars.find(param.name);
       data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;

@@ -22,6 +22,7 @@ struct NamedTensor {
   Dtype dtype = Dtype::F32;
   std::vector<std::int64_t> shape;
   std::vector<std::uint8_t> bytes;
+  Contents contents = Contents::Plain;  // what is drawn for it
 };
 
 // Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.

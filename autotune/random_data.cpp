@@ -44,24 +44,56 @@ std::uint64_t hash(std::string_view text, std::uint64_t seed) {
   return h;
 }
 
+// One word of the set of a node's ancestors and itself.
+std::uint64_t ancestors(std::int64_t node, std::int64_t word) {
+  std::uint64_t set = 0;
+  for (;; node = (node - 1) / 2) {
+    if (node / 64 == word) set |= std::uint64_t{1} << node % 64;
+    if (node == 0) return set;
+  }
+}
+
+std::int64_t extent(const NamedTensor& tensor, std::size_t from_last) {
+  return tensor.shape.size() <= from_last ? 1 : std::max<std::int64_t>(tensor.shape[tensor.shape.size() - 1 - from_last], 1);
+}
+
+void fill_slopes(NamedTensor& tensor, std::int64_t begin, std::int64_t end) {
+  const std::int64_t heads = extent(tensor, 0);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double slope = std::exp2(-8.0 * static_cast<double>(i % heads + 1) / static_cast<double>(heads));
+    reference::store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(slope));
+  }
+}
+
+void fill_normal(NamedTensor& tensor, std::int64_t begin, std::int64_t end, Random& random) {
+  for (std::int64_t i = begin; i < end; i += 2) {
+    float a = 0, b = 0;
+    random.normal(a, b);
+    reference::store_float(tensor.dtype, tensor.bytes.data(), i, a);
+    if (i + 1 < end) reference::store_float(tensor.dtype, tensor.bytes.data(), i + 1, b);
+  }
+}
+
+void fill_ints(NamedTensor& tensor, std::int64_t begin, std::int64_t end, Random& random) {
+  const bool ids = tensor.dtype == Dtype::I32 || tensor.dtype == Dtype::I64;
+  const std::int64_t row = extent(tensor, 0), rows = extent(tensor, 1);
+  const int size = size_of(tensor.dtype);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::uint64_t value = tensor.contents == Contents::Tree ? ancestors(i / row % rows, i % row)
+                                : ids                             ? static_cast<std::uint64_t>(i % row * kDocuments / row)
+                                                                  : random.bits();
+    std::memcpy(tensor.bytes.data() + i * size, &value, static_cast<std::size_t>(size));  // little-endian host
+  }
+}
+
 void fill_chunk(NamedTensor& tensor, std::int64_t begin, std::int64_t end, std::uint64_t seed) {
   Random random(seed + 0x632be59bd9b4e019u * static_cast<std::uint64_t>(begin / kChunk + 1));
-  void* data = tensor.bytes.data();
-  if (is_float(tensor.dtype)) {
-    for (std::int64_t i = begin; i < end; i += 2) {
-      float a = 0, b = 0;
-      random.normal(a, b);
-      reference::store_float(tensor.dtype, data, i, a);
-      if (i + 1 < end) reference::store_float(tensor.dtype, data, i + 1, b);
-    }
-    return;
-  }
-  const std::int64_t row = tensor.shape.empty() ? 1 : std::max<std::int64_t>(tensor.shape.back(), 1);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const bool ids = tensor.dtype == Dtype::I32 || tensor.dtype == Dtype::I64;
-    const std::uint64_t value = ids ? static_cast<std::uint64_t>(i % row * kDocuments / row) : random.bits();
-    const int size = size_of(tensor.dtype);
-    std::memcpy(tensor.bytes.data() + i * size, &value, static_cast<std::size_t>(size));  // little-endian host
+  if (tensor.contents == Contents::Slopes) {
+    fill_slopes(tensor, begin, end);
+  } else if (is_float(tensor.dtype)) {
+    fill_normal(tensor, begin, end, random);
+  } else {
+    fill_ints(tensor, begin, end, random);
   }
 }
 

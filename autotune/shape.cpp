@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/tuned_records.h"
+
 namespace flashjit {
 namespace {
 
@@ -91,6 +93,17 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   for (const std::int64_t length : shape.q) FLASHJIT_TRY(within("q", spec.q_len, length));
   for (const std::int64_t length : shape.k) FLASHJIT_TRY(within("k", spec.k_len, length));
   return shape;
+}
+
+Shape shape_of(const ProblemShape& shape) {
+  const auto sequences = static_cast<std::int64_t>(shape.q.size());
+  const auto mean = [&](std::int64_t tokens) { return sequences == 0 ? 0 : (tokens + sequences - 1) / sequences; };
+  return {shape.batch, mean(shape.q_tokens()), mean(shape.k_tokens())};
+}
+
+std::string hint_of(const ProblemShape& shape) {
+  const Shape one = shape_of(shape);
+  return std::min({one.b, one.q_len, one.k_len}) < 1 ? std::string() : print(one);
 }
 
 std::string print(const ProblemShape& shape) {

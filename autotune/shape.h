@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "compiler/cost_model.h"
 #include "compiler/result.h"
 #include "compiler/spec.h"
 
@@ -25,5 +26,10 @@ struct ProblemShape {
 
 Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spec);
 std::string print(const ProblemShape& shape);
+
+// The problem as the cost model and records see it; packed sequences by their mean lengths.
+Shape shape_of(const ProblemShape& shape);
+// The same for PrepareOptions::shape; empty where a size is 0, for which there is nothing to choose.
+std::string hint_of(const ProblemShape& shape);
 
 }  // namespace flashjit

@@ -59,7 +59,7 @@ Space space_of(const AttentionSpec& spec, const Target& target, const Schedule& 
   bool has_untuned = false;
   for (Candidate& candidate : candidates(spec, target, pins, tiles, shape)) {
     ++space.size;
-    std::string why = candidate.why_illegal;
+    std::string why = why_illegal(spec, target, candidate.schedule);
     if (why.empty() && spec.numerics != Numerics::Fast) {
       const std::string_view field = changed_numerics(untuned, candidate.schedule);
       if (!field.empty()) why = fmt::format("{}: would change the bits, which the spec's numerics pins", field);
@@ -73,7 +73,7 @@ Space space_of(const AttentionSpec& spec, const Target& target, const Schedule& 
   }
   if (!has_untuned) {
     ++space.size;
-    space.schedules.push_back({untuned, predicted(spec, target, tiles, shape, untuned), 1, {}});
+    space.schedules.push_back({untuned, predicted(spec, target, tiles, shape, untuned), 1});
     std::stable_sort(space.schedules.begin(), space.schedules.end(), by_time);
   }
   for (const auto& [why, count] : cut) space.cut.push_back({why, count});
@@ -104,9 +104,9 @@ std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& targe
   }
   std::vector<Candidate> out;
   for (const Schedule& s : all) {
-    if (!why_illegal(spec, target, s).empty()) continue;
+    if (!is_legal(spec, target, s)) continue;
     if (spec.numerics != Numerics::Fast && !changed_numerics(from, s).empty()) continue;
-    out.push_back({s, predicted(spec, target, tiles, shape, s), 1, {}});
+    out.push_back({s, predicted(spec, target, tiles, shape, s), 1});
   }
   std::stable_sort(out.begin(), out.end(), by_time);
   return out;

@@ -51,12 +51,6 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
 
 }  // namespace
 
-Shape shape_of(const ProblemShape& shape) {
-  const auto sequences = static_cast<std::int64_t>(shape.q.size());
-  const auto mean = [&](std::int64_t tokens) { return sequences == 0 ? 0 : (tokens + sequences - 1) / sequences; };
-  return {shape.batch, mean(shape.q_tokens()), mean(shape.k_tokens())};
-}
-
 class Tuning::Parts {
  public:
   Parts(Session& session, TuneJob job, const TuneOptions& options) : session_(session), job_(std::move(job)), options_(options) {}
@@ -140,7 +134,7 @@ class Tuning::Parts {
     wanted.push_back(untuned);
     for (const Schedule& schedule : wanted) {
       const auto same = [&](const Candidate& c) { return c.schedule == schedule; };
-      if (std::ranges::any_of(batch, same) || !why_illegal(job_.spec, plan_.target, schedule).empty()) continue;
+      if (std::ranges::any_of(batch, same) || !is_legal(job_.spec, plan_.target, schedule)) continue;
       if (job_.spec.numerics != Numerics::Fast && !changed_numerics(untuned, schedule).empty()) continue;
       const auto known = std::ranges::find_if(space_.schedules, same);
       if (known != space_.schedules.end()) {

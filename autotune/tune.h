@@ -61,9 +61,6 @@ struct TuneOutcome {
   double gain() const { return candidates[untuned].us / candidates[best].us; }
 };
 
-// The problem as the cost model and records see it; packed sequences by their mean lengths.
-Shape shape_of(const ProblemShape& shape);
-
 // In two steps, so that one job can be compiled while another is measured: `compile` needs the processor, `measure` the device too.
 class Tuning {
  public:

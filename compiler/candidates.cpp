@@ -36,53 +36,54 @@ int default_unroll(int steps) {
   return std::min(steps, 4);
 }
 
-std::string check_host(const Schedule& s) {
-  if (*s.tile_q > kMaxHostTile) return fmt::format("tile_q: {} is above {}", *s.tile_q, kMaxHostTile);
-  if (*s.tile_kv > kMaxHostTile) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxHostTile);
-  if (*s.tile_kv % 16 != 0) return fmt::format("tile_kv: {} is not a multiple of 16, the widest vector", *s.tile_kv);
-  return {};
+bool refuses_host(const Schedule& s, std::string* why) {
+  if (*s.tile_q > kMaxHostTile) return refuse(why, "tile_q: {} is above {}", *s.tile_q, kMaxHostTile);
+  if (*s.tile_kv > kMaxHostTile) return refuse(why, "tile_kv: {} is above {}", *s.tile_kv, kMaxHostTile);
+  if (*s.tile_kv % 16 != 0) return refuse(why, "tile_kv: {} is not a multiple of 16, the widest vector", *s.tile_kv);
+  return false;
 }
 
-std::string check_sync_fields(const AttentionSpec& spec, const Schedule& s) {
-  if (*s.warps > kMaxWarps) return fmt::format("warps: {} is above {}", *s.warps, kMaxWarps);
+bool refuses_sync_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.tile_q % (*s.warps * 16) != 0) {
-    return fmt::format("tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
+    return refuse(why, "tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
                        *s.warps);
   }
   if (*s.tile_kv % 16 != 0)
-    return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
-  if (*s.tile_kv > kMaxTileKv) return fmt::format("tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
-  if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
+    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv > kMaxTileKv) return refuse(why, "tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
   if (*s.blocks_per_sm > kMaxBlocksPerSm)
-    return fmt::format("blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
+    return refuse(why, "blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
   const int steps = round_up(spec.d_qk, 16) / 16;
   if (*s.unroll_d > steps)
-    return fmt::format("unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
-  return {};
+    return refuse(why, "unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
+  return false;
 }
 
-std::string check_sync_resources(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+bool refuses_sync_resources(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
   const KernelConfig sizes = sizes_of(spec, s);
   const int smem = sync_layout(sizes).bytes, blocks = *s.blocks_per_sm;
   if (smem > target.smem_per_block) {
-    return fmt::format(
+    return refuse(
+        why,
         "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages", smem,
         target.name, target.smem_per_block);
   }
   if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
-    return fmt::format("blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
+    return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
                        blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
   }
   if (blocks * threads_of(sizes) > target.threads_per_sm) {
-    return fmt::format("blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes),
+    return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes),
                        target.name, target.threads_per_sm);
   }
   const int needed = estimated_registers(spec, sizes), budget = register_budget(target, sizes);
   if (needed > budget) {
-    return fmt::format("blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
+    return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
                        needed, blocks, threads_of(sizes), budget);
   }
-  return {};
+  return false;
 }
 
 template <class T>
@@ -241,6 +242,20 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
   return {};
 }
 
+namespace {
+
+// For a family that runs here and a schedule that is complete.
+bool refuses_choices(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
+  switch (*s.family) {
+    case Family::Host: return refuses_host(s, why);
+    case Family::Hopper: return refuses_hopper(spec, target, s, why);
+    case Family::Sync: break;
+  }
+  return refuses_sync_fields(spec, s, why) || refuses_sync_resources(spec, target, s, why);
+}
+
+}  // namespace
+
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
   if (!s.family) return "family: is not set";
   if (std::string why = why_not_family(*s.family, spec, target); !why.empty()) return why;
@@ -252,10 +267,14 @@ std::string why_illegal(const AttentionSpec& spec, const Target& target, const S
     return fmt::format("{}: is not set; a complete {} schedule has {}", field, name(*s.family), fields_of(*s.family));
   }
   if (std::string why = outside_range(s); !why.empty()) return why;
-  if (*s.family == Family::Host) return check_host(s);
-  if (*s.family == Family::Hopper) return why_illegal_hopper(spec, target, s);
-  if (std::string why = check_sync_fields(spec, s); !why.empty()) return why;
-  return check_sync_resources(spec, target, s);
+  std::string why;
+  refuses_choices(spec, target, s, &why);
+  return why;
+}
+
+bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  return s.family && why_not_family(*s.family, spec, target).empty() && foreign_field(s, *s.family).empty() &&
+         missing_field(s, *s.family).empty() && outside_range(s).empty() && !refuses_choices(spec, target, s, nullptr);
 }
 
 std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins) {

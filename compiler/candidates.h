@@ -37,6 +37,8 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
 
 // Empty when the schedule is complete and can run; otherwise names the field, its value and the limit.
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
+// The same without the words.
+bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
 // All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.
 std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins);

@@ -25,51 +25,51 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 constexpr int kBaseRegisters = 29;
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
-std::string check_tile(const Schedule& s) {
+bool refuses_tile(const Schedule& s, std::string* why) {
   if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
-    return fmt::format("tile_q: {} is not {}, 64 rows for each of {} warpgroups; set warpgroups to tile_q / 64", *s.tile_q,
+    return refuse(why, "tile_q: {} is not {}, 64 rows for each of {} warpgroups; set warpgroups to tile_q / 64", *s.tile_q,
                        *s.warpgroups * kRowsPerWarpgroup, *s.warpgroups);
   }
   if (*s.tile_kv % 16 != 0)
-    return fmt::format("tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
   if (*s.tile_kv > kMaxTileKv)
-    return fmt::format("tile_kv: {} is above {}, the widest matrix instruction", *s.tile_kv, kMaxTileKv);
-  if (*s.stages > kMaxStages) return fmt::format("stages: {} is above {}", *s.stages, kMaxStages);
-  return {};
+    return refuse(why, "tile_kv: {} is above {}, the widest matrix instruction", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
+  return false;
 }
 
-std::string check_loop(const AttentionSpec& spec, const Schedule& s) {
+bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why) {
   if (*s.overlap == Overlap::QkPv && *s.stages < 2)
-    return "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none";
+    return refuse(why, "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none");
   if (*s.exclusive != ExclusivePart::None && *s.warpgroups < 2)
-    return fmt::format("exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none", name(*s.exclusive));
+    return refuse(why, "exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none", name(*s.exclusive));
   if (*s.exclusive == ExclusivePart::Issue && *s.overlap != Overlap::QkPv)
-    return "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none";
+    return refuse(why, "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
   if (*s.reference == SoftmaxReference::First && spec.max_logit)
-    return "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile or previous";
+    return refuse(why, "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile or previous");
   if (*s.reference == SoftmaxReference::First && spec.numerics == Numerics::BatchInvariant)
-    return "reference: first does a tile again when the reference was too far off, which numerics=batch_invariant excludes; use "
-           "reference=tile";
-  return {};
+    return refuse(why, "reference: first does a tile again when the reference was too far off, which numerics=batch_invariant excludes; use "
+           "reference=tile");
+  return false;
 }
 
-std::string check_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes) {
+bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
   if (*s.row_sum == RowSum::Matrix && spec.d_v * 2 % kPanelWidth != 0) {
-    return fmt::format("row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
+    return refuse(why, "row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
                        "row_sum=adds", spec.d_v, kPanelWidth / 2);
   }
   if (*s.row_sum == RowSum::Matrix && spec.lse != Lse::None) {
-    return "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
-           "lse; use row_sum=adds";
+    return refuse(why, "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
+           "lse; use row_sum=adds");
   }
   if (*s.exp_fma > 0 && spec.lse != Lse::None) {
-    return "exp_fma: the polynomial is right to what probabilities are rounded by, which is not exact enough for lse; use exp_fma=0";
+    return refuse(why, "exp_fma: the polynomial is right to what probabilities are rounded by, which is not exact enough for lse; use exp_fma=0");
   }
   if (output_columns(sizes) > kMaxOutputColumns) {
-    return fmt::format("row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
+    return refuse(why, "row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
                        output_columns(sizes), spec.d_v, kMaxOutputColumns);
   }
-  return {};
+  return false;
 }
 
 bool ranges_use_head(const AttentionSpec& spec) {
@@ -81,45 +81,46 @@ bool ranges_use_head(const AttentionSpec& spec) {
   return false;
 }
 
-std::string check_heads(const AttentionSpec& spec, const Schedule& s) {
-  if (*s.heads == HeadTiles::Single) return {};
+bool refuses_heads(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.heads == HeadTiles::Single) return false;
   const int group = spec.heads_q / spec.heads_kv;
   if (spec.layout == Layout::Packed)
-    return "heads: packed does not do layout=packed, whose Q would take a tensor map of rank 6; use heads=single";
+    return refuse(why, "heads: packed does not do layout=packed, whose Q would take a tensor map of rank 6; use heads=single");
   if (*s.tile_q % group != 0) {
-    return fmt::format("heads: packed needs tile_q={} to be a multiple of {}, the query heads of a KV head; use heads=single",
+    return refuse(why, "heads: packed needs tile_q={} to be a multiple of {}, the query heads of a KV head; use heads=single",
                        *s.tile_q, group);
   }
   if (ranges_use_head(spec))
-    return "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single";
-  return {};
+    return refuse(why, "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single");
+  return false;
 }
 
-std::string check_cluster(const AttentionSpec& spec, const Schedule& s) {
-  if (*s.cluster == 1) return {};
+bool refuses_cluster(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.cluster == 1) return false;
   if (spec.layout == Layout::Packed)
-    return "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give; use cluster=1";
-  if (*s.heads == HeadTiles::Packed) return "cluster: 2 is not done with heads=packed; use cluster=1 or heads=single";
-  return {};
+    return refuse(why, "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give; use cluster=1");
+  if (*s.heads == HeadTiles::Packed) return refuse(why, "cluster: 2 is not done with heads=packed; use cluster=1 or heads=single");
+  return false;
 }
 
-std::string check_resources(const AttentionSpec& spec, const Target& target, const KernelConfig& sizes) {
+bool refuses_resources(const AttentionSpec& spec, const Target& target, const KernelConfig& sizes, std::string* why) {
   const int smem = hopper_layout(sizes).bytes;
   if (smem > target.smem_per_block) {
-    return fmt::format(
+    return refuse(
+        why,
         "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles, fewer stages or q_stages", smem,
         target.name, target.smem_per_block);
   }
   const int needed = hopper_registers(spec, sizes), budget = consumer_registers(sizes);
   if (needed > budget) {
-    return fmt::format("tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}", needed,
+    return refuse(why, "tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}", needed,
                        sizes.warpgroups, budget, sizes.overlap ? " or overlap=none" : "");
   }
-  return {};
+  return false;
 }
 
 bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
-  return check_tile(s).empty() && check_resources(spec, target, sizes_of(spec, s)).empty();
+  return !refuses_tile(s, nullptr) && !refuses_resources(spec, target, sizes_of(spec, s), nullptr);
 }
 
 // Does the key's position enter other than as the place of an element?
@@ -249,14 +250,10 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
-std::string why_illegal_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s) {
-  if (std::string why = check_tile(s); !why.empty()) return why;
-  if (std::string why = check_loop(spec, s); !why.empty()) return why;
-  if (std::string why = check_heads(spec, s); !why.empty()) return why;
-  if (std::string why = check_cluster(spec, s); !why.empty()) return why;
+bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
+  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(spec, s, why) || refuses_cluster(spec, s, why)) return true;
   const KernelConfig sizes = sizes_of(spec, s);
-  if (std::string why = check_row_sum(spec, s, sizes); !why.empty()) return why;
-  return check_resources(spec, target, sizes);
+  return refuses_row_sum(spec, s, sizes, why) || refuses_resources(spec, target, sizes, why);
 }
 
 void enumerate_hopper(const AttentionSpec& spec, const Target& target, const Schedule& pins, std::vector<Schedule>& out) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -197,25 +197,24 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
   // Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
   std::vector<Shape> shapes = {shape};
   if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
-  std::map<std::tuple<std::size_t, int, int>, Work> works;  // evaluating the mask is the dear part: once per shape and tile size
+  std::map<std::pair<std::size_t, int>, WorkSampler> samplers;  // by shape and queries of a tile
   std::vector<Candidate> legal, illegal;
   for (Schedule& schedule : enumerate_schedules(spec, target, pins)) {
     Candidate candidate;
-    candidate.why_illegal = why_illegal(spec, target, schedule);
-    const bool is_legal = candidate.why_illegal.empty();
-    if (is_legal) {
+    candidate.legal = is_legal(spec, target, schedule);
+    if (candidate.legal) {
       const int queries = queries_together(sizes_of(spec, schedule));
       for (std::size_t i = 0; i < shapes.size(); ++i) {
-        const auto [work, fresh] = works.try_emplace({i, queries, *schedule.tile_kv});
-        if (fresh) work->second = work_of(spec, tiles, shapes[i], queries, *schedule.tile_kv);
-        if (i == 0 && target.gpu && !pins.order && work_grows(work->second)) schedule.order = TileOrder::LongestFirst;
-        const double microseconds = predict(spec, target, schedule, shapes[i], work->second).total;
+        const auto sampler = samplers.try_emplace({i, queries}, spec, tiles, shapes[i], queries).first;
+        const Work& work = sampler->second.with(*schedule.tile_kv);
+        if (i == 0 && target.gpu && !pins.order && work_grows(work)) schedule.order = TileOrder::LongestFirst;
+        const double microseconds = predict(spec, target, schedule, shapes[i], work).total;
         if (i == 0) candidate.predicted_us = microseconds;
         candidate.rank *= microseconds;
       }
     }
     candidate.schedule = std::move(schedule);
-    (is_legal ? legal : illegal).push_back(std::move(candidate));
+    (candidate.legal ? legal : illegal).push_back(std::move(candidate));
   }
   std::vector<std::pair<double, std::size_t>> order;  // candidates are large: they are moved once
   for (std::size_t i = 0; i < legal.size(); ++i) order.push_back({legal[i].rank, i});

@@ -2,12 +2,25 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 
 #include "compiler/cost_model.h"
 
 namespace flashjit {
 
 constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+
+// work_of for tiles of any length; the sample of query tiles is drawn once. Spec and analysis must outlive it.
+class WorkSampler {
+ public:
+  WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q);
+  ~WorkSampler();
+  const Work& with(int tile_kv);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
 
 // Clocks per KV tile of one block, each unit alone at its full rate.
 struct TileClocks {

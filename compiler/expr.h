@@ -46,12 +46,22 @@ enum class Variable {
 };
 std::string_view name(Variable variable);  // "q" "k" "b" "h" "hk" "q_len" "k_len" "s" "q_lo" ...
 
+// What a tensor typically holds. No code depends on it: data that is drawn for measuring does.
+enum class Contents {
+  Plain,      // nothing in particular
+  Documents,  // the number of its document for each position, along the last dimension
+  Tree,       // [.., node, word of 64 bits]: for each node of a tree the set of its ancestors and itself
+  Slopes,     // of ALiBi, one per head: 2^(-8 (h + 1) / heads)
+};
+
 // A run-time parameter of a mask or score: rank 0 is a scalar, otherwise an indexed tensor.
 struct Param {
   std::string name;
   Dtype dtype = Dtype::F32;
   int rank = 0;  // 0..4
-  bool operator==(const Param&) const = default;
+  Contents contents = Contents::Plain;
+  // It is the same tensor, whatever is known of it.
+  bool operator==(const Param& other) const { return name == other.name && dtype == other.dtype && rank == other.rank; }
 };
 inline constexpr int kMaxParamRank = 4;
 

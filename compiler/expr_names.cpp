@@ -164,13 +164,16 @@ Result<Param> ExprParser::declare(const NamedRow& row, const std::map<std::strin
     const auto word = words.find(name);
     return word == words.end() ? std::string(name) : word->second;
   };
-  const Param param = {spelled(row.tensor.name), *parse_dtype(spelled(row.tensor.dtype)), row.tensor.rank};
+  const Param param = {spelled(row.tensor.name), *parse_dtype(spelled(row.tensor.dtype)), row.tensor.rank, row.tensor.contents};
   if (row.score && !(param.dtype == Dtype::F32 || param.dtype == Dtype::F16 || param.dtype == Dtype::BF16)) {
     return error(fmt::format("`{}` adds a tensor of {}, but takes fp16, bf16 or fp32", row.name, name(param.dtype)), start);
   }
-  for (const Param& known : session_.params) {
+  for (Param& known : session_.params) {
     if (known.name != param.name) continue;
-    if (known == param) return param;
+    if (known == param) {
+      known.contents = param.contents;  // declared by the user, or by this row before
+      return param;
+    }
     return error(fmt::format("`{}` reads `{}` as {}[{}], but it is declared as {}{}; use another name", row.name, param.name,
                              name(param.dtype), param.rank, name(known.dtype),
                              known.rank ? fmt::format("[{}]", known.rank) : " (a scalar)"),

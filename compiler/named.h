@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "compiler/dtype.h"
+#include "compiler/expr.h"
 
 namespace flashjit {
 
@@ -25,6 +25,7 @@ struct RowTensor {
   std::string_view name;   // of an argument of kind Tensor, or fixed
   std::string_view dtype;  // a dtype, or the name of an argument of kind Dtype
   int rank = 0;
+  Contents contents = Contents::Plain;
 };
 
 struct NamedRow {

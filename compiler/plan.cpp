@@ -32,16 +32,19 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
 Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target,
                         const Schedule& pins) {
   const Candidate& best = candidates.front();
-  if (best.why_illegal.empty()) return best.schedule;
+  if (best.legal) return best.schedule;
+  const std::string why = why_illegal(spec, target, best.schedule);
   // Nothing pinned and nothing legal is a hole in the enumeration.
   if (pins == Schedule{}) {
-    return internal(fmt::format("no schedule for `{}` on {}: {}", print(spec), target.name, best.why_illegal));
+    return internal(fmt::format("no schedule for `{}` on {}: {}", print(spec), target.name, why));
   }
-  return invalid(fmt::format("schedule {}", best.why_illegal),
+  return invalid(fmt::format("schedule {}", why),
                  fmt::format("no schedule for {} honours the pins {}", target.name, print(pins)));
 }
 
-Result<Program> run_passes(const PassContext& context, const DumpSink& sink) {
+// Looking at a program takes longer than the passes themselves. So it is done once, at the end, and again after every pass where that
+// found something, which names the pass at fault, or where somebody watches the passes.
+Result<Program> run_passes(const PassContext& context, const DumpSink& sink, bool after_each) {
   Program program;
   for (const Pass& pass : passes()) {
     auto next = pass.run(std::move(program), context);
@@ -49,7 +52,9 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink) {
     program = std::move(*next);
     program.passes.push_back(pass.name);
     if (sink) sink(pass.name, dump(program));
+    if (!after_each && &pass != &passes().back()) continue;
     if (auto verified = verify(program); !verified) {
+      if (!after_each) return run_passes(context, sink, true);
       Error error = verified.error();
       error.message = fmt::format("after pass {}: {}", pass.name, error.message);
       error.detail = dump(program);
@@ -77,7 +82,7 @@ std::string why_not_hopper(const Plan& plan, const Schedule& pins) {
     return fmt::format("{} is pinned, which hopper schedules do not have", field);
   const auto best = std::ranges::find_if(
       plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
-  if (!best->why_illegal.empty()) return best->why_illegal;
+  if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
   return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the hopper family",
                      plan.candidates.front().predicted_us, best->predicted_us);
 }
@@ -120,7 +125,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.candidates = candidates(spec, target, pins, plan.tiles, reference_shape(spec));
   FLASHJIT_ASSIGN(schedule, choose(plan.candidates, spec, target, pins));
   plan.schedule = schedule;
-  FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink));
+  FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink, sink != nullptr));
   FLASHJIT_TRY(select_template(program, plan));
   plan.wide_ints = any_wide(spec, plan.tiles);
   plan.notes = notes_of(plan, pins);

@@ -20,7 +20,7 @@ struct Candidate {
   Schedule schedule;
   double predicted_us = 0;    // on the cost model's reference shape
   double rank = 1;            // product of the predicted times of all shapes that count
-  std::string why_illegal;    // empty: legal
+  bool legal = true;          // if not, why_illegal() of candidates.h says why
 };
 
 struct Plan {

@@ -30,7 +30,8 @@ struct Field {
   std::string_view name;
   unsigned families;  // bits
   Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
-  std::string (*get)(const Schedule& schedule);  // empty: not set
+  bool (*is_set)(const Schedule& schedule);
+  std::string (*get)(const Schedule& schedule);  // of one that is set
   std::optional<int> Schedule::*number = nullptr;
   int least = 1, most = kLargestNumber;  // of a number
 };
@@ -46,10 +47,9 @@ constexpr Field number(std::string_view name, unsigned families, int least = 1, 
     schedule.*member = static_cast<int>(*parsed);
     return {};
   };
-  const auto get = [](const Schedule& schedule) {
-    return schedule.*member ? fmt::format("{}", *(schedule.*member)) : std::string();
-  };
-  return {name, families, set, get, member, least, most};
+  const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
+  const auto get = [](const Schedule& schedule) { return std::to_string(*(schedule.*member)); };
+  return {name, families, set, is_set, get, member, least, most};
 }
 
 // `values` holds the names of the enum's values, in their order.
@@ -64,10 +64,9 @@ constexpr Field word(std::string_view name, unsigned families) {
     target = static_cast<typename std::remove_reference_t<decltype(target)>::value_type>(found - values.begin());
     return {};
   };
-  const auto get = [](const Schedule& schedule) {
-    return schedule.*member ? std::string(values[static_cast<int>(*(schedule.*member))]) : std::string();
-  };
-  return {name, families, set, get};
+  const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
+  const auto get = [](const Schedule& schedule) { return std::string(values[static_cast<int>(*(schedule.*member))]); };
+  return {name, families, set, is_set, get};
 }
 
 constexpr unsigned bit_of(Family family) { return 1u << static_cast<int>(family); }
@@ -163,7 +162,7 @@ Result<Schedule> parse_schedule(std::string_view text) {
 std::string print(const Schedule& schedule) {
   std::vector<std::string> items;
   for (const Field& field : kFields) {
-    if (const std::string value = field.get(schedule); !value.empty()) items.push_back(fmt::format("{}={}", field.name, value));
+    if (field.is_set(schedule)) items.push_back(fmt::format("{}={}", field.name, field.get(schedule)));
   }
   return fmt::format("{}", fmt::join(items, ","));
 }
@@ -175,14 +174,14 @@ std::string fields_of(Family family) {
 
 std::string_view foreign_field(const Schedule& schedule, Family family) {
   for (const Field& field : kFields) {
-    if (!(field.families & bit_of(family)) && !field.get(schedule).empty()) return field.name;
+    if (!(field.families & bit_of(family)) && field.is_set(schedule)) return field.name;
   }
   return {};
 }
 
 std::string_view missing_field(const Schedule& schedule, Family family) {
   for (const Field& field : kFields) {
-    if ((field.families & bit_of(family)) && field.get(schedule).empty()) return field.name;
+    if ((field.families & bit_of(family)) && !field.is_set(schedule)) return field.name;
   }
   return {};
 }

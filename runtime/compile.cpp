@@ -180,7 +180,7 @@ class Search {
 
  private:
   static bool is_legal(const Candidate& candidate, Family family) {
-    return candidate.why_illegal.empty() && candidate.schedule.family == family;
+    return candidate.legal && candidate.schedule.family == family;
   }
   int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
 

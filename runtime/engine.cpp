@@ -185,7 +185,8 @@ class GpuEngine : public EngineBase {
     CompileOptions quick = compile_;
     quick.bounds = bounds;
     quick.effort = Effort::Quick;
-    auto compiled = compile_spec(spec, target_, pins.schedule, quick);
+    // A schedule that a record or the hint chose is for the best code: quick code has its own.
+    auto compiled = compile_spec(spec, target_, pins.asked, quick);
     if (!compiled) {  // the best code is on its way, and takes as long as it takes
       const auto best = promotion->wait(bounds);
       return best ? as_kernel(*best) : bounds.error();

@@ -45,7 +45,7 @@ TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint)
   // The bits of these classes may not depend on what sizes somebody expects.
   if (!shape || spec->numerics != Numerics::Fast) return {};
   const std::vector<Candidate> ranked = candidates(*spec, plan->target, {}, plan->tiles, *shape);
-  if (!ranked.front().why_illegal.empty() || ranked.front().schedule == plan->schedule) return {};
+  if (!ranked.front().legal || ranked.front().schedule == plan->schedule) return {};
   return {print(ranked.front().schedule), fmt::format("schedule by the cost model for {}", hint)};
 }
 
@@ -62,7 +62,7 @@ Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& o
   const std::string canonical = print(spec);
   const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
     return r.spec == canonical && r.machine.target == machine_.target && r.machine.device == machine_.device &&
-           r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) && why_illegal(spec, *target, r.schedule).empty();
+           r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
   });
   if (known) return {};
   FLASHJIT_ASSIGN(record, measure({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));

@@ -237,7 +237,7 @@ const TunedRecord* find_record(std::span<const TunedRecord> records, const Atten
       continue;
     }
     const double away = doublings_apart(wanted, rounded(record.shape));
-    if (away > farthest || !why_illegal(spec, target, record.schedule).empty()) continue;
+    if (away > farthest || !is_legal(spec, target, record.schedule)) continue;
     if (spec.numerics != Numerics::Fast && !changed_numerics(untuned, record.schedule).empty()) continue;
     const bool inherited = record.machine.driver != machine.driver || record.version != version();
     std::tuple place{away, doublings_apart(wanted, record.shape), inherited, print(record)};

@@ -57,7 +57,7 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
     subject.data = std::make_unique<ProblemData>(std::move(data));
     FLASHJIT_ASSIGN(kernel, kind == "naive"   ? Prepared::create_naive(session, text, "", *subject.data)
                             : kind == "quick" ? Prepared::create_quick(session, text, args.inputs.schedule, *subject.data)
-                                              : Prepared::create(session, text, args.inputs.schedule, *subject.data));
+                                              : Prepared::create(session, text, args.inputs.schedule, args.inputs.hint(shape), *subject.data));
     subject.kernel = std::move(kernel);
     subject.flops = flops;
     subject.bytes = bytes;
@@ -83,6 +83,7 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
                                  : subject.kind == "quick" ? "  [quickly compiled]"
                                                            : "", timing.us, timing.us_p10,
                                  timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
+  for (const std::string& note : subject.kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (fused) {
     const double factor = timing.us / fused->us;
     const double more = memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());

@@ -12,6 +12,7 @@
 #include "compiler/spec.h"
 #include "runtime/compile.h"
 #include "runtime/environment.h"
+#include "runtime/tuned_choice.h"
 #include "runtime/tuned_records.h"
 #include "tools/commands.h"
 #include "tools/mask_map.h"
@@ -60,8 +61,17 @@ std::string hopper_text(const Plan& plan) {
   return text;
 }
 
-std::string how(const Plan& plan) {
+// What the cost model takes where `prepare` is told these sizes; empty: the same as without.
+Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
+  if (args.shape.empty() || !args.schedule.empty()) return std::string();
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
+  FLASHJIT_ASSIGN(hint, canonical_hint(hint_of(shape)));
+  return choose_schedule(print(plan.spec), {.target = std::string(plan.target.name)}, {}, hint).schedule;
+}
+
+std::string how(const Plan& plan, const std::string& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
+  if (!hinted.empty()) text += fmt::format("  where prepare is told this shape: {}\n", hinted);
   if (plan.target.gpu) {
     text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
   }
@@ -75,7 +85,7 @@ std::string candidates_text(const Plan& plan) {
   int shown = 0, legal = 0, listed = 0, refused = 0;
   std::map<Family, int> of_family;
   for (const Candidate& candidate : plan.candidates) {
-    if (!candidate.why_illegal.empty()) continue;
+    if (!candidate.legal) continue;
     const int earlier = of_family[*candidate.schedule.family]++;
     if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
     text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
@@ -84,12 +94,14 @@ std::string candidates_text(const Plan& plan) {
   if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
   std::vector<std::string> reasons;
   for (const Candidate& candidate : plan.candidates) {
-    if (candidate.why_illegal.empty()) continue;
+    if (candidate.legal) continue;
     ++refused;
+    if (shown == kShownRefusals) continue;
+    const std::string why = why_illegal(plan.spec, plan.target, candidate.schedule);
     // One example of each reason says more than many of the same.
-    if (shown == kShownRefusals || std::find(reasons.begin(), reasons.end(), candidate.why_illegal) != reasons.end()) continue;
-    reasons.push_back(candidate.why_illegal);
-    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), candidate.why_illegal);
+    if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
+    reasons.push_back(why);
+    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), why);
     ++shown;
   }
   if (refused > shown) text += fmt::format("  and {} more refused\n", refused - shown);
@@ -130,7 +142,7 @@ Json candidates_json(const Plan& plan) {
   Json list = Json::array();
   for (const Candidate& candidate : plan.candidates) {
     list.push_back({{"schedule", print(candidate.schedule)}, {"predicted_us", candidate.predicted_us},
-                    {"why_illegal", candidate.why_illegal.empty() ? Json() : Json(candidate.why_illegal)}});
+                    {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
   }
   return list;
 }
@@ -158,7 +170,7 @@ std::vector<Measured> measured(const Plan& plan) {
     if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
     Measured m{std::move(r)};
     const Schedule& s = m.record.schedule;
-    if (why_illegal(plan.spec, plan.target, s).empty()) {
+    if (is_legal(plan.spec, plan.target, s)) {
       const Work work = work_of(plan.spec, plan.tiles, m.record.shape, queries_together(sizes_of(plan.spec, s)), *s.tile_kv);
       m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
     }
@@ -196,8 +208,10 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   line["notes"] = plan.notes;
   line["candidates"] = candidates_json(plan);
   line["program"] = plan.program;
+  FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
+  line["hinted_schedule"] = hinted.empty() ? Json() : Json(hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
-  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan));
+  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
     const Roofline r = roofline(plan, shape);
     line["roofline"] = roofline_json(r);
@@ -228,7 +242,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   CLI::App* sub = app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
-  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those the schedules are ranked by)");
+  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   sub->add_flag("--json", args->json, "One JSON object per target");
   sub->footer("\nExamples:\n"

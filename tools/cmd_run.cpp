@@ -66,7 +66,7 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
   line["target"] = session->target();
   FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
-  FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, data));
+  FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, args.inputs.hint(shape), data));
   line["schedule"] = kernel->facts().schedule;
   add_facts(line, kernel->facts());
   FLASHJIT_TRY(kernel->run_checked_outputs());

@@ -5,6 +5,7 @@
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
+  compare.py --hint                    as one who tells prepare the sizes, not as one who does not
   taskset -c 0,1 compare.py --cold     what compiling costs without the kernel store, on two cores; needs no PyTorch
   compare.py --cpu                     the host backend against PyTorch's CPU attention, fp32 and bf16
 
@@ -33,6 +34,7 @@ def parse():
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")
     parser.add_argument("--schedule", help="pins for every row")
+    parser.add_argument("--hint", action="store_true", help="tell prepare the sizes of each row (default: what it chooses unasked)")
     parser.add_argument("--sweep", metavar="FILE", help="one schedule per line: time them all on every selected row")
     parser.add_argument("--flex", action="store_true", help="also FlexAttention, compiled: about 10 s more per row")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
@@ -48,6 +50,8 @@ def parse():
         parser.error("--flex: FlexAttention is measured on a GPU only; leave --cpu or --flex out")
     if options.no_peers and options.flex:
         parser.error("--no-peers: FlexAttention is a peer; leave one of the two out")
+    if options.hint and (options.schedule or options.sweep):
+        parser.error("--hint: it is for where nothing is pinned; leave --schedule and --sweep out")
     if options.sweep and (options.cold or options.markdown):
         parser.error("--sweep: it prints JSON lines and nothing else; leave --cold and --markdown out")
     if options.rounds is not None and options.rounds < 1:
@@ -103,11 +107,11 @@ def cold(options, library):
 
     cores, times, failed = len(os.sched_getaffinity(0)), [], []
     machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version(), target=engine().target,
-                   cores=cores)
+                   cores=cores, hint=rows.HINTS[options.hint])
     report.emit(machine)
     for row in (row for group in options.groups for row in group):
         try:
-            facts = engine(row.threads).prepare(row.spec, options.schedule).facts
+            facts = engine(row.threads).prepare(row.spec, options.schedule, row.shape if options.hint else None).facts
         except capi.FlashJitError as error:
             failed.append(dict(kind="failed", row=row.name, error=str(error)))
             report.emit(failed[-1])

@@ -15,9 +15,10 @@ namespace {
 class FusedPrepared : public Prepared {
  public:
   FusedPrepared(Session& session, ProblemData& data) : Prepared(session, data) {}
-  Result<void> prepare(const std::string& spec, const std::string& schedule) {
+  Result<void> prepare(const std::string& spec, const std::string& schedule, const std::string& hint) {
     PrepareOptions options;
     options.schedule = schedule;
+    options.shape = hint;
     FLASHJIT_ASSIGN(kernel, session_.engine().prepare(spec, options));
     kernel_ = std::move(kernel);
     facts_ = kernel_->facts();
@@ -133,28 +134,28 @@ class NaiveGpu : public Prepared {
 };
 
 template <class T>
-Result<std::unique_ptr<Prepared>> make(Session& session, const std::string& spec, const std::string& schedule, ProblemData& data) {
+Result<std::unique_ptr<Prepared>> make(Session& session, ProblemData& data, const auto&... what) {
   auto prepared = std::make_unique<T>(session, data);
-  FLASHJIT_TRY(prepared->prepare(spec, schedule));
+  FLASHJIT_TRY(prepared->prepare(what...));
   return std::unique_ptr<Prepared>(std::move(prepared));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::string& spec, const std::string& schedule,
-                                                   ProblemData& data) {
-  return make<FusedPrepared>(session, spec, schedule, data);
+                                                   const std::string& hint, ProblemData& data) {
+  return make<FusedPrepared>(session, data, spec, schedule, hint);
 }
 
 Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const std::string& spec, const std::string& schedule,
                                                          ProblemData& data) {
-  if (session.on_gpu()) return make<NaiveGpu>(session, spec, schedule, data);
-  return make<NaiveHost>(session, spec, schedule, data);
+  if (session.on_gpu()) return make<NaiveGpu>(session, data, spec, schedule);
+  return make<NaiveHost>(session, data, spec, schedule);
 }
 
 Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec, const std::string& schedule,
                                                          ProblemData& data) {
-  if (session.on_gpu()) return make<QuickGpu>(session, spec, schedule, data);
+  if (session.on_gpu()) return make<QuickGpu>(session, data, spec, schedule);
   return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 

@@ -16,8 +16,9 @@ namespace flashjit {
 class Prepared {
  public:
   virtual ~Prepared() = default;
+  // `hint`: PrepareOptions::shape; it counts where no schedule is pinned.
   static Result<std::unique_ptr<Prepared>> create(Session& session, const std::string& spec, const std::string& schedule,
-                                                  ProblemData& data);
+                                                  const std::string& hint, ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec, const std::string& schedule,
                                                         ProblemData& data);

@@ -276,6 +276,20 @@ def test_explain_families():
     assert cell("family=hopper,warpgroups=1,tile_kv=64,heads=packed") == "16 queries by 64 keys"
 
 
+def test_explain_says_what_a_hint_changes():
+    spec, words = "fwd fp32 d=16 heads=2", "where prepare is told this shape"
+    args = [spec, "--arch", "x86-64-v3"]
+    line = flashjit("explain", *args, "--shape", "q=16", "--json").line()
+    assert line["hinted_schedule"] not in (None, line["schedule"]), line
+    assert f"{words}: {line['hinted_schedule']}" in flashjit("explain", *args, "--shape", "q=16").out
+    if harness.has("host"):
+        ran = flashjit("run", spec, "--target", "host", "--shape", "q=16", "--json").line()
+        assert ran["schedule"] == flashjit("explain", spec, "--arch", ran["target"], "--shape", "q=16", "--json").line()["hinted_schedule"], ran
+    for more in [[], ["--shape", "q=16", "--schedule", "tile_q=64"], ["--shape", "q=0"], ["--shape", "b=8,q=4096"]]:
+        same = flashjit("explain", *args, *more, "--json").line()
+        assert same["hinted_schedule"] is None and words not in flashjit("explain", *args, *more).out, more
+
+
 def test_explain_sizes():
     for shape in ["q=0", "q=1,k=0", "b=0,q=5", "q=1073741823,k=1073741823", "b=1,q=1,k=1000000"]:
         flashjit("explain", SPEC, "--arch", "sm_80", "--shape", shape, "--json")

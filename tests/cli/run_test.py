@@ -169,6 +169,34 @@ def test_full_disk():
     assert [name for name in os.listdir(harness.ARGS.scratch) if name.startswith("o.npy")] == [], "a part of the file is left"
 
 
+def test_the_shape_is_a_hint():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2"
+
+    def ran(*args):
+        line = flashjit("run", spec, *args, *HOST, "--check", "--json").line()
+        return line["schedule"], [note for note in line["notes"] if "cost model" in note]
+
+    hinted, unasked = ran("--shape", "q=16"), ran("--shape", "q=16", "--no-hint")
+    assert hinted[0] != unasked[0] and hinted[1] == ["schedule by the cost model for b=1,q=16,k=16"] and not unasked[1], (hinted, unasked)
+    # Without a hint the shape has no say in it.
+    assert ran("--shape", "b=2,q=700", "--no-hint") == unasked
+    # Rounded up to the class.
+    assert ran("--shape", "b=1,q=10,k=15") == hinted
+    # A pin decides alone.
+    assert ran("--shape", "q=16", "--schedule", unasked[0]) == unasked
+    # What goes into a manifest is what a bundle will have.
+    assert ran("--shape", "q=16", "--record", scratch("r.txt")) == unasked
+    # Nothing to choose for.
+    for shape in ["q=0,k=7", "b=0,q=5", "q=5,k=0"]:
+        assert ran("--shape", shape) == unasked, shape
+    # Packed sequences count by their mean.
+    spec += " layout=packed"
+    assert ran("--shape", "q=100+60+0+4")[1] == ["schedule by the cost model for b=4,q=64,k=64"]
+    for args, note in [([], True), (["--no-hint"], False), (["--schedule", "tile_q=64"], False)]:
+        assert ("note: schedule by the cost model for b=1,q=16" in flashjit("bench", spec, "--shape", "q=16", *HOST, "--seconds", "0.05", *args).out) == note
+
+
 def test_bench():
     need("host")
     lines = flashjit("bench", "fwd fp32 d=64 heads=2", 'fwd fp32 d=64 heads=2 mask="causal"', "--shape", "q=128", *HOST,

@@ -56,6 +56,19 @@ TEST_F(BoundsTest, FromTheSyncFamilyToHopper) {
   ASSERT_TRUE((*kernel)->run(arguments()));
 }
 
+// The hint chooses another hopper schedule (192 rows instead of 128): that is what is waited for, and no pin of the quick code.
+TEST_F(BoundsTest, AHintDoesNotKeepQuickCodeFromAnswering) {
+  const auto newer = Engine::create({.ordinal = 1, .disk_cache = false});
+  ASSERT_TRUE(newer) << newer.error().message;
+  PrepareOptions options = within(1ms);
+  options.shape = "b=1,q=32768,k=32768";
+  const auto kernel = (*newer)->prepare("fwd bf16 d=64 heads=16/4 mask=\"causal\"", options);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ((*newer)->counters().quick_kernels, 1);
+  while ((*newer)->counters().replaced_kernels == 0) std::this_thread::sleep_for(5ms);
+  EXPECT_NE((*kernel)->facts().schedule.find("tile_q=192"), std::string::npos) << (*kernel)->facts().schedule;
+}
+
 TEST_F(BoundsTest, WithTimeEnoughTheBestCodeAnswers) {
   const auto kernel = engine->prepare(kSpec, within(1h));
   ASSERT_TRUE(kernel) << kernel.error().message;

@@ -39,6 +39,12 @@ void check_plan(const Problem& problem, const Schedule& schedule) {
   require(plan->schedule == schedule, "a complete schedule is kept", print(schedule), print(plan->schedule));
 }
 
+bool legal(const Problem& problem, const Schedule& schedule) {
+  const std::string why = why_illegal(problem.spec, *problem.target, schedule);
+  require(is_legal(problem.spec, *problem.target, schedule) == why.empty(), "legal is what no reason speaks against", print(schedule), why);
+  return why.empty();
+}
+
 void check_pins(const Problem& problem, const Schedule& pins) {
   const std::vector<Schedule> all = enumerate_schedules(problem.spec, *problem.target, pins);
   require(!all.empty(), "pins give schedules", print(pins));
@@ -48,7 +54,7 @@ void check_pins(const Problem& problem, const Schedule& pins) {
     const std::string text = print(all[i]);
     const auto again = parse_schedule(text);
     require(again && *again == all[i], "an enumerated schedule is read again", text);
-    if (!why_illegal(problem.spec, *problem.target, all[i]).empty() || planned) continue;
+    if (!legal(problem, all[i]) || planned) continue;
     planned = true;  // a plan takes longer than all the rest
     check_plan(problem, all[i]);
   }
@@ -68,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(print(*again) == text, "a printed schedule prints the same", text, print(*again));
   require(outside_range(*schedule).empty(), "what is read is in range", text, outside_range(*schedule));
   for (const Problem& problem : problems()) {
-    if (why_illegal(problem.spec, *problem.target, *schedule).empty()) check_plan(problem, *schedule);
+    if (legal(problem, *schedule)) check_plan(problem, *schedule);
   }
   check_pins(problems()[size % problems().size()], *schedule);  // one of them: this takes milliseconds
   return 0;

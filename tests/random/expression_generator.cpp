@@ -330,8 +330,9 @@ class Drawer {
                 }};
       }
       case 1: {
+        // Every third head grows with distance, which no model wants and a running maximum must survive.
         const DrawnParam& p = param("slope", Dtype::F32, {context_.heads_q}, false,
-                                    [&](std::int64_t i) { return std::exp2(-static_cast<double>(i + 1)); });
+                                    [&](std::int64_t i) { return std::exp2(-static_cast<double>(i + 1)) * (i % 3 == 1 ? -1 : 1); });
         return {"alibi", [values = p.values, bottom_right = context_.bottom_right](const Position& at, Dual s) {
                   const std::int64_t position = bottom_right ? at.q + at.k_len - at.q_len : at.q;
                   const double bias = (*values)[at.h] * static_cast<double>(at.k - position);

@@ -24,7 +24,9 @@ class EngineOptions(ctypes.Structure):
 
 
 class PrepareOptions(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("schedule", ctypes.c_char_p), ("capturing_stream", ctypes.c_void_p)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("schedule", ctypes.c_char_p), ("capturing_stream", ctypes.c_void_p),
+                ("timeout_ms", ctypes.c_int64), ("budget_ms", ctypes.c_int64), ("cancel", ctypes.c_void_p),
+                ("shape", ctypes.c_char_p)]
 
 
 class Param(ctypes.Structure):
@@ -84,15 +86,16 @@ class Engine:
         library.check(status, error)
         self.target = library.lib.flashjit_engine_target(self.handle).decode()
 
-    def prepare(self, spec, schedule=None):
-        return Kernel(self, spec, schedule)
+    def prepare(self, spec, schedule=None, shape=None):
+        return Kernel(self, spec, schedule, shape)
 
 
 class Kernel:
-    def __init__(self, engine, spec, schedule):
+    def __init__(self, engine, spec, schedule, shape):
         self.library = engine.library
         self.handle, error = ctypes.c_void_p(), ctypes.c_void_p()
-        options = PrepareOptions(struct_size=ctypes.sizeof(PrepareOptions), schedule=schedule.encode() if schedule else None)
+        options = PrepareOptions(struct_size=ctypes.sizeof(PrepareOptions), schedule=schedule.encode() if schedule else None,
+                                 shape=shape.encode() if shape else None)
         status = self.library.lib.flashjit_prepare(engine.handle, spec.encode(), ctypes.byref(options), ctypes.byref(self.handle),
                                                    ctypes.byref(error))
         self.library.check(status, error)

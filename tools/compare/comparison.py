@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from compare import report
+from compare import report, rows
 from compare.capi import Engine, FlashJitError
 from compare.clock import CpuClock, GpuClock, product_rate, race
 from compare.problem import Problem, Reference
@@ -25,7 +25,7 @@ class Comparison:
         seed = int(time.time())
         torch.manual_seed(seed)
         self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version(),
-                            torch=torch.__version__, seed=seed)
+                            torch=torch.__version__, seed=seed, hint=rows.HINTS[options.hint])
         self.wanted = False
         if not options.cpu:
             torch.zeros(1, device="cuda")  # the primary context exists from here on, for both sides
@@ -41,11 +41,14 @@ class Comparison:
             torch.set_num_threads(row.threads)
         return self.engines[row.threads]
 
+    def hint(self, row):
+        return row.shape if self.options.hint else None
+
     def prepare_ahead(self, pairs):
         """Compiles in parallel; what is refused says so again when its turn comes."""
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for row, schedule in pairs:
-                pool.submit(self.engine_for(row).prepare, row.spec, schedule)
+                pool.submit(self.engine_for(row).prepare, row.spec, schedule, self.hint(row))
 
     def measure_product(self):
         self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget))
@@ -67,7 +70,7 @@ class Comparison:
     def set_up(self, row):
         """(result so far, launch by side, reference)."""
         problem = Problem(row, self.device)
-        kernel = self.engine_for(row).prepare(row.spec, self.options.schedule)
+        kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
         launches = {"flashjit": problem.launch_of(kernel)}
         reference = Reference(problem, seed=row.s + row.d)
         result = dict(kind="row", **row.shown(), spec=row.spec, limit=reference.limit, schedule=kernel.facts["schedule"],

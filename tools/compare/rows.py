@@ -2,6 +2,7 @@
 import dataclasses
 import random
 
+HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 GPU_TABLES = ("forward", "gqa", "window", "scores", "packed")
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
@@ -47,6 +48,12 @@ class Row:
         score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
         return f"fwd {self.dtype} d={self.d} heads={heads} layout={'packed' if self.lengths else 'bhsd'}{mask}{score}"
+
+    @property
+    def shape(self):
+        """As prepare takes it for a hint; of documents, the mean length."""
+        s = -(-sum(self.lengths) // self.b) if self.lengths else self.s
+        return f"b={self.b},q={s},k={s}"
 
     @property
     def name(self):

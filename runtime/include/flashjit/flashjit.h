@@ -103,7 +103,7 @@ typedef struct flashjit_prepare_options {
   int64_t budget_ms;      /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and the best one
                              takes its place between two launches when it is there; captured graphs keep theirs; 0: none */
   const flashjit_cancel* cancel; /* null, or what calls this off: then CANCELLED, as soon as a timeout would */
-  const char* shape;      /* null, or the sizes to choose the schedule for, "b=4,q=4096,k=4096"; others are computed as well */
+  const char* shape;      /* null, or the sizes to choose the schedule for, "b=4,q=4096,k=4096" (packed: mean lengths); others run too */
   int64_t tune_ms;        /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
 } flashjit_prepare_options;
 

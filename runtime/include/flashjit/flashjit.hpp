@@ -129,8 +129,8 @@ struct PrepareOptions {
                                                // best one replaces it between two launches once it is compiled; Facts::notes says
                                                // which it is. Captured graphs keep the code they were captured with. Heeded only with
                                                // numerics=fast: the two may round differently. 0: the best code, whatever it takes
-  std::string shape;                  // a hint, "b=4,q=4096,k=4096": the sizes to choose the schedule for, where nothing is pinned. Rounded
-                                      // up to powers of two; other sizes are computed as well, perhaps slower
+  std::string shape;                  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
+                                      // nothing is pinned. Rounded up to powers of two; others are computed as well, perhaps slower
   std::chrono::milliseconds tune{0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
                                       // schedules are measured for about this long, and the result is kept as a record. The device
                                       // should have nothing else to do, and memory for random tensors of that shape; timeout and
