@@ -210,4 +210,13 @@ const Target* target_for_compute_capability(int major, int minor) {
   return nullptr;
 }
 
+bool runs_on(const Target& target, int major, int minor) {
+  if (const Target* own = target_for_compute_capability(major, minor); own && own->name == target.name) return true;
+  int capability = 0;
+  for (const char c : target.name.substr(target.name.find('_') + 1)) {
+    if (c >= '0' && c <= '9') capability = capability * 10 + (c - '0');
+  }
+  return !target.name.ends_with('a') && capability / 10 == major && capability % 10 <= minor;
+}
+
 }  // namespace flashjit

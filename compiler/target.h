@@ -38,5 +38,7 @@ struct Target {
 std::span<const Target> targets();
 Result<const Target*> find_target(std::string_view name);       // the error lists the names
 const Target* target_for_compute_capability(int major, int minor);  // null: none
+// Machine code runs on its own architecture and on later minor revisions of the same major one; that of an "a" target on exactly its own.
+bool runs_on(const Target& target, int major, int minor);
 
 }  // namespace flashjit

@@ -22,6 +22,9 @@ std::string caret(std::string_view text, std::size_t position);
 // User text as it may appear in a message: unprintable bytes escaped, long text cut.
 std::string quoted(std::string_view text);
 
+// How many characters have to be put in, left out or replaced to make `b` of `a`.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
 // The name closest to `text`, if one is close enough to be a slip of the pen; otherwise empty.
 std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names);
 

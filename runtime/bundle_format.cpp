@@ -62,12 +62,6 @@ class Reader {
   bool failed_ = false;
 };
 
-Sha256::Digest digest_of(std::span<const std::uint8_t> bytes) {
-  Sha256 hash;
-  hash.update(bytes.data(), bytes.size());
-  return hash.finish();
-}
-
 Bytes encode_index(const BundleIndex& index) {
   Bytes bytes;
   put(bytes, index.templates);
@@ -110,7 +104,7 @@ PackedCode pack(std::span<const std::uint8_t> code) {
 }
 
 Result<Bytes> unpack(const BundleItem& item, std::span<const std::uint8_t> frame) {
-  if (frame.size() != item.packed_bytes || digest_of(frame) != item.checksum) return damaged("the checksum of the code does not match");
+  if (frame.size() != item.packed_bytes || sha256(frame) != item.checksum) return damaged("the checksum of the code does not match");
   // The checksum is no secret: what it covers may still be anything.
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != item.code_bytes) return damaged("the code has another size than the index says");
   Bytes code(item.code_bytes);
@@ -128,7 +122,7 @@ Bytes encode_bundle(BundleIndex index, std::vector<PackedCode> frames) {
     BundleItem& item = sorted.items.emplace_back(std::move(index.items[i]));
     item.code_bytes = frames[i].code_bytes;
     item.packed_bytes = frames[i].frame.size();
-    item.checksum = digest_of(frames[i].frame);
+    item.checksum = sha256(frames[i].frame);
     code += item.packed_bytes;
   }
   const Bytes encoded = encode_index(sorted);
@@ -138,7 +132,7 @@ Bytes encode_bundle(BundleIndex index, std::vector<PackedCode> frames) {
   put(bytes, kBundleHeaderBytes + encoded.size() + kBundleChecksumBytes + code, 8);
   put(bytes, encoded.size(), 8);
   bytes.insert(bytes.end(), encoded.begin(), encoded.end());
-  const Sha256::Digest digest = digest_of(bytes);
+  const Sha256::Digest digest = sha256(bytes);
   bytes.insert(bytes.end(), digest.begin(), digest.end());
   for (const std::size_t i : order) bytes.insert(bytes.end(), frames[i].frame.begin(), frames[i].frame.end());
   return bytes;
@@ -164,7 +158,7 @@ Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64
   FLASHJIT_ASSIGN(head_bytes, bundle_head_bytes(head.first(std::min(head.size(), kBundleHeaderBytes)), file_bytes));
   if (head.size() != head_bytes) return damaged("it ends within its index");
   const auto covered = head.first(head.size() - kBundleChecksumBytes);
-  const Sha256::Digest digest = digest_of(covered);
+  const Sha256::Digest digest = sha256(covered);
   if (!std::equal(digest.begin(), digest.end(), head.last(kBundleChecksumBytes).begin())) return damaged("the checksum of its index does not match");
   const auto encoded = covered.subspan(kBundleHeaderBytes);
   Reader reader(encoded);

@@ -30,9 +30,7 @@ class Writer {
     }
   }
   std::vector<std::uint8_t> finish() {
-    Sha256 hash;
-    hash.update(fields_.data(), fields_.size());
-    const auto digest = hash.finish();
+    const auto digest = sha256(fields_);
     std::vector<std::uint8_t> message;
     fields_.swap(message);
     number(message.size() + digest.size());
@@ -49,16 +47,14 @@ class Writer {
 class Reader {
  public:
   Reader(std::span<const std::uint8_t> message, std::string_view magic) : rest_(message) {
-    Sha256 hash;
-    constexpr std::size_t kDigest = sizeof(decltype(hash.finish()));
+    constexpr std::size_t kDigest = sizeof(Sha256::Digest);
     if (number() != rest_.size() || rest_.size() < kDigest) {
       sound_ = false;
       return;
     }
     const auto digest = rest_.last(kDigest);
     rest_ = rest_.first(rest_.size() - kDigest);
-    hash.update(rest_.data(), rest_.size());
-    const auto expected = hash.finish();
+    const auto expected = sha256(rest_);
     sound_ = std::memcmp(expected.data(), digest.data(), kDigest) == 0 && text() == magic;
   }
   std::uint64_t number() {

@@ -1,16 +1,11 @@
 // Engine: one device, its store, and the kernels that were prepared for it.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <algorithm>
 #include <chrono>
-#include <exception>
 #include <mutex>
 #include <optional>
 
-#include "compiler/candidates.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/background.h"
 #include "runtime/bundle.h"
@@ -22,44 +17,13 @@
 #include "runtime/host_library.h"
 #include "runtime/kernel_table.h"
 #include "runtime/kernels.h"
+#include "runtime/prepare_log.h"
 #include "runtime/tiered_kernel.h"
 #include "runtime/tuned_choice.h"
+#include "runtime/without_exceptions.h"
 
 namespace flashjit {
 namespace {
-
-// FLASHJIT_LOG: whole lines, appended, so that processes can share the file. Failing to log is no failure.
-void log_line(const std::string& file, const std::string& line) {
-  if (file.empty()) return;
-  const int fd = file == "stderr" ? dup(STDERR_FILENO) : open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (fd < 0) return;
-  [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
-  close(fd);
-}
-
-std::string log_text(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) {
-  if (!kernel) return fmt::format("prepare {}: {}: {}\n", spec, name(kernel.error().kind), kernel.error().message);
-  const Facts& facts = (*kernel)->facts();
-  const std::string& why = facts.layer.empty() ? facts.miss : facts.layer;
-  std::string text = fmt::format("prepare {}: {}{} for {} in {:.1f} ms, schedule {}, {} registers, key {}\n", facts.spec, facts.source,
-                                 why.empty() ? "" : fmt::format(" ({})", why), facts.target, facts.compile_ms, facts.schedule,
-                                 facts.registers, facts.key.substr(0, 16));
-  for (const std::string& note : facts.notes) text += fmt::format("prepare {}: note: {}\n", facts.spec, note);
-  return text;
-}
-
-// No exception may reach the caller; what can be thrown here is lack of memory and the like. "out of memory" is short enough
-// to need none itself.
-template <class T, class Function>
-Result<T> without_exceptions(const char* place, const Function& function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::Io, "out of memory", {}};
-  } catch (const std::exception& exception) {
-    return internal(fmt::format("{}: {}", place, exception.what()));
-  }
-}
 
 // What is compiled for a prepare.
 struct Pins {
@@ -70,15 +34,12 @@ struct Pins {
 
 class EngineBase : public Engine {
  public:
-  EngineBase(std::string target, std::string log_file, std::optional<Recorder> recorder)
-      : target_(std::move(target)), log_file_(std::move(log_file)), recorder_(std::move(recorder)) {}
+  EngineBase(std::string target, PrepareLog log) : target_(std::move(target)), log_(std::move(log)) {}
   std::string target() const override { return target_; }
 
   // Tuning records decide where nothing is pinned. Before the engine is handed out.
   void use_records(Machine machine, std::string store_path, const EngineOptions& options) {
-    machine_ = std::move(machine);
-    record_path_ = std::move(store_path);
-    options_ = options;
+    tuned_.emplace(std::move(machine), std::move(store_path), options);
   }
 
   // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
@@ -87,7 +48,7 @@ class EngineBase : public Engine {
       memory_hits_.add();
       return kernel;
     }
-    return without_exceptions<std::shared_ptr<Kernel>>("prepare", [&] { return make_once(spec, options); });
+    return without_exceptions("prepare", [&] { return make_once(spec, options); });
   }
   Counters counters() const override {
     Counters counters = made();
@@ -97,22 +58,16 @@ class EngineBase : public Engine {
   }
 
  protected:
-  void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const { log_line(log_file_, log_text(kernel, spec)); }
   virtual Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions& options, const Pins& pins,
                                                const CompileBounds& bounds) = 0;
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
-  // That a line cannot be written must not fail what was asked for.
   void record(Facts& facts, const Pins& pins) const {
     if (!pins.note.empty()) facts.notes.push_back(pins.note);
-    if (!recorder_) return;
-    const auto key = bundle_key(facts.spec, target_, pins.asked);
-    if (!key) return;
-    if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
-      facts.notes.push_back("not recorded: " + done.error().message);
-    }
+    log_.record(facts, pins.asked);
   }
   const std::string target_;
+  const PrepareLog log_;
 
  private:
   static std::string words_of(const PrepareOptions& options) {
@@ -128,7 +83,7 @@ class EngineBase : public Engine {
         fmt::format("{}\n{}\n{}", options.schedule, hint, spec),
         [&]() -> Result<std::shared_ptr<Kernel>> {
           auto kernel = make_chosen(spec, options, hint, bounds);
-          log(kernel, spec);
+          log_.log(kernel, spec);
           if (kernel) prepared_.add(spec, words_of(options), *kernel);
           return kernel;
         },
@@ -141,9 +96,13 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options, const std::string& hint,
                                               const CompileBounds& bounds) {
     const Pins asked{options.schedule, options.schedule, {}};
-    if (options.tune > options.tune.zero()) FLASHJIT_TRY(tune_first(spec, options));
-    if (!options.schedule.empty() || !machine_) return make(spec, options, asked, bounds);
-    TunedChoice choice = choose_schedule(spec, *machine_, *records(), hint);
+    if (options.tune > options.tune.zero()) {
+      if (!options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
+      if (!tuned_) return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
+      FLASHJIT_TRY(tuned_->tune(spec, options));
+    }
+    if (!options.schedule.empty() || !tuned_) return make(spec, options, asked, bounds);
+    TunedChoice choice = tuned_->choose(spec, hint);
     if (choice.schedule.empty()) return make(spec, options, asked, bounds);
     auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note)}, bounds);
     // What another compiler made of the schedule may be no good with this one.
@@ -151,77 +110,18 @@ class EngineBase : public Engine {
     return spoiled ? make(spec, options, asked, bounds) : kernel;
   }
 
-  // Makes a record, unless there is one of this class.
-  Result<void> tune_first(std::string_view text, const PrepareOptions& options) {
-    if (!options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
-    if (!machine_) return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
-    if (!tuner()) return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
-    FLASHJIT_ASSIGN(spec, parse_spec(text));
-    FLASHJIT_ASSIGN(target, find_target(target_));
-    Shape shape = reference_shape(spec);
-    if (!options.shape.empty()) {
-      FLASHJIT_ASSIGN(hinted, parse_shape_hint(options.shape));
-      shape = hinted;
-    }
-    const std::string canonical = print(spec);
-    const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
-      return r.spec == canonical && r.machine.target == machine_->target && r.machine.device == machine_->device &&
-             r.machine.units == machine_->units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
-    });
-    if (known) return {};
-    FLASHJIT_ASSIGN(record, tuner()({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
-    // That it cannot be kept for the next process must not fail what was asked for.
-    if (!record_path_.empty()) [[maybe_unused]] const auto kept = store_records(record_path_, {record});
-    const auto all = std::make_shared<const std::vector<TunedRecord>>(merge(*records(), {record}));
-    const std::lock_guard lock(records_mutex_);
-    records_ = all;
-    return {};
-  }
-
-  std::shared_ptr<const std::vector<TunedRecord>> records() {
-    const std::lock_guard lock(records_mutex_);
-    if (!records_) records_ = std::make_shared<const std::vector<TunedRecord>>(stored_records(record_path_));
-    return records_;
-  }
-
-  std::optional<Machine> machine_;  // none: no record decides
-  std::string record_path_;
-  EngineOptions options_;
-  std::mutex records_mutex_;
-  std::shared_ptr<const std::vector<TunedRecord>> records_;  // null: not read yet
-  const std::string log_file_;
-  const std::optional<Recorder> recorder_;
+  std::optional<TunedSchedules> tuned_;  // none: no record decides
   SingleFlight<Kernel> making_;
   KernelTable prepared_;
   StripedCounter memory_hits_;
   std::atomic<std::int64_t> waits_ = 0;
 };
 
-Counters counters_of(const StoreCounters& store) {
-  Counters counters;
-  counters.memory_hits = store.memory_hits;
-  counters.disk_hits = store.disk_hits;
-  counters.layer_hits = store.layer_hits;
-  counters.misses = store.misses;
-  counters.compiles = store.made;
-  counters.compile_failures = store.failures;
-  counters.waits = store.waits;
-  counters.private_compiles = store.private_makes;
-  counters.bad_entries = store.bad_entries;
-  counters.not_persisted = store.not_persisted;
-  counters.evictions = store.evictions;
-  counters.bytes_read = store.bytes_read;
-  counters.bytes_written = store.bytes_written;
-  counters.lookup_us = store.lookup_us;
-  counters.compile_us = store.make_us;
-  return counters;
-}
-
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, GpuContext gpu, const GpuInfo& info,
-            const StoreOptions& store, Bundles bundles, CompileOptions compile)
-      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+  GpuEngine(std::string target, PrepareLog log, GpuContext gpu, const GpuInfo& info, const StoreOptions& store, Bundles bundles,
+            CompileOptions compile)
+      : EngineBase(std::move(target), std::move(log)),
         gpu_(std::move(gpu)),
         info_(info),
         store_(store),
@@ -275,8 +175,8 @@ class GpuEngine : public EngineBase {
     const auto promotion = std::make_shared<Promotion>();
     background_.add([this, promotion, spec, pins](const std::atomic<bool>& stop) {
       const CompileBounds until_stop(std::chrono::milliseconds(0), &stop);
-      auto made = without_exceptions<std::shared_ptr<RunnableKernel>>("prepare", [&] { return make_now(spec, pins, until_stop); });
-      log(as_kernel(made), spec);
+      auto made = without_exceptions("prepare", [&] { return make_now(spec, pins, until_stop); });
+      log_.log(as_kernel(made), spec);
       if (promotion->deliver(std::move(made))) ++promoted_;
     });
     const auto soon = CompileBounds(options.budget, options.cancel);
@@ -301,7 +201,7 @@ class GpuEngine : public EngineBase {
   }
 
   Counters made() const override {
-    Counters counters = counters_of(store_.counters());
+    Counters counters = store_.counters();
     counters.bundle_hits = bundle_hits_;
     counters.quick_kernels = quick_;
     counters.replaced_kernels = promoted_;
@@ -345,8 +245,8 @@ class GpuEngine : public EngineBase {
 
 class HostEngine : public EngineBase {
  public:
-  HostEngine(std::string target, const EnvironmentSettings& settings, std::optional<Recorder> recorder, HostBackend& backend, int threads)
-      : EngineBase(std::move(target), settings.log_file, std::move(recorder)),
+  HostEngine(std::string target, PrepareLog log, HostBackend& backend, int threads)
+      : EngineBase(std::move(target), std::move(log)),
         backend_(backend),
         pool_(std::make_shared<ThreadPool>(threads)) {}
 
@@ -398,26 +298,19 @@ class HostEngine : public EngineBase {
   std::shared_ptr<ThreadPool> pool_;
 };
 
-// Machine code runs on its own architecture and on later minor revisions of the same major one; that of an "a" target on
-// exactly its own.
-Result<void> check_runs_on(std::string_view target, const GpuInfo& gpu) {
+Result<std::string> gpu_target(const std::string& asked, const GpuInfo& gpu) {
   const Target* own = target_for_compute_capability(gpu.major, gpu.minor);
-  if (own && own->name == target) return {};
-  const std::string_view digits = target.substr(target.find('_') + 1);
-  int capability = 0;
-  for (const char c : digits) {
-    if (c >= '0' && c <= '9') capability = capability * 10 + (c - '0');
+  if (asked.empty()) {
+    if (own) return std::string(own->name);
+    return unsupported(fmt::format("{} has compute capability {}.{}, for which this build has no target; sm_80 is the oldest, and "
+                                   "`target` can name one by hand",
+                                   gpu.name, gpu.major, gpu.minor));
   }
-  const bool exact = target.ends_with('a');
-  if (!exact && capability / 10 == gpu.major && capability % 10 <= gpu.minor) return {};
-  return invalid(fmt::format("target: code for {} does not run on {} (compute capability {}.{}){}", target, gpu.name, gpu.major,
-                             gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
-}
-
-Result<std::optional<Recorder>> open_recorder(const EngineOptions& options) {
-  if (options.record.empty()) return std::optional<Recorder>();
-  FLASHJIT_ASSIGN(recorder, Recorder::open(options.record));
-  return std::optional<Recorder>(std::move(recorder));
+  FLASHJIT_ASSIGN(row, find_target(asked));
+  if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", asked));
+  if (runs_on(*row, gpu.major, gpu.minor)) return asked;
+  return invalid(fmt::format("target: code for {} does not run on {} (compute capability {}.{}){}", asked, gpu.name, gpu.major, gpu.minor,
+                             own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
 // What is missing must be known before the first request, not at it.
@@ -432,8 +325,8 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   return std::move(bundles);
 }
 
-// Where tuning records are looked for, besides those that came with the library.
-std::string record_path(const EngineOptions& options, const EnvironmentSettings& settings) {
+// Where kernels and tuning records are kept.
+std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings) {
   if (!options.disk_cache) return {};
   return options.cache_dir.empty() ? settings.cache_dir : options.cache_dir;
 }
@@ -441,20 +334,7 @@ std::string record_path(const EngineOptions& options, const EnvironmentSettings&
 Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const EnvironmentSettings& settings) {
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
-  std::string target = options.target;
-  if (target.empty()) {
-    const Target* own = target_for_compute_capability(info.major, info.minor);
-    if (!own) {
-      return unsupported(fmt::format("{} has compute capability {}.{}, for which this build has no target; sm_80 is the oldest, and "
-                                     "`target` can name one by hand",
-                                     info.name, info.major, info.minor));
-    }
-    target = own->name;
-  } else {
-    FLASHJIT_ASSIGN(row, find_target(target));
-    if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", target));
-    FLASHJIT_TRY(check_runs_on(target, info));
-  }
+  FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
   FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target));
   CompileOptions compile{.override_dir = options.override_dir};
   if (options.isolate_compiler && settings.jit) {
@@ -462,16 +342,15 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
     compile.compiler_program = std::move(program);
   }
   if (bundles.empty()) FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
-  FLASHJIT_ASSIGN(recorder, open_recorder(options));
+  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
-  const StoreOptions store{.directory = options.cache_dir.empty() ? settings.cache_dir : options.cache_dir,
+  const StoreOptions store{.directory = store_path(options, settings),
                            .disk = options.disk_cache && settings.jit,
                            .max_bytes = options.cache_max_bytes};
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
-  const auto engine =
-      std::make_shared<GpuEngine>(target, settings, std::move(recorder), gpu, info, store, std::move(bundles), std::move(compile));
-  if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), record_path(options, settings), options);
+  const auto engine = std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));
+  if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), store_path(options, settings), options);
   return std::shared_ptr<Engine>(engine);
 }
 
@@ -481,14 +360,14 @@ Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const 
   }
   if (!options.override_dir.empty()) return invalid("override_dir: kernels of a processor have no source files; leave it empty");
   if (options.isolate_compiler) return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
-  FLASHJIT_ASSIGN(recorder, open_recorder(options));
+  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(backend, host_backend());
   std::string target = options.target.empty() || options.target == "host" ? backend->best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
-  const auto engine = std::make_shared<HostEngine>(target, settings, std::move(recorder), *backend, threads);
-  if (options.tuned) engine->use_records(host_machine(target, threads), record_path(options, settings), options);
+  const auto engine = std::make_shared<HostEngine>(target, std::move(log), *backend, threads);
+  if (options.tuned) engine->use_records(host_machine(target, threads), store_path(options, settings), options);
   return std::shared_ptr<Engine>(engine);
 }
 
@@ -497,7 +376,7 @@ Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const 
 Engine::~Engine() = default;
 
 Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
-  return without_exceptions<std::shared_ptr<Engine>>("Engine::create", [&]() -> Result<std::shared_ptr<Engine>> {
+  return without_exceptions("Engine::create", [&]() -> Result<std::shared_ptr<Engine>> {
     FLASHJIT_ASSIGN(settings, read_environment());
     if (options.threads < 0 || options.threads > kMaxThreads) {
       return invalid(fmt::format("threads: {} is outside 0..{}; 0 uses every core", options.threads, kMaxThreads));

@@ -1,30 +1,13 @@
 #include "runtime/kernels.h"
 
-#include <exception>
-#include <new>
+#include "runtime/without_exceptions.h"
 
 namespace flashjit {
 
 Kernel::~Kernel() = default;
 
-namespace {
-
-// Lets no exception out; "out of memory" is short enough to need none itself.
-template <class Function>
-Result<void> guarded(const Function& function) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorKind::Io, "out of memory", {}};
-  } catch (const std::exception& exception) {
-    return internal(std::string("run: ") + exception.what());
-  }
-}
-
-}  // namespace
-
 Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
-  return guarded([&]() -> Result<void> {
+  return without_exceptions("run", [&]() -> Result<void> {
     CallArguments call;
     FLASHJIT_TRY(view(arguments, call));
     return launch(call, stream);
@@ -32,7 +15,7 @@ Result<void> RunnableKernel::run(const Arguments& arguments, void* stream) {
 }
 
 Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
-  return guarded([&] { return launch(call, stream); });
+  return without_exceptions("run", [&] { return launch(call, stream); });
 }
 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)

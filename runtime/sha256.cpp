@@ -130,6 +130,12 @@ Sha256::Digest Sha256::finish() {
   return digest;
 }
 
+Sha256::Digest sha256(std::span<const std::uint8_t> bytes) {
+  Sha256 hash;
+  hash.update(bytes.data(), bytes.size());
+  return hash.finish();
+}
+
 std::string hex(const Sha256::Digest& digest) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;

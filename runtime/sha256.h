@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,7 @@ class Sha256 {
   std::uint64_t total_ = 0;
 };
 
+Sha256::Digest sha256(std::span<const std::uint8_t> bytes);
 std::string hex(const Sha256::Digest& digest);
 std::string sha256_hex(std::string_view text);
 

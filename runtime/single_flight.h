@@ -69,7 +69,8 @@ class SingleFlight {
       const std::lock_guard lock(flight.mutex_);
       if (!result || !*result) flight.slots_.erase(key);
       // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
-      slot.result = result ? std::move(*result) : Error{ErrorKind::Internal, "interrupted", {}};
+      if (!result) result = Error{ErrorKind::Internal, "interrupted", {}};
+      slot.result = std::move(*result);
       slot.done.notify_all();
     }
     SingleFlight& flight;

@@ -67,12 +67,22 @@ std::vector<std::string> KernelStore::notes() const {
   return notes_;
 }
 
-StoreCounters KernelStore::counters() const {
-  StoreCounters counters{memory_hits_, disk_hits_, waits_, made_, bad_entries_, not_persisted_, private_makes_, evictions_,
-                         layer_hits_, misses_, failures_, bytes_read_, bytes_written_};
-  counters.lookup_us = lookup_us_.read();
-  counters.make_us = make_us_.read();
-  return counters;
+Counters KernelStore::counters() const {
+  return {.memory_hits = memory_hits_,
+          .disk_hits = disk_hits_,
+          .layer_hits = layer_hits_,
+          .misses = misses_,
+          .compiles = compiles_,
+          .compile_failures = compile_failures_,
+          .waits = waits_,
+          .private_compiles = private_compiles_,
+          .bad_entries = bad_entries_,
+          .not_persisted = not_persisted_,
+          .evictions = evictions_,
+          .bytes_read = bytes_read_,
+          .bytes_written = bytes_written_,
+          .lookup_us = lookup_us_.read(),
+          .compile_us = compile_us_.read()};
 }
 
 Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make& make, const CompileBounds& bounds) {
@@ -120,7 +130,7 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
   if (auto over = bounds.over()) return std::move(*over);
   Fetched again;
   if (!lock) {
-    ++private_makes_;
+    ++private_compiles_;
     how.miss += "; another process took too long to compile it";
   } else if (auto loaded = look_in(*directory_, key, again)) {
     // Somebody published it between our first look and our lock.
@@ -176,8 +186,8 @@ std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, Fetched
 Result<StoreEntry> KernelStore::make_and_publish(const StoreKey& key, const Make& make) {
   const auto start = TimeCounter::Clock::now();
   auto made = make();
-  make_us_.add(TimeCounter::Clock::now() - start);
-  ++(made ? made_ : failures_);
+  compile_us_.add(TimeCounter::Clock::now() - start);
+  ++(made ? compiles_ : compile_failures_);
   if (!made) return made.error();
   StoreEntry& entry = *made;
   entry.key_text = key.text;

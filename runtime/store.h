@@ -35,17 +35,6 @@ struct StoreOptions {
   std::uint64_t max_bytes = kDefaultStoreBytes;    // on disk; above it, what was used longest ago goes until 90 % are left
 };
 
-struct StoreCounters {
-  std::int64_t memory_hits = 0, disk_hits = 0, waits = 0, made = 0;
-  std::int64_t bad_entries = 0;     // on disk, treated as a miss
-  std::int64_t not_persisted = 0;   // made, but kept in memory only
-  std::int64_t private_makes = 0;   // another process held the lock too long
-  std::int64_t evictions = 0;       // entries removed because of max_bytes
-  std::int64_t layer_hits = 0, misses = 0, failures = 0;   // in a shared directory; nowhere; `make` gave an error
-  std::int64_t bytes_read = 0, bytes_written = 0;          // of payload
-  Histogram lookup_us, make_us;
-};
-
 class KernelStore {
  public:
   explicit KernelStore(const StoreOptions& options);
@@ -63,7 +52,7 @@ class KernelStore {
   // The entry if it is in a directory or in memory; waits for nothing. Without an entry: only `miss`.
   Fetched find(const StoreKey& key);
 
-  StoreCounters counters() const;
+  Counters counters() const;  // without what an engine counts
   std::vector<std::string> notes() const;  // each once: why the disk is not used
 
  private:
@@ -79,10 +68,9 @@ class KernelStore {
   std::vector<StoreDirectory> layers_;
   StoreCap cap_;
   SingleFlight<const StoreEntry> memory_;
-  std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, waits_ = 0, made_ = 0, bad_entries_ = 0, not_persisted_ = 0,
-                            private_makes_ = 0, evictions_ = 0, layer_hits_ = 0, misses_ = 0, failures_ = 0, bytes_read_ = 0,
-                            bytes_written_ = 0;
-  TimeCounter lookup_us_, make_us_;
+  std::atomic<std::int64_t> memory_hits_ = 0, disk_hits_ = 0, layer_hits_ = 0, misses_ = 0, compiles_ = 0, compile_failures_ = 0, waits_ = 0,
+                            private_compiles_ = 0, bad_entries_ = 0, not_persisted_ = 0, evictions_ = 0, bytes_read_ = 0, bytes_written_ = 0;
+  TimeCounter lookup_us_, compile_us_;
   mutable std::mutex notes_mutex_;
   std::vector<std::string> notes_;
 };

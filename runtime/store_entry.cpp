@@ -63,12 +63,6 @@ std::optional<StoreFacts> parse_facts(const std::string_view whole) {
   return facts;
 }
 
-Sha256::Digest checksum(std::span<const std::uint8_t> bytes) {
-  Sha256 hash;
-  hash.update(bytes.data(), bytes.size());
-  return hash.finish();
-}
-
 }  // namespace
 
 std::vector<std::uint8_t> encode(const StoreEntry& entry) {
@@ -83,7 +77,7 @@ std::vector<std::uint8_t> encode(const StoreEntry& entry) {
   put(bytes, entry.key_text);
   put(bytes, facts);
   bytes.insert(bytes.end(), entry.payload.begin(), entry.payload.end());
-  const Sha256::Digest digest = checksum(bytes);
+  const Sha256::Digest digest = sha256(bytes);
   bytes.insert(bytes.end(), digest.begin(), digest.end());
   return bytes;
 }
@@ -92,7 +86,7 @@ std::optional<StoreEntry> decode(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < kHeaderBytes + kChecksumBytes || bytes.size() > kMaxEntryBytes) return std::nullopt;
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) return std::nullopt;
   const auto covered = bytes.first(bytes.size() - kChecksumBytes);
-  const Sha256::Digest digest = checksum(covered);
+  const Sha256::Digest digest = sha256(covered);
   if (!std::equal(digest.begin(), digest.end(), bytes.last(kChecksumBytes).begin())) return std::nullopt;
 
   auto rest = covered.subspan(kMagic.size());

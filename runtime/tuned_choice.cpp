@@ -2,22 +2,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "compiler/candidates.h"
 #include "compiler/cost_model.h"
 #include "runtime/compile.h"
 
 namespace flashjit {
 namespace {
 
-std::atomic<Tuner> own_tuner = nullptr;
+std::atomic<Tuner> tuner = nullptr;  // null: nothing that could measure is linked in
 
 }  // namespace
 
-void set_tuner(Tuner tuner) { own_tuner = tuner; }
-Tuner tuner() { return own_tuner; }
+void set_tuner(Tuner own) { tuner = own; }
 
 Result<std::string> canonical_hint(std::string_view hint) {
   if (hint.empty()) return std::string();
@@ -25,18 +26,19 @@ Result<std::string> canonical_hint(std::string_view hint) {
   return print(rounded(shape));
 }
 
-TunedChoice choose_schedule(std::string_view text, const Machine& machine, const std::vector<TunedRecord>& records, std::string_view hint) {
+TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint) {
   const auto spec = parse_spec(text);
   if (!spec) return {};
+  const auto known = records();
   const std::string canonical = print(*spec);
-  const bool recorded = std::ranges::any_of(records, [&](const TunedRecord& r) { return r.spec == canonical; });
+  const bool recorded = std::ranges::any_of(*known, [&](const TunedRecord& r) { return r.spec == canonical; });
   if (!recorded && hint.empty()) return {};
   std::optional<Shape> shape;
   if (auto parsed = parse_shape_hint(hint); parsed && !hint.empty()) shape = *parsed;
-  const auto row = find_target(machine.target);
-  const auto plan = plan_spec(canonical, machine.target, "", row && (*row)->gpu ? machine.units : 0);
+  const auto row = find_target(machine_.target);
+  const auto plan = plan_spec(canonical, machine_.target, "", row && (*row)->gpu ? machine_.units : 0);
   if (!plan) return {};
-  if (const TunedRecord* r = find_record(records, *spec, machine, plan->target, shape, plan->schedule)) {
+  if (const TunedRecord* r = find_record(*known, *spec, machine_, plan->target, shape, plan->schedule)) {
     return {print(r->schedule), fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})", r->us,
                                             r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
   }
@@ -45,6 +47,37 @@ TunedChoice choose_schedule(std::string_view text, const Machine& machine, const
   const std::vector<Candidate> ranked = candidates(*spec, plan->target, {}, plan->tiles, *shape);
   if (!ranked.front().legal || ranked.front().schedule == plan->schedule) return {};
   return {print(ranked.front().schedule), fmt::format("schedule by the cost model for {}", hint)};
+}
+
+Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& options) {
+  const Tuner measure = tuner;
+  if (!measure) return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
+  FLASHJIT_ASSIGN(spec, parse_spec(text));
+  FLASHJIT_ASSIGN(target, find_target(machine_.target));
+  Shape shape = reference_shape(spec);
+  if (!options.shape.empty()) {
+    FLASHJIT_ASSIGN(hinted, parse_shape_hint(options.shape));
+    shape = hinted;
+  }
+  const std::string canonical = print(spec);
+  const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
+    return r.spec == canonical && r.machine.target == machine_.target && r.machine.device == machine_.device &&
+           r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
+  });
+  if (known) return {};
+  FLASHJIT_ASSIGN(record, measure({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
+  // That it cannot be kept for the next process must not fail what was asked for.
+  if (!store_path_.empty()) [[maybe_unused]] const auto kept = store_records(store_path_, {record});
+  const auto all = std::make_shared<const std::vector<TunedRecord>>(merge(*records(), {record}));
+  const std::lock_guard lock(mutex_);
+  records_ = all;
+  return {};
+}
+
+std::shared_ptr<const std::vector<TunedRecord>> TunedSchedules::records() {
+  const std::lock_guard lock(mutex_);
+  if (!records_) records_ = std::make_shared<const std::vector<TunedRecord>>(stored_records(store_path_));
+  return records_;
 }
 
 }  // namespace flashjit

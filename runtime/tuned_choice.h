@@ -1,6 +1,9 @@
-// Which schedule `prepare` takes when none is pinned: that of a tuning record, or the cost model's for the shape that is hinted at.
+// Which schedule `prepare` takes when none is pinned: that of a tuning record, or the cost model's for the shape that is hinted at;
+// and the tuning that a prepare may ask for.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +21,27 @@ struct TunedChoice {
 // The hint of PrepareOptions::shape in the form that decides: hints that give the same text give the same kernel.
 Result<std::string> canonical_hint(std::string_view hint);
 
-// `hint` is canonical. Errors in the spec are left to the compiler to report.
-TunedChoice choose_schedule(std::string_view spec, const Machine& machine, const std::vector<TunedRecord>& records, std::string_view hint);
+// What an engine knows of tunings.
+class TunedSchedules {
+ public:
+  // `store_path`: where records are kept, besides those that came with the library; may be empty.
+  TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options)
+      : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options) {}
+
+  // `hint` is canonical. Errors in the spec are left to the compiler to report.
+  TunedChoice choose(std::string_view spec, std::string_view hint);
+  // As PrepareOptions::tune says: makes a record, unless there is one of this class.
+  Result<void> tune(std::string_view spec, const PrepareOptions& options);
+
+ private:
+  std::shared_ptr<const std::vector<TunedRecord>> records();
+
+  const Machine machine_;
+  const std::string store_path_;
+  const EngineOptions options_;  // what the engine was created with
+  std::mutex mutex_;
+  std::shared_ptr<const std::vector<TunedRecord>> records_;  // null: not read yet
+};
 
 // Measuring is the business of a folder that builds on this one. Where that is linked in, it says here how.
 struct TuneRequest {
@@ -29,6 +51,5 @@ struct TuneRequest {
 };
 using Tuner = Result<TunedRecord> (*)(const TuneRequest& request);
 void set_tuner(Tuner tuner);
-Tuner tuner();  // null: nothing that could measure is linked in
 
 }  // namespace flashjit

@@ -1,35 +1,22 @@
 // What bounds, isolates and replaces compiles, through the engine of the library: the recording driver takes any machine code.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
-#include "flashjit/flashjit.hpp"
-#include "tests/embed/fake_cuda.h"
+#include "tests/embed/embed_fixture.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\" scale=0.25";
 
 class BoundsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto created = Engine::create({.disk_cache = false});
-    if (!created) GTEST_SKIP() << created.error().message;
-    engine = *created;
-  }
-  static Arguments arguments() {
-    static char memory[4][4096] = {};
-    Arguments a;
-    a.q = {memory[0], "bf16", {1, 8, 4, 64}, {}};
-    a.k = {memory[1], "bf16", {1, 8, 2, 64}, {}};
-    a.v = {memory[2], "bf16", {1, 8, 2, 64}, {}};
-    a.o = {memory[3], "bf16", {1, 8, 4, 64}, {}};
-    return a;
+    engine = create_engine({.disk_cache = false});
+    if (!engine) GTEST_SKIP() << "no NVRTC on this machine";
   }
   static PrepareOptions within(std::chrono::milliseconds budget) {
     PrepareOptions options;
@@ -160,8 +147,8 @@ TEST_F(BoundsTest, OverrideOfAnEngine) {
 }
 
 TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
-  std::string folder = (std::filesystem::temp_directory_path() / "flashjit-bounds-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   for (int round = 0; round < 2; ++round) {
     const auto own = Engine::create({.cache_dir = folder});
     ASSERT_TRUE(own);
@@ -178,7 +165,6 @@ TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
     EXPECT_EQ((*kernel)->facts().layer, round ? folder : "");
     EXPECT_EQ((*kernel)->facts().miss, round ? "" : "no entry in " + folder);
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

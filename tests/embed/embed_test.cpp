@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
-#include "flashjit/flashjit.hpp"
 #include "tests/embed/allocations.h"
-#include "tests/embed/fake_cuda.h"
+#include "tests/embed/embed_fixture.h"
 
 namespace flashjit {
 namespace {
@@ -24,19 +23,8 @@ using fake_cuda::fake_cuda_counters;
 using fake_cuda::fake_cuda_last_launch;
 using testing::allocations;
 
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
 constexpr char kSync[] = "family=sync";
 constexpr int kGlobalCapture = 0;
-
-Arguments arguments() {
-  static char memory[4][4096] = {};
-  Arguments a;
-  a.q = {memory[0], "bf16", {1, 8, 4, 64}, {}};
-  a.k = {memory[1], "bf16", {1, 8, 2, 64}, {}};
-  a.v = {memory[2], "bf16", {1, 8, 2, 64}, {}};
-  a.o = {memory[3], "bf16", {1, 8, 4, 64}, {}};
-  return a;
-}
 
 void* current_context() {
   void* context = nullptr;
@@ -67,21 +55,10 @@ struct Stream {
   void* handle = nullptr;
 };
 
-class EmbedTest : public ::testing::Test {
- protected:
-  // Null, with a skip, where there is no NVRTC.
-  static std::shared_ptr<Engine> engine(int ordinal) {
-    auto created = Engine::create({.device = Device::Gpu, .ordinal = ordinal});
-    if (created) return *created;
-    EXPECT_EQ(created.error().kind, ErrorKind::NotFound) << created.error().message;
-    EXPECT_NE(created.error().message.find("NVRTC"), std::string::npos) << created.error().message;
-    return nullptr;
-  }
-};
 #define NEED_ALLOCATIONS() \
   if (!testing::kCountsAllocations) GTEST_SKIP() << "allocations are not counted under this sanitizer"
-#define ENGINE(name, ordinal)              \
-  const auto name = engine(ordinal);       \
+#define ENGINE(name, gpu)                            \
+  const auto name = create_engine({.ordinal = gpu}); \
   if (!name) GTEST_SKIP() << "no NVRTC on this machine"
 
 std::shared_ptr<Kernel> prepared(Engine& engine, const char* schedule = "") {
@@ -90,7 +67,7 @@ std::shared_ptr<Kernel> prepared(Engine& engine, const char* schedule = "") {
   return kernel ? *kernel : nullptr;
 }
 
-TEST_F(EmbedTest, TwoArchitecturesInOneProcess) {
+TEST(EmbedTest, TwoArchitecturesInOneProcess) {
   ENGINE(older, 0);
   ENGINE(newer, 1);
   EXPECT_EQ(older->target(), "sm_80");
@@ -109,7 +86,7 @@ TEST_F(EmbedTest, TwoArchitecturesInOneProcess) {
   EXPECT_NE(wrong.error().message.find("does not run on Fake A100"), std::string::npos) << wrong.error().message;
 }
 
-TEST_F(EmbedTest, TwoDevicesOfOneKind) {
+TEST(EmbedTest, TwoDevicesOfOneKind) {
   ENGINE(one, 1);
   ENGINE(two, 2);
   const auto on_one = prepared(*one), on_two = prepared(*two);
@@ -125,7 +102,7 @@ TEST_F(EmbedTest, TwoDevicesOfOneKind) {
   EXPECT_EQ(refused.error().kind, ErrorKind::Driver);
 }
 
-TEST_F(EmbedTest, TheCallersContextStaysCurrent) {
+TEST(EmbedTest, TheCallersContextStaysCurrent) {
   ASSERT_EQ(current_context(), nullptr);
   ENGINE(made, 1);
   EXPECT_EQ(current_context(), nullptr);
@@ -141,7 +118,7 @@ TEST_F(EmbedTest, TheCallersContextStaysCurrent) {
   EXPECT_EQ(current_context(), before);
 }
 
-TEST_F(EmbedTest, PrepareDuringACaptureIsRefusedBeforeAnyHarm) {
+TEST(EmbedTest, PrepareDuringACaptureIsRefusedBeforeAnyHarm) {
   ENGINE(made, 1);
   Stream stream(1);
   stream.begin_capture();
@@ -164,7 +141,7 @@ TEST_F(EmbedTest, PrepareDuringACaptureIsRefusedBeforeAnyHarm) {
   EXPECT_EQ(stream.end_capture(), 0);
 }
 
-TEST_F(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
+TEST(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
   ENGINE(made, 1);
   Stream stream(1);
   stream.begin_capture();
@@ -174,7 +151,7 @@ TEST_F(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
   EXPECT_EQ(fake_cuda_counters().broken_captures, 0);
 }
 
-TEST_F(EmbedTest, RunAllocatesNothing) {
+TEST(EmbedTest, RunAllocatesNothing) {
   NEED_ALLOCATIONS();
   ENGINE(made, 1);
   const Arguments call = arguments();
@@ -189,7 +166,7 @@ TEST_F(EmbedTest, RunAllocatesNothing) {
   }
 }
 
-TEST_F(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {
+TEST(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {
   NEED_ALLOCATIONS();
   ENGINE(made, 1);
   const auto kernel = prepared(*made);
@@ -211,7 +188,7 @@ TEST_F(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {
   for (const auto& one : found) EXPECT_EQ(one, kernel);
 }
 
-TEST_F(EmbedTest, ManyThreadsAndStreams) {
+TEST(EmbedTest, ManyThreadsAndStreams) {
   ENGINE(made, 1);
   const int before = fake_cuda_counters().launches;
   constexpr int kThreads = 8, kLaunches = 200;
@@ -232,8 +209,8 @@ TEST_F(EmbedTest, ManyThreadsAndStreams) {
   EXPECT_EQ(fake_cuda_counters().launches - before, kThreads * kLaunches);
 }
 
-TEST_F(EmbedTest, KernelsOutliveTheirEngine) {
-  auto made = engine(1);
+TEST(EmbedTest, KernelsOutliveTheirEngine) {
+  auto made = create_engine({.ordinal = 1});
   if (!made) GTEST_SKIP() << "no NVRTC on this machine";
   auto kernel = prepared(*made);
   ASSERT_TRUE(kernel);
@@ -263,7 +240,7 @@ int status_of_child(const std::function<void()>& work) {
 }
 
 // (While others compile: tests/fault, ExitDuringCompiles.)
-TEST_F(EmbedTest, ExitWhileOthersPrepareAndRun) {
+TEST(EmbedTest, ExitWhileOthersPrepareAndRun) {
   for (int round = 0; round < 12; ++round) {
     EXPECT_EQ(status_of_child([&] {
       auto made = Engine::create({.ordinal = 1});
@@ -281,7 +258,7 @@ TEST_F(EmbedTest, ExitWhileOthersPrepareAndRun) {
   }
 }
 
-TEST_F(EmbedTest, AForkHasWhatWasPreparedAndLeavesTheParentAlone) {
+TEST(EmbedTest, AForkHasWhatWasPreparedAndLeavesTheParentAlone) {
   ENGINE(made, 1);
   const auto kernel = prepared(*made);
   ASSERT_TRUE(kernel);
@@ -309,7 +286,7 @@ int allocations_until(flashjit_status wanted, const Call& call) {
   return -1;
 }
 
-TEST_F(EmbedTest, LackOfMemoryIsAnErrorWhereverItComes) {
+TEST(EmbedTest, LackOfMemoryIsAnErrorWhereverItComes) {
   NEED_ALLOCATIONS();
   ENGINE(first, 1);  // the libraries are open now: what they do without memory is not ours
   flashjit_engine* c_engine = nullptr;

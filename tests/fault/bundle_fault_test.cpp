@@ -14,6 +14,7 @@
 
 #include "runtime/bundle.h"
 #include "runtime/environment.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
@@ -31,9 +32,6 @@ class BundleFaultTest : public testing::Test {
     ASSERT_TRUE(settings);
     auto nvrtc = Nvrtc::open(settings->nvrtc);
     if (!nvrtc) GTEST_SKIP() << nvrtc.error().message;
-    std::string name = (fs::temp_directory_path() / "flashjit-bundle-fault-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
     BundleIndex index{.templates = templates_digest()};
     std::vector<PackedCode> codes;
     for (const char* spec : kSpecs) {
@@ -45,7 +43,6 @@ class BundleFaultTest : public testing::Test {
     }
     file = encode_bundle(std::move(index), std::move(codes));
   }
-  void TearDown() override { fs::remove_all(folder); }
 
   static BundleKey key(const char* spec) { return *bundle_key(spec, kTarget, ""); }
   std::string write(const Bytes& bytes) const {
@@ -55,7 +52,8 @@ class BundleFaultTest : public testing::Test {
     return path;
   }
 
-  std::string folder;
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   Bytes file;
   std::vector<Bytes> code;
 };

@@ -9,12 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "runtime/compile.h"
 #include "runtime/environment.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
@@ -86,12 +86,6 @@ class CompilerProcess : public testing::Test {
     auto found = find_compiler_program();
     ASSERT_TRUE(found) << found.error().message << found.error().detail;
     program = *found;
-    std::string name = (std::filesystem::temp_directory_path() / "flashjit-compiler-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-  }
-  void TearDown() override {
-    if (!folder.empty()) std::filesystem::remove_all(folder);
   }
   std::string script(const std::string& body) const {
     const std::string path = folder + "/compiler";
@@ -117,7 +111,9 @@ class CompilerProcess : public testing::Test {
     EXPECT_GT(next->facts.registers, 0);
   }
 
-  std::string program, folder;
+  std::string program;
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   KernelStore store{{.disk = false}};
 };
 

@@ -38,7 +38,7 @@ TEST_F(StoreFault, WritersThatAreKilledLeaveNoTornEntry) {
     ASSERT_TRUE(fetched);
     ASSERT_EQ(fetched->entry->payload, kernel().payload);
     ASSERT_EQ(store.counters().bad_entries, 0) << round;
-    ASSERT_EQ(store.counters().private_makes, 0) << round;
+    ASSERT_EQ(store.counters().private_compiles, 0) << round;
     whole += std::string_view(fetched->source) == "disk";
   }
   const auto listed = list_store(store_path());
@@ -102,8 +102,8 @@ TEST_P(OneCompile, PerKeyAndTheSameBytesForAll) {
         std::vector<std::thread> threads;
         for (int i = 0; i < crowd.threads; ++i) threads.emplace_back([&, i] { wrong += !one_thread(store, i % crowd.keys); });
         for (std::thread& thread : threads) thread.join();
-        const StoreCounters counters = store.counters();
-        return wrong == 0 && counters.bad_entries + counters.private_makes + counters.not_persisted == 0 ? 0 : 1;
+        const Counters counters = store.counters();
+        return wrong == 0 && counters.bad_entries + counters.private_compiles + counters.not_persisted == 0 ? 0 : 1;
       }));
     }
     for (const pid_t child : children) EXPECT_EQ(end_of(child), 0);
@@ -168,7 +168,7 @@ TEST_F(HeldLock, OfAKilledCompilerIsTakenOver) {
   killer.join();
   EXPECT_EQ(end_of(holder), 1000 + SIGKILL);
   ASSERT_TRUE(fetched);
-  EXPECT_EQ(store.counters().private_makes, 0);
+  EXPECT_EQ(store.counters().private_compiles, 0);
 }
 
 TEST_F(HeldLock, OfAStoppedCompilerIsWaitedForWithABound) {
@@ -178,7 +178,7 @@ TEST_F(HeldLock, OfAStoppedCompilerIsWaitedForWithABound) {
   const auto fetched = store.fetch(key(), make);
   ASSERT_TRUE(fetched);
   EXPECT_STREQ(fetched->source, "compiled");
-  EXPECT_EQ(store.counters().private_makes, 1);
+  EXPECT_EQ(store.counters().private_compiles, 1);
   EXPECT_TRUE(is_on_disk());
   ++go;
   kill(holder, SIGCONT);
@@ -209,7 +209,7 @@ TEST_F(StoreFault, AChildForkedDuringACompileNeitherWaitsNorKeepsTheLock) {
   // The child lives, and the lock is free.
   KernelStore other({.directory = store_path(), .lock_wait = milliseconds(5000)});
   EXPECT_TRUE(other.fetch(key(), make));
-  EXPECT_EQ(other.counters().private_makes, 0);
+  EXPECT_EQ(other.counters().private_compiles, 0);
   ++done;
   EXPECT_EQ(end_of(child), 0);
 }

@@ -5,12 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 
 #include "flashjit/flashjit.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
@@ -105,12 +105,9 @@ class CompileWithStore : public testing::Test {
   void SetUp() override {
     const char* where = getenv("FLASHJIT_NVRTC");
     if (auto nvrtc = Nvrtc::open(where ? where : ""); !nvrtc) GTEST_SKIP() << nvrtc.error().message;
-    std::string name = (std::filesystem::temp_directory_path() / "flashjit-missing-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
   }
-  void TearDown() override { std::filesystem::remove_all(folder); }
-  std::string folder;
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
 };
 
 TEST_F(CompileWithStore, JitOffNeedsABundle) {

@@ -136,7 +136,7 @@ TEST_F(StoreFault, AFileSystemWithoutLocks) {
         if (!store.fetch(key(name), make)) return 1;
       }
       // Nobody waited, it was stored, and the cap holds.
-      if (store.counters().private_makes != 2 || store.counters().not_persisted != 0 || store.counters().evictions != 1) return 2;
+      if (store.counters().private_compiles != 2 || store.counters().not_persisted != 0 || store.counters().evictions != 1) return 2;
       return is_on_disk() ? 0 : 3;
     }), 0);
   }

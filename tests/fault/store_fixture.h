@@ -1,4 +1,4 @@
-// What the store's fault tests share: a folder of their own, a kernel and its key, and children that may be limited and killed.
+// What the store's fault tests share: a kernel, and children that may be limited and killed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "runtime/store.h"
+#include "tests/store_fixture.h"
 
 namespace flashjit {
 
@@ -56,34 +57,14 @@ class SharedCounter {
   std::atomic<int>& value_;
 };
 
-class StoreFault : public testing::Test {
+class StoreFault : public StoreFolderTest {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "flashjit-fault-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-  }
-  void TearDown() override {
-    chmod(folder.c_str(), 0700);
-    fs::remove_all(folder);
-  }
-
-  static StoreKey key(std::string_view name = "a") {
-    KeyBuilder builder;
-    builder.field("name", name);
-    return builder.finish();
-  }
   static StoreEntry kernel(std::size_t bytes = 25000) {
     StoreEntry entry{.key_text = "", .facts = {{"registers", "128"}}, .payload = std::vector<std::uint8_t>(bytes)};
     for (std::size_t i = 0; i < bytes; ++i) entry.payload[i] = static_cast<std::uint8_t>(i * 31);
     return entry;
   }
   static Result<StoreEntry> make() { return kernel(); }
-  static Result<StoreEntry> must_not_make() { return invalid("this should be on disk"); }
-  std::string store_path() const { return folder + "/store"; }
-  std::string file_of(const StoreKey& key) const {
-    return store_path() + "/v1/" + key.digest.substr(0, 2) + "/" + key.digest.substr(2);
-  }
 
   // Children can be limited, be other users, and be killed. The exit status is what `body` returns, or 1000 + a signal.
   static pid_t start(const std::function<int()>& body) {
@@ -132,8 +113,6 @@ class StoreFault : public testing::Test {
     }
     return names;
   }
-
-  std::string folder;
 };
 
 }  // namespace flashjit

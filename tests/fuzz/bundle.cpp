@@ -15,12 +15,6 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using View = std::span<const std::uint8_t>;
 
-Sha256::Digest digest_of(View bytes) {
-  Sha256 hash;
-  hash.update(bytes.data(), bytes.size());
-  return hash.finish();
-}
-
 void check_file(const Bytes& file) {
   const View bytes = file;
   const auto head = bundle_head_bytes(bytes.first(std::min(file.size(), kBundleHeaderBytes)), file.size());
@@ -34,7 +28,7 @@ void check_file(const Bytes& file) {
     const auto code = unpack(item, frame);
     require(!code || code->size() == item.code_bytes, "code has the size the index says", item.key.spec);
     frames.push_back({item.code_bytes, Bytes(frame.begin(), frame.end())});
-    if (digest_of(frame) != item.checksum) return;  // found when the kernel is needed
+    if (sha256(frame) != item.checksum) return;  // found when the kernel is needed
   }
   require(encode_bundle(*index, std::move(frames)) == file, "an accepted bundle is what encode_bundle writes", index->templates);
 }
@@ -55,7 +49,7 @@ Bytes from_parts(View input) {
   put(kBundleHeaderBytes + parts.size() + kBundleChecksumBytes, 8);
   put(index, 8);
   file.insert(file.end(), parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(index));
-  const auto digest = digest_of(file);
+  const auto digest = sha256(file);
   file.insert(file.end(), digest.begin(), digest.end());
   file.insert(file.end(), parts.begin() + static_cast<std::ptrdiff_t>(index), parts.end());
   return file;
@@ -65,7 +59,7 @@ Bytes from_parts(View input) {
 void check_frame(View input) {
   if (input.size() < 2) return;
   const View frame = input.subspan(2);
-  const BundleItem item{.code_bytes = input[0] + 256u * input[1], .packed_bytes = frame.size(), .checksum = digest_of(frame)};
+  const BundleItem item{.code_bytes = input[0] + 256u * input[1], .packed_bytes = frame.size(), .checksum = sha256(frame)};
   const auto code = unpack(item, frame);
   require(!code || code->size() == item.code_bytes, "code has the size the index says", "");
 }

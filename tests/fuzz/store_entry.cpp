@@ -14,22 +14,16 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-Sha256::Digest digest_of(std::span<const std::uint8_t> bytes) {
-  Sha256 hash;
-  hash.update(bytes.data(), bytes.size());
-  return hash.finish();
-}
-
 void check(const Bytes& file) {
   const auto entry = decode(file);
   if (!entry) return;
-  const auto digest = digest_of(std::span(file).first(file.size() - 32));
+  const auto digest = sha256(std::span(file).first(file.size() - 32));
   require(std::equal(digest.begin(), digest.end(), file.end() - 32), "an accepted entry has its checksum", entry->key_text);
   require(encode(*entry) == file, "an accepted entry is what encode writes", entry->key_text);
 }
 
 Bytes sealed(Bytes file) {
-  const auto digest = digest_of(file);
+  const auto digest = sha256(file);
   file.insert(file.end(), digest.begin(), digest.end());
   return file;
 }

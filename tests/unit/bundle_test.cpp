@@ -15,6 +15,7 @@
 
 #include "flashjit/flashjit.h"
 #include "runtime/driver.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
@@ -56,13 +57,6 @@ std::string text_of(const std::string& path) {
 
 class BundleTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "flashjit-bundle-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
   std::string write(const char* name, const Bytes& bytes) const {
     const std::string path = folder + "/" + name;
     std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -84,7 +78,8 @@ class BundleTest : public testing::Test {
     EXPECT_EQ(error.kind, kind);
     for (const char* word : words) EXPECT_NE((error.message + error.detail).find(word), std::string::npos) << error.message << "\n" << error.detail;
   }
-  std::string folder;
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
 };
 
 // Everything that can be wrong with a file, found without a crash.

@@ -2,15 +2,14 @@
 #include "runtime/compile_bounds.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <future>
 #include <thread>
 
 #include "runtime/compile.h"
 #include "runtime/environment.h"
 #include "runtime/single_flight.h"
+#include "tests/store_fixture.h"
 
 namespace flashjit {
 namespace {
@@ -126,12 +125,10 @@ TEST(SingleFlight, OtherErrorsGoToAll) {
   waiter.join();
 }
 
-TEST(CompileBounds, OfWaitingForAnotherProcess) {
-  std::string folder = (std::filesystem::temp_directory_path() / "flashjit-bounds-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  KeyBuilder builder;
-  builder.field("name", "a");
-  const StoreKey key = builder.finish();
+class CompileBoundsOfAStore : public StoreFolderTest {};
+
+TEST_F(CompileBoundsOfAStore, WaitingForAnotherProcess) {
+  const StoreKey key = StoreFolderTest::key();
   KernelStore store({.directory = folder});
   const auto other = StoreDirectory::open(folder);
   ASSERT_TRUE(other);
@@ -148,7 +145,6 @@ TEST(CompileBounds, OfWaitingForAnotherProcess) {
     EXPECT_EQ(outcome.error().kind, ErrorKind::Timeout);
   }
   EXPECT_TRUE(store.fetch(key, [] { return Result<StoreEntry>(StoreEntry{"", {}, {1, 2, 3}}); }, CompileBounds(1h, nullptr)));
-  std::filesystem::remove_all(folder);
 }
 
 class BoundedCompile : public testing::Test {
@@ -166,7 +162,7 @@ TEST_F(BoundedCompile, TimeoutAndAHealthyCompilerAfterwards) {
   const auto late = compile_spec(kSpec, "sm_80", "", {.store = &store, .bounds = CompileBounds(30ms, nullptr)});
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().kind, ErrorKind::Timeout);
-  EXPECT_EQ(store.counters().failures, 1);
+  EXPECT_EQ(store.counters().compile_failures, 1);
   const auto good = compile_spec(kSpec, "sm_80", "", {.store = &store, .bounds = CompileBounds(1h, nullptr)});
   ASSERT_TRUE(good) << good.error().message;
   const auto reference = compile_spec(kSpec, "sm_80", "");
@@ -200,7 +196,7 @@ TEST_F(BoundedCompile, CancelledWhileOthersWaitForTheSameKernel) {
   canceller.join();
   for (std::thread& other : others) other.join();
   EXPECT_EQ(got, 3);
-  EXPECT_EQ(store.counters().made, 1);
+  EXPECT_EQ(store.counters().compiles, 1);
 }
 
 }  // namespace

@@ -2,14 +2,13 @@
 #include "runtime/counters.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <numeric>
 #include <thread>
 
 #include "flashjit/flashjit.h"
 #include "runtime/store.h"
+#include "tests/store_fixture.h"
 
 namespace flashjit {
 namespace {
@@ -42,14 +41,9 @@ TEST(Counters, ThreadsLoseNothing) {
   EXPECT_EQ(counter.sum(), std::int64_t{kThreads} * kEach);
 }
 
-TEST(Counters, WhatAStoreCounts) {
-  std::string folder = (std::filesystem::temp_directory_path() / "flashjit-counters-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const auto key = [](const char* name) {
-    KeyBuilder builder;
-    builder.field("name", name);
-    return builder.finish();
-  };
+class CountersOfAStore : public StoreFolderTest {};
+
+TEST_F(CountersOfAStore, OfEveryPlace) {
   const auto make = [] { return Result<StoreEntry>(StoreEntry{"", {}, std::vector<std::uint8_t>(1000, 1)}); };
   {
     KernelStore site({.directory = folder + "/site"});
@@ -58,13 +52,13 @@ TEST(Counters, WhatAStoreCounts) {
     ASSERT_TRUE(store.fetch(key("a"), make));
     ASSERT_TRUE(store.fetch(key("a"), make));
     EXPECT_FALSE(store.fetch(key("b"), []() -> Result<StoreEntry> { return invalid("no"); }));
-    const StoreCounters counters = store.counters();
-    EXPECT_EQ(counters.made, 1);
-    EXPECT_EQ(counters.failures, 1);
+    const Counters counters = store.counters();
+    EXPECT_EQ(counters.compiles, 1);
+    EXPECT_EQ(counters.compile_failures, 1);
     EXPECT_EQ(counters.misses, 2);
     EXPECT_EQ(counters.memory_hits, 1);
     EXPECT_EQ(counters.bytes_written, 1000);
-    EXPECT_EQ(total(counters.make_us), 2);
+    EXPECT_EQ(total(counters.compile_us), 2);
     EXPECT_EQ(total(counters.lookup_us), 2);  // memory is not timed
   }
   KernelStore store({.directory = folder + "/own:" + folder + "/site"});
@@ -86,7 +80,6 @@ TEST(Counters, WhatAStoreCounts) {
   EXPECT_EQ(missing.entry, nullptr);
   EXPECT_NE(missing.miss.find("no entry in "), std::string::npos);
   EXPECT_STREQ(store.find(key("c")).source, "memory");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Counters, OfAnEngineThroughBothInterfaces) {

@@ -2,13 +2,13 @@
 #include "runtime/source_override.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "runtime/compile.h"
 #include "runtime/environment.h"
+#include "tests/temporary_folder.h"
 
 namespace flashjit {
 namespace {
@@ -19,9 +19,6 @@ constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
 class SourceOverride : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "flashjit-override-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
     auto made = plan_spec(kSpec, "sm_80", "");
     ASSERT_TRUE(made);
     plan = *made;
@@ -29,7 +26,6 @@ class SourceOverride : public testing::Test {
     ASSERT_TRUE(emitted);
     source = *emitted;
   }
-  void TearDown() override { fs::remove_all(folder); }
 
   void write(const std::string& name, const std::string& text) const {
     fs::create_directories(fs::path(folder + "/" + name).parent_path());
@@ -50,7 +46,8 @@ class SourceOverride : public testing::Test {
     for (const char* word : words) EXPECT_NE(done.error().message.find(word), std::string::npos) << done.error().message;
   }
 
-  std::string folder;
+  const TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   Plan plan;
   KernelSource source;
 };
