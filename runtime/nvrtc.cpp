@@ -208,7 +208,6 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
     if (place == where && library->program_ == program) return library;
   }
   FLASHJIT_ASSIGN(library, load(where, program));
-  CompilerPass::library_was_loaded();
   loaded->emplace_back(where, library);
   return library;
 }
@@ -235,6 +234,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
     [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
     nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
                                    file_identity(nvrtc->path_), file_identity(builtins));
+    CompilerPass::library_was_loaded(*library);
     return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
   }
   if (tried.empty()) tried.push_back(fmt::format("{}: no {} there", where, fmt::join(kSonames, " or ")));
