@@ -32,12 +32,10 @@ void end(Process how) {
   wait_while([] { return passes > 0; });
 }
 
-// Compilers make more static objects while they compile for the first time, and exit() would destroy those before it comes to what was
-// registered when they were loaded: every second exit in a compile was a crash or a hang. This stands in for their __cxa_atexit.
-int never_destroy(void (*)(void*), void*, void*) { return 0; }
-
-// Where that cannot be put in: before everything else exit() ends the thread-local objects of its thread. This one belongs to the thread
-// that loads the library, which is mostly the main thread, whose end is mostly that of the process.
+// What compilers make while they compile is not to be destroyed (never_destroy in nvrtc.cpp), but not every NVRTC lets us see to that: then
+// exit() destroys such objects before it comes to what was registered when the library was loaded. But before everything else it ends
+// the thread-local objects of its thread. This one belongs to the thread that loads the library, which is mostly the main thread, whose
+// end is mostly that of the process.
 struct EndOfMainThread {
   ~EndOfMainThread() {
     if (getpid() == gettid()) end(Process::IsEnding);
@@ -69,8 +67,7 @@ Result<void> CompilerPass::status() const {
   return Error{ErrorKind::Compile, "the process is ending, and nothing is compiled any more", {}};
 }
 
-void CompilerPass::library_was_loaded(const DynamicLibrary& library) {
-  library.redirect("__cxa_atexit", reinterpret_cast<void*>(&never_destroy));
+void CompilerPass::library_was_loaded() {
   // In a child, those who held passes are not there.
   [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, [] { passes = 0; });
   atexit([] { end(Process::HasEnded); });

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "compiler/result.h"
-#include "runtime/dynamic_library.h"
 
 namespace flashjit {
 
@@ -15,9 +14,8 @@ class CompilerPass {
   CompilerPass& operator=(const CompilerPass&) = delete;
   Result<void> status() const;  // error: the process is ending
 
-  // To be called when a compiler was loaded, before it compiles: what is registered after its static objects runs before they are destroyed,
-  // and those that it makes from now on never are.
-  static void library_was_loaded(const DynamicLibrary& library);
+  // To be called when a compiler was loaded: what is registered after its static objects runs before they are destroyed.
+  static void library_was_loaded();
 
  private:
   bool given_ = false;

@@ -22,7 +22,7 @@ Result<HostBackend*> host_backend() {
     }
     const auto get = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol));
     if (HostBackend* backend = get ? get() : nullptr) {
-      CompilerPass::library_was_loaded(*library);
+      CompilerPass::library_was_loaded();
       return opened = backend;
     }
     tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
