@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -49,6 +50,26 @@ std::string build_id_in_notes(const std::string& notes) {
   return {};
 }
 
+// Whether the loader has made the memory at `address` read-only after it wrote there (relro).
+bool is_write_protected(const link_map& map, ElfW(Addr) address) {
+  struct Question {
+    ElfW(Addr) base, offset;
+    bool is_protected;
+  } question = {map.l_addr, address - map.l_addr, true};
+  const auto look = [](dl_phdr_info* library, std::size_t, void* data) -> int {
+    auto& [base, offset, is_protected] = *static_cast<Question*>(data);
+    if (library->dlpi_addr != base) return 0;
+    is_protected = false;
+    for (int i = 0; i < library->dlpi_phnum; ++i) {
+      const auto& segment = library->dlpi_phdr[i];
+      if (segment.p_type == PT_GNU_RELRO && offset >= segment.p_vaddr && offset - segment.p_vaddr < segment.p_memsz) is_protected = true;
+    }
+    return 1;
+  };
+  dl_iterate_phdr(look, &question);
+  return question.is_protected;
+}
+
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
@@ -67,6 +88,31 @@ Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
 }
 
 void* DynamicLibrary::symbol(const char* name) const { return dlsym(handle_, name); }
+
+bool DynamicLibrary::redirect(std::string_view name, void* function) const {
+  link_map* map = nullptr;
+  if (dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0) return false;
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  const ElfW(Rela)* calls = nullptr;
+  std::size_t bytes = 0;
+  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_JMPREL) calls = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_PLTRELSZ) bytes = entry->d_un.d_val;
+    if (entry->d_tag == DT_PLTREL && entry->d_un.d_val != DT_RELA) return false;
+  }
+  if (!symbols || !names || !calls) return false;
+  for (std::size_t i = 0; i < bytes / sizeof *calls; ++i) {
+    if (names + symbols[ELF64_R_SYM(calls[i].r_info)].st_name != name) continue;
+    const ElfW(Addr) place = map->l_addr + calls[i].r_offset;
+    if (is_write_protected(*map, place)) return false;
+    std::atomic_ref(*reinterpret_cast<void**>(place)).store(function);
+    return true;
+  }
+  return false;
+}
 
 std::string own_directory() {
   Dl_info info;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/result.h"
@@ -15,6 +16,9 @@ class DynamicLibrary {
   static Result<DynamicLibrary> open(const std::string& name);
 
   void* symbol(const char* name) const;          // null: absent
+  // Calls that the library itself makes of `name`, a function of another library, go to `function`. False when it makes none, or when its
+  // table of calls is write-protected: then nothing has changed.
+  bool redirect(std::string_view name, void* function) const;
   const std::string& path() const { return path_; }  // of the file that was really opened
 
  private:

@@ -100,6 +100,10 @@ std::string file_identity(const std::string& path) {
   return error ? "unknown" : fmt::format("size-{}", size);
 }
 
+// In place of __cxa_atexit for NVRTC. It makes static objects while it first compiles, and exit() would destroy them, as the newest, before it
+// comes to wait for those who compile (CompilerPass): most exits by another thread than the main one in a compile were crashes or hangs.
+int never_destroy(void (*)(void*), void*, void*) { return 0; }
+
 // One NVRTC program, from source to output.
 class Program {
  public:
@@ -208,7 +212,6 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
     if (place == where && library->program_ == program) return library;
   }
   FLASHJIT_ASSIGN(library, load(where, program));
-  CompilerPass::library_was_loaded();
   loaded->emplace_back(where, library);
   return library;
 }
@@ -235,6 +238,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
     [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
     nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
                                    file_identity(nvrtc->path_), file_identity(builtins));
+    library->redirect("__cxa_atexit", reinterpret_cast<void*>(&never_destroy));
+    CompilerPass::library_was_loaded();
     return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
   }
   if (tried.empty()) tried.push_back(fmt::format("{}: no {} there", where, fmt::join(kSonames, " or ")));

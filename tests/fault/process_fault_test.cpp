@@ -157,6 +157,29 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
   }
 }
 
+// exit() by a thread that has nothing to do with compiling, during its first compiles: NVRTC makes static objects in the first, which must
+// not be destroyed while it goes on.
+TEST_F(ProcessFault, AnotherThreadExitsDuringCompiles) {
+  if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < (is_long() ? 300 : 12); ++round) {
+    const auto delay = milliseconds(random() % 500);
+    EXPECT_EQ(in_child([&] {
+      std::thread([&] {
+        for (int i = 0;; ++i) (void)compile_number(i);
+      }).detach();
+      std::thread([&] {
+        std::this_thread::sleep_for(delay);
+        exit(0);
+      }).detach();
+      for (;;) pause();
+      return 1;
+    }), 0) << "after " << delay.count() << " ms";
+  }
+}
+
 TEST_F(ProcessFault, TheLibraryIsGivenBackDuringACompile) {
   const std::string path = std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit.so";
   if (!fs::exists(path) || !fs::exists(std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit_host.so")) GTEST_SKIP() << "built without the host backend (LLVM 19)";
