@@ -26,6 +26,13 @@ Result<std::string> canonical_hint(std::string_view hint) {
   return print(rounded(shape));
 }
 
+std::string schedule_for(const Plan& plan, const Shape& shape) {
+  // The bits of the other classes may not depend on what sizes somebody expects.
+  if (plan.spec.numerics != Numerics::Fast) return {};
+  const std::vector<Candidate> ranked = candidates(plan.spec, plan.target, {}, plan.tiles, shape);
+  return ranked.front().legal && ranked.front().schedule != plan.schedule ? print(ranked.front().schedule) : std::string();
+}
+
 TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint) {
   const auto spec = parse_spec(text);
   if (!spec) return {};
@@ -42,11 +49,9 @@ TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint)
     return {print(r->schedule), fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})", r->us,
                                             r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
   }
-  // The bits of these classes may not depend on what sizes somebody expects.
-  if (!shape || spec->numerics != Numerics::Fast) return {};
-  const std::vector<Candidate> ranked = candidates(*spec, plan->target, {}, plan->tiles, *shape);
-  if (!ranked.front().legal || ranked.front().schedule == plan->schedule) return {};
-  return {print(ranked.front().schedule), fmt::format("schedule by the cost model for {}", hint)};
+  const std::string hinted = shape ? schedule_for(*plan, *shape) : std::string();
+  if (hinted.empty()) return {};
+  return {hinted, fmt::format("schedule by the cost model for {}", hint)};
 }
 
 Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& options) {

@@ -21,6 +21,9 @@ struct TunedChoice {
 // The hint of PrepareOptions::shape in the form that decides: hints that give the same text give the same kernel.
 Result<std::string> canonical_hint(std::string_view hint);
 
+// The cost model's choice for a problem of known (rounded) sizes; empty: the plan's own.
+std::string schedule_for(const Plan& plan, const Shape& shape);
+
 // What an engine knows of tunings.
 class TunedSchedules {
  public:

@@ -65,8 +65,10 @@ std::string hopper_text(const Plan& plan) {
 Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
   if (args.shape.empty() || !args.schedule.empty()) return std::string();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
-  FLASHJIT_ASSIGN(hint, canonical_hint(hint_of(shape)));
-  return choose_schedule(print(plan.spec), {.target = std::string(plan.target.name)}, {}, hint).schedule;
+  const std::string hint = hint_of(shape);
+  if (hint.empty()) return std::string();
+  FLASHJIT_ASSIGN(told, parse_shape_hint(hint));
+  return schedule_for(plan, rounded(told));
 }
 
 std::string how(const Plan& plan, const std::string& hinted) {
