@@ -305,20 +305,29 @@ class Tuning::Parts {
     return {};
   }
 
+  // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
+  std::size_t first_choice() const {
+    for (const Candidate& choice : space_.schedules) {
+      for (std::size_t i = 0; i < entries_.size(); ++i) {
+        const TunedCandidate& c = entries_[i].candidate;
+        if (entries_[i].enumerated && c.timed() && c.schedule == choice.schedule) return i;
+      }
+    }
+    return untuned_place_;
+  }
+
   TuneOutcome conclude() {
     outcome_.spec = job_.spec;
     outcome_.shape = job_.shape;
     const double untuned_us = entries_[untuned_place_].candidate.us;
-    bool chosen = false;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       TunedCandidate& c = entries_[i].candidate;
       // Clocks move between the searches of a job; the default was in all of them.
       const double drift = entries_[i].untuned_us > 0 ? untuned_us / entries_[i].untuned_us : 1;
       c.us *= drift, c.us_low *= drift, c.us_high *= drift;
-      if (!chosen && entries_[i].enumerated && c.timed()) outcome_.first_choice = i, chosen = true;
       outcome_.candidates.push_back(c);
     }
-    if (!chosen) outcome_.first_choice = untuned_place_;
+    outcome_.first_choice = first_choice();
     outcome_.untuned = untuned_place_;
     outcome_.best = best_;
     outcome_.space = space_.size;

@@ -31,6 +31,7 @@ struct HopperCalibration {
   double block_clocks = 2500;           // when a block is started for it
   double cluster = 1.35;                // of everything: the blocks of a cluster wait for each other
   double l2_bytes_per_clock = 38;       // per SM
+  double odd_sectors = 1.3;             // of L2's time, for rows that do not begin with a sector of 32 bytes (d=72: 1.2 to 1.35)
   double launch_us = 5;
 };
 constexpr HopperCalibration kCalibration;
@@ -50,7 +51,8 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   t.issue = scores * (score_slots(work) + mask_slots(work, kMaskNodesInFit)) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
-  t.l2 = (kv_bytes / *s.cluster + input_bytes) / kCalibration.l2_bytes_per_clock;
+  const bool odd = c.head_dim_qk * 2 % 32 != 0 || c.head_dim_v * 2 % 32 != 0;
+  t.l2 = (kv_bytes / *s.cluster * (odd ? kCalibration.odd_sectors : 1) + input_bytes) / kCalibration.l2_bytes_per_clock;
   return t;
 }
 
