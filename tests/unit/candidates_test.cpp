@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/plan.h"
+
 namespace flashjit {
 namespace {
 
@@ -55,6 +57,21 @@ TEST(Hopper, LegalSchedules) {
       {"fwd bf16 d=128", "tile_q=64,warpgroups=1,exclusive=none,stages=1,overlap=none"},
   };
   for (const auto& [spec, changes] : rows) EXPECT_EQ(why(spec, changes), "") << spec << " " << changes;
+}
+
+// The pin that is wrong is named, not what follows from it.
+TEST(Schedules, PinsFarOutsideTheirLimits) {
+  const auto refused = [](const char* pins) {
+    for (const Schedule& s : enumerate_schedules(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins))) {
+      EXPECT_TRUE(parse_schedule(print(s))) << print(s);
+    }
+    const auto plan = make_plan(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins));
+    EXPECT_FALSE(plan) << pins;
+    return plan ? std::string() : plan.error().message;
+  };
+  EXPECT_EQ(refused("warps=4444"), "schedule warps: 4444 is above 16");
+  EXPECT_EQ(refused("warps=65536"), "schedule warps: 65536 is above 16");
+  EXPECT_NE(refused("tile_q=65536"), "");
 }
 
 // Also where the family is not hopper: what is read from a text may lack any field.
