@@ -52,9 +52,9 @@ void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule:
 
 }  // namespace
 
-Space space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles, const Shape& shape,
+SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles, const Shape& shape,
                const Schedule& untuned) {
-  Space space;
+  SearchSpace space;
   std::map<std::string, int> cut;
   bool has_untuned = false;
   for (Candidate& candidate : candidates(spec, target, pins, tiles, shape)) {

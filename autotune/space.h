@@ -14,14 +14,14 @@ struct CutReason {
   int count = 0;
 };
 
-struct Space {
+struct SearchSpace {
   int size = 0;                      // all that was looked at
   std::vector<Candidate> schedules;  // legal ones by predicted time, of the numerics class that the spec pins
   std::vector<CutReason> cut;        // the others, most frequent first
 };
 
 // `untuned`: the schedule without tuning, whose numerics a pinned class keeps. It is in the space, whatever the enumeration says.
-Space space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles, const Shape& shape,
+SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles, const Shape& shape,
                const Schedule& untuned);
 
 // The schedules that differ from `from` in one field and are legal, by predicted time: choices the enumeration leaves to rules.

@@ -358,7 +358,7 @@ class Tuning::Parts {
   Clock::time_point begun_;         // with measuring
   Shape shape_;
   Plan plan_;
-  Space space_;
+  SearchSpace space_;
   std::string untuned_;             // the default's schedule
   std::vector<Entry> entries_;      // in the model's order
   std::size_t untuned_place_ = 0, best_ = 0;

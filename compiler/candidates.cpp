@@ -274,8 +274,8 @@ std::string why_illegal(const AttentionSpec& spec, const Target& target, const S
 }
 
 bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
-  return s.family && why_not_family(*s.family, spec, target).empty() && foreign_field(s, *s.family).empty() &&
-         missing_field(s, *s.family).empty() && outside_range(s).empty() && !refuses_choices(spec, target, s, nullptr);
+  return s.family && is_complete(s, *s.family) && why_not_family(*s.family, spec, target).empty() &&
+         !refuses_choices(spec, target, s, nullptr);
 }
 
 std::vector<Schedule> enumerate_schedules(const AttentionSpec& spec, const Target& target, const Schedule& pins) {

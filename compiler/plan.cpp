@@ -129,7 +129,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   FLASHJIT_TRY(select_template(program, plan));
   plan.wide_ints = any_wide(spec, plan.tiles);
   plan.notes = notes_of(plan, pins);
-  plan.program = dump(program);
+  plan.program = std::move(program);
   return plan;
 }
 

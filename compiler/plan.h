@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiler/interval.h"
+#include "compiler/ir.h"
 #include "compiler/result.h"
 #include "compiler/schedule.h"
 #include "compiler/spec.h"
@@ -34,7 +35,7 @@ struct Plan {
   bool wide_ints = false;       // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;         // what is slower than it could be, and why
   std::vector<Candidate> candidates;      // best first, then the illegal ones
-  std::string program;                    // final dump of the tile IR
+  Program program;                        // after the last pass
 };
 
 // Called with the name of a pass and the dump of the program after it.

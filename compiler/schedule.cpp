@@ -103,6 +103,13 @@ std::vector<std::string_view> names_of(unsigned families) {
   return names;
 }
 
+// What is no number, or not set, is.
+bool is_in_range(const Field& field, const Schedule& schedule) {
+  if (!field.number || !(schedule.*field.number)) return true;
+  const int value = *(schedule.*field.number);
+  return value >= field.least && value <= field.most;
+}
+
 std::string_view trim(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
@@ -188,13 +195,17 @@ std::string_view missing_field(const Schedule& schedule, Family family) {
 
 std::string outside_range(const Schedule& schedule) {
   for (const Field& field : kFields) {
-    if (!field.number || !(schedule.*field.number)) continue;
-    const int value = *(schedule.*field.number);
-    if (value < field.least || value > field.most) {
-      return fmt::format("{}: {} is outside {}..{}", field.name, value, field.least, field.most);
-    }
+    if (is_in_range(field, schedule)) continue;
+    return fmt::format("{}: {} is outside {}..{}", field.name, *(schedule.*field.number), field.least, field.most);
   }
   return {};
+}
+
+bool is_complete(const Schedule& schedule, Family family) {
+  return std::ranges::all_of(kFields, [&](const Field& field) {
+    const bool is_of_family = field.families & bit_of(family);
+    return field.is_set(schedule) == is_of_family && is_in_range(field, schedule);
+  });
 }
 
 }  // namespace flashjit

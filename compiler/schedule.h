@@ -68,5 +68,7 @@ std::string_view foreign_field(const Schedule& schedule, Family family);
 std::string_view missing_field(const Schedule& schedule, Family family);
 // Names the first number outside the range that its field may have at all; empty: none.
 std::string outside_range(const Schedule& schedule);
+// Does none of these three find anything? Asked of every candidate of a plan.
+bool is_complete(const Schedule& schedule, Family family);
 
 }  // namespace flashjit

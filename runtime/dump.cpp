@@ -39,7 +39,7 @@ void dump_source(const std::string& all, const Compiled& compiled) {
     folder.write(fmt::format("ir/{:02}_{}.txt", ++pass_number, pass), dump);
   };
   [[maybe_unused]] const auto again = make_plan(plan.spec, plan.target, plan.schedule, sink);
-  folder.write("program.txt", plan.program);
+  folder.write("program.txt", dump(plan.program));
   for (const SourceFile& file : compiled.source.generated) folder.write(file.name, file.text);
   for (const SourceFile& file : compiled.source.headers) folder.write(file.name, file.text);
 }

@@ -105,14 +105,14 @@ std::string file_identity(const std::string& path) {
 int never_destroy(void (*)(void*), void*, void*) { return 0; }
 
 // One NVRTC program, from source to output.
-class Program {
+class NvrtcProgram {
  public:
-  Program(const NvrtcApi& api, int major, int minor) : version(fmt::format("{}.{}", major, minor)), api_(api) {}
-  ~Program() {
+  NvrtcProgram(const NvrtcApi& api, int major, int minor) : version(fmt::format("{}.{}", major, minor)), api_(api) {}
+  ~NvrtcProgram() {
     if (program_) api_.destroy(&program_);
   }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  NvrtcProgram(const NvrtcProgram&) = delete;
+  NvrtcProgram& operator=(const NvrtcProgram&) = delete;
 
   Result<void> compile(const KernelSource& source, const std::vector<std::string>& options, const CompileBounds& bounds) {
     if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
@@ -176,7 +176,7 @@ class Program {
     }
     bounds_ = &bounds;
     const auto ask = [](void* self, void*) -> int {
-      auto& program = *static_cast<Program*>(self);
+      auto& program = *static_cast<NvrtcProgram*>(self);
       if (program.bounds_->is_over()) program.stopped_ = true;
       return program.stopped_ ? 1 : 0;
     };
@@ -266,7 +266,7 @@ std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) con
 Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
                                   const CompileBounds& bounds) const {
   if (!program_.empty()) return run_compiler_process(program_, {path_, identity_, options, source, output}, bounds);
-  Program program(*api_, major_, minor_);
+  NvrtcProgram program(*api_, major_, minor_);
   FLASHJIT_TRY(program.compile(source, options, bounds));
   const bool cubin = output == CompilerOutput::Cubin;
   FLASHJIT_ASSIGN(bytes, program.output(cubin ? api_->cubin_size : api_->ptx_size, cubin ? api_->cubin : api_->ptx, cubin ? "cubin" : "PTX"));

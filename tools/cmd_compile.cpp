@@ -79,7 +79,7 @@ Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const Dump
   options.compiler_program = args.compiler_program;
   FLASHJIT_ASSIGN(compiled, compile_spec(job.spec, job.arch, args.schedule, options));
   job.facts = compiled.facts;
-  job.program = compiled.plan.program;
+  job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);
   if (wants(args, "cuda")) {
     for (const auto* files : {&compiled.source.generated, &compiled.source.headers}) {
@@ -116,7 +116,7 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
   job.facts.source = "compiled";
   job.facts.cubin_bytes = kernel->code_bytes();
   job.facts.notes = plan.notes;
-  job.program = plan.program;
+  job.program = flashjit::dump(plan.program);
   add_common_files(args, job);
   if (wants(args, "llvm")) {
     FLASHJIT_ASSIGN(ir, backend->llvm_ir(plan));

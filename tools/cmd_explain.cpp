@@ -209,7 +209,7 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   line["threads"] = plan.threads;
   line["notes"] = plan.notes;
   line["candidates"] = candidates_json(plan);
-  line["program"] = plan.program;
+  line["program"] = dump(plan.program);
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
   line["hinted_schedule"] = hinted.empty() ? Json() : Json(hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
@@ -223,7 +223,7 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   }
   const std::vector<Measured> tuned = measured(plan);
   line["measured"] = measured_json(tuned);
-  text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + plan.program + "\n";
+  text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + dump(plan.program) + "\n";
   output.result(line, text);
   return {};
 }

@@ -19,14 +19,14 @@ namespace {
 struct Made {
   Plan plan;
   Shape shape;
-  Space space;
+  SearchSpace space;
 };
 
 Made space_for(const std::string& spec, const std::string& target, const std::string& pins = "") {
   auto plan = plan_spec(spec, target, pins);
   EXPECT_TRUE(plan) << plan.error().message;
   const Shape shape = reference_shape(plan->spec);
-  Space space = space_of(plan->spec, plan->target, *parse_schedule(pins), plan->tiles, shape, plan->schedule);
+  SearchSpace space = space_of(plan->spec, plan->target, *parse_schedule(pins), plan->tiles, shape, plan->schedule);
   return {std::move(*plan), shape, std::move(space)};
 }
 
