@@ -130,7 +130,7 @@ std::string print(const BundleKey& key) { return print(ManifestLine{.spec = key.
 
 }  // namespace
 
-Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path) {
+Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path, const TrustedList* trusted) {
   std::shared_ptr<Bundle> bundle(new Bundle);
   bundle->path_ = path;
   bundle->file_ = FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -150,6 +150,7 @@ Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path) {
   auto index = decode_index(head, file_bytes);
   if (!index) return named(path, index.error());
   bundle->index_ = std::move(*index);
+  if (trusted) FLASHJIT_TRY(bundle->check_listed(head, *trusted));
   return std::shared_ptr<const Bundle>(std::move(bundle));
 }
 
@@ -169,18 +170,24 @@ Result<std::vector<std::uint8_t>> Bundle::code(const BundleItem& item) const {
   return std::move(*code);
 }
 
-Result<void> Bundle::check_trusted() const {
-  struct stat info = {};
-  if (fstat(file_.get(), &info) != 0) return io(path_, "cannot be looked at", errno);
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return Error{ErrorKind::Io, fmt::format("{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it",
-                                            path_, info.st_uid, geteuid()), {}};
+Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), path_, Trust::OwnOrRoot); }
+
+// The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and compared with what the
+// head says of it.
+Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const {
+  constexpr std::uint64_t kPart = 1 << 20;
+  Sha256 hash;
+  hash.update(head.data(), head.size());
+  for (std::uint64_t at = head.size();;) {
+    FLASHJIT_ASSIGN(part, read_at(file_.get(), path_, at, kPart));
+    hash.update(part.data(), part.size());
+    at += part.size();
+    if (part.size() < kPart) break;
   }
-  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return Error{ErrorKind::Io, fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path_,
-                                            info.st_mode & 07777), {}};
-  }
-  return {};
+  const Sha256::Digest digest = hash.finish();
+  if (trusted.has(digest)) return {};
+  return Error{ErrorKind::Io, fmt::format("{}: its SHA-256, {}, is not in {}, the list of trusted files; if the file is what it should be, add the line "
+                                          "that sha256sum prints for it", path_, hex(digest), trusted.path()), {}};
 }
 
 Result<BundleKey> bundle_key(std::string_view spec_text, std::string_view target, std::string_view pins) {
@@ -208,11 +215,11 @@ std::string templates_digest() {
   return key.finish().digest;
 }
 
-Result<Bundles> Bundles::open(const std::vector<std::string>& paths) {
+Result<Bundles> Bundles::open(const std::vector<std::string>& paths, const TrustedList* trusted) {
   Bundles bundles;
   const std::string own = paths.empty() ? "" : templates_digest();
   for (const std::string& path : paths) {
-    FLASHJIT_ASSIGN(bundle, Bundle::open(path));
+    FLASHJIT_ASSIGN(bundle, Bundle::open(path, trusted));
     FLASHJIT_TRY(bundle->check_trusted());
     if (bundle->index().templates != own) {
       return named(path, unsupported(fmt::format("the bundle was built by another version of FlashJIT, whose kernels take other parameters or are "

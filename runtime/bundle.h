@@ -13,14 +13,15 @@
 #include "runtime/bundle_manifest.h"
 #include "runtime/compile.h"
 #include "runtime/store_directory.h"
+#include "runtime/trusted_list.h"
 
 namespace flashjit {
 
 // One file. It is read, not mapped: a mapped file that somebody cuts short ends the process.
 class Bundle {
  public:
-  // Checks the index. Error messages begin with the path.
-  static Result<std::shared_ptr<const Bundle>> open(const std::string& path);
+  // Checks the index; with a list, the whole file must be on it. Error messages begin with the path.
+  static Result<std::shared_ptr<const Bundle>> open(const std::string& path, const TrustedList* trusted = nullptr);
 
   const std::string& path() const { return path_; }
   const BundleIndex& index() const { return index_; }
@@ -31,6 +32,7 @@ class Bundle {
 
  private:
   Bundle() = default;
+  Result<void> check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const;
   std::string path_;
   FileHandle file_;
   BundleIndex index_;
@@ -46,8 +48,8 @@ std::string templates_digest();
 // Those of an engine, in the order in which they are looked in.
 class Bundles {
  public:
-  // Error: one of them is damaged, not to be trusted, or made by another version of the library.
-  static Result<Bundles> open(const std::vector<std::string>& paths);
+  // Error: one of them is damaged, not to be trusted, not on the list if there is one, or made by another version of the library.
+  static Result<Bundles> open(const std::vector<std::string>& paths, const TrustedList* trusted = nullptr);
   bool empty() const { return bundles_.empty(); }
   std::span<const std::shared_ptr<const Bundle>> all() const { return bundles_; }
 

@@ -198,6 +198,7 @@ Result<EngineOptions> options_of(const flashjit_engine_options* given) {
   options.override_dir = from.override_dir ? from.override_dir : "";
   options.isolate_compiler = from.isolate_compiler != 0;
   options.tuned = from.untuned == 0;
+  options.trusted_list = from.trusted_list ? from.trusted_list : "";
   return options;
 }
 

@@ -314,8 +314,9 @@ Result<std::string> gpu_target(const std::string& asked, const GpuInfo& gpu) {
 }
 
 // What is missing must be known before the first request, not at it.
-Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings, const std::string& target) {
-  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles));
+Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings, const std::string& target,
+                             const TrustedList* trusted) {
+  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles, trusted));
   if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
   if (!settings.jit && bundles.empty()) {
     return Error{ErrorKind::NotFound, "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
@@ -335,7 +336,8 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
   FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
-  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target));
+  FLASHJIT_ASSIGN(trusted, TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
+  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target, trusted.get()));
   CompileOptions compile{.override_dir = options.override_dir};
   if (options.isolate_compiler && settings.jit) {
     FLASHJIT_ASSIGN(program, find_compiler_program());
@@ -346,7 +348,8 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = store_path(options, settings),
                            .disk = options.disk_cache && settings.jit,
-                           .max_bytes = options.cache_max_bytes};
+                           .max_bytes = options.cache_max_bytes,
+                           .trusted = trusted};
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
   const auto engine = std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));

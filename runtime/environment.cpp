@@ -35,6 +35,7 @@ Result<EnvironmentSettings> read_environment() {
   settings.jit = jit != "off";
   settings.log_file = variable("FLASHJIT_LOG");
   settings.dump_dir = variable("FLASHJIT_DUMP_DIR");
+  settings.trusted_list = variable("FLASHJIT_TRUSTED_LIST");
   settings.nvrtc = variable("FLASHJIT_NVRTC");
   if (const std::string threads = variable("FLASHJIT_THREADS"); !threads.empty()) {
     const char* end = threads.data() + threads.size();

@@ -12,6 +12,7 @@ struct EnvironmentSettings {
   bool jit = true;         // FLASHJIT_JIT=off: what is in no bundle is an error, and no compiler is opened
   std::string log_file;    // FLASHJIT_LOG: one line per prepare is appended; "stderr" is the stream
   std::string dump_dir;    // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
+  std::string trusted_list;  // FLASHJIT_TRUSTED_LIST: digests of the files that bundles and shared directories may have
   std::string nvrtc;       // FLASHJIT_NVRTC: the library or a folder that holds it
   int threads = 0;         // FLASHJIT_THREADS; 0: not set
 };

@@ -142,8 +142,9 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
   return make_and_publish(key, make);
 }
 
-std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how) {
-  StoreDirectory::Loaded loaded = directory.load(key.digest);
+std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how,
+                                                           const TrustedList* trusted) {
+  StoreDirectory::Loaded loaded = directory.load(key.digest, trusted);
   if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) {
     bytes_read_ += static_cast<std::int64_t>(loaded.entry.payload.size());
     return loaded;
@@ -151,9 +152,10 @@ std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory&
   const bool bad = loaded.lookup != StoreDirectory::Lookup::Miss;
   if (bad) ++bad_entries_;
   how.miss += fmt::format("{}{} in {}", how.miss.empty() ? "" : "; ",
-                          !bad                                                  ? "no entry"
-                          : loaded.lookup == StoreDirectory::Lookup::Hit ? "an entry of another key"
-                                                                         : "a damaged entry",
+                          !bad                                                ? "no entry"
+                          : loaded.lookup == StoreDirectory::Lookup::Hit      ? "an entry of another key"
+                          : loaded.lookup == StoreDirectory::Lookup::Unlisted ? "an entry that is not on the list of trusted files"
+                                                                              : "a damaged entry",
                           directory.path());
   return std::nullopt;
 }
@@ -172,7 +174,7 @@ std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, Fetched
     ++disk_hits_;
   }
   for (auto layer = layers_.begin(); !loaded && layer != layers_.end(); ++layer) {
-    if (!(loaded = look_in(*layer, key, how))) continue;
+    if (!(loaded = look_in(*layer, key, how, options_.trusted.get()))) continue;
     place = &*layer;
     ++layer_hits_;
   }

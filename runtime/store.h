@@ -33,6 +33,7 @@ struct StoreOptions {
   bool disk = true;                                // false: memory only, as asked
   std::chrono::milliseconds lock_wait{120'000};    // then compile privately: a stopped process must not stop all others
   std::uint64_t max_bytes = kDefaultStoreBytes;    // on disk; above it, what was used longest ago goes until 90 % are left
+  std::shared_ptr<const TrustedList> trusted;      // if there is one, entries of shared directories must be on it
 };
 
 class KernelStore {
@@ -58,7 +59,7 @@ class KernelStore {
  private:
   using Make = std::function<Result<StoreEntry>()>;
   Result<StoreEntry> find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds, Fetched& how);
-  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how);
+  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how, const TrustedList* trusted = nullptr);
   std::optional<StoreEntry> look_on_disk(const StoreKey& key, Fetched& how);
   Result<StoreEntry> make_and_publish(const StoreKey& key, const Make& make);
   void note(const std::string& text);

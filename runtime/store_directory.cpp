@@ -214,7 +214,7 @@ FileHandle StoreDirectory::open_lock_file() const {
   return file;
 }
 
-StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
+StoreDirectory::Loaded StoreDirectory::load(const std::string& digest, const TrustedList* trusted) const {
   const FileHandle shelf = open_shelf(digest, false);
   if (!shelf) return {};
   // O_NONBLOCK: a FIFO under this name must not make us wait for a writer.
@@ -230,6 +230,7 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest) const {
   if (!read_all(file.get(), bytes)) return {Lookup::Bad, {}};
   auto entry = decode(bytes);
   if (!entry) return {Lookup::Bad, {}};
+  if (trusted && !trusted->has(sha256(bytes))) return {Lookup::Unlisted, {}};
   return {Lookup::Hit, std::move(*entry), last_use(info)};
 }
 

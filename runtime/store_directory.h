@@ -12,6 +12,7 @@
 #include "runtime/compile_bounds.h"
 #include "runtime/file_handle.h"
 #include "runtime/store_entry.h"
+#include "runtime/trusted_list.h"
 #include "runtime/trusted_path.h"
 
 namespace flashjit {
@@ -38,14 +39,14 @@ class StoreDirectory {
   // The error's message is fit for a note to the user.
   static Result<StoreDirectory> open(const std::string& path, Access access = Access::Create);
 
-  enum class Lookup { Hit, Miss, Bad };
+  enum class Lookup { Hit, Miss, Bad, Unlisted };
   struct Loaded {
     Lookup lookup = Lookup::Miss;
     StoreEntry entry;
     std::int64_t used_ns = 0;  // as in Item
   };
-  // Bad: there is something under this name that is not a sound entry of this owner.
-  Loaded load(const std::string& digest) const;
+  // Bad: there is something under this name that is not a sound entry of this owner. Unlisted: its file is not on the list.
+  Loaded load(const std::string& digest, const TrustedList* trusted = nullptr) const;
 
   // Tells evictions that the entry was used, if its last use was long enough ago to be worth a write. That this fails, as on a
   // read-only file system, is no reason to do without the entry.

@@ -124,7 +124,8 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   if (lines.empty()) return invalid(fmt::format("{}: no specs; write one per line", args.manifest));
   if (!settings.jit) return invalid("FLASHJIT_JIT=off: building compiles; unset it");
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
-  KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache});
+  FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
+  KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache, .trusted = std::move(trusted)});
   std::vector<Job> jobs = jobs_of(args, lines);
   build_all(args, store, nvrtc->identity(), jobs);
   for (Job& job : jobs) report(job, output);

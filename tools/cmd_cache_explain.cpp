@@ -10,6 +10,7 @@
 
 #include "compiler/text_form.h"
 #include "runtime/compile.h"
+#include "runtime/environment.h"
 #include "runtime/key_difference.h"
 #include "tools/output.h"
 
@@ -45,13 +46,11 @@ std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& pat
     for (StoreListing& entry : *entries) {
       if (!entry.sound) continue;
       ++searched;
-      Neighbour neighbour{.directory = directory};
       const std::string spec = fact(entry, "spec"), schedule = fact(entry, "schedule");
-      neighbour.differences = key_differences({missing.key.text, missing.spec, missing.schedule}, {entry.key_text, spec, schedule}, pins);
-      neighbour.distance = distance(neighbour.differences);
-      const auto rank = [](const Neighbour& n) { return std::pair(n.distance, -n.entry.used); };
-      neighbour.entry = std::move(entry);
-      if (!best || rank(neighbour) < rank(*best)) best = std::move(neighbour);
+      auto differences = key_differences({missing.key.text, missing.spec, missing.schedule}, {entry.key_text, spec, schedule}, pins);
+      const int far = distance(differences);
+      if (best && std::pair(best->distance, -best->entry.used) <= std::pair(far, -entry.used)) continue;
+      best = Neighbour{std::move(entry), directory, std::move(differences), far};
     }
   }
   return best;
@@ -105,7 +104,9 @@ Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
   FLASHJIT_ASSIGN(path, store_path(args.directory));
   std::vector<std::string> all = path.layers;
   all.insert(all.begin(), path.own);
-  KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":"))});
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
+  KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":")), .trusted = std::move(trusted)});
   FLASHJIT_ASSIGN(stored, find_spec(args.spec, args.arch, args.schedule, {.store = &store}));
   for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
   line["spec"] = stored.spec;

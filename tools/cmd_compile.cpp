@@ -216,8 +216,13 @@ int compile(CompileArgs args) {
     }
     args.compiler_program = std::move(*program);
   }
+  auto trusted = TrustedList::read(settings->trusted_list);
+  if (!trusted) {
+    output.failure(result_line("", "", args.schedule), trusted.error());
+    return output.exit_code();
+  }
   std::unique_ptr<KernelStore> store;
-  if (!args.no_cache) store = std::make_unique<KernelStore>(StoreOptions{settings->cache_dir});
+  if (!args.no_cache) store = std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
 
   std::vector<Job> jobs;
   for (const std::string& spec : args.specs) {

@@ -116,6 +116,7 @@ Finding look_for_store(const EnvironmentSettings& settings) {
   Finding finding{"store", true, ""};
   look_at_own(path->own, finding);
   look_at_layers(path->layers, finding);
+  if (const auto trusted = TrustedList::read(settings.trusted_list); !trusted) return failed("store", trusted.error());
   return finding;
 }
 

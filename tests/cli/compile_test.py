@@ -1,6 +1,7 @@
 """flashjit compile, explain and cache."""
 
 import glob
+import hashlib
 import json
 import os
 import resource
@@ -223,6 +224,22 @@ def test_cache_layers():
     assert os.path.exists(entry)
     flashjit("cache", "clear", env=env)
     assert os.path.exists(entry) and not glob.glob(scratch("store") + "/v1/*/*")
+
+
+def test_trusted_list():
+    need("nvrtc")
+    site, other = scratch("site"), "fwd fp16 d=64 heads=2"
+    flashjit("compile", SPEC, other, "--arch", "sm_80", env={"FLASHJIT_CACHE_DIR": site})
+    entries = sorted(glob.glob(site + "/v1/*/*"))
+    listed = {"FLASHJIT_CACHE_DIR": scratch("store") + ":" + site, "FLASHJIT_TRUSTED_LIST": scratch("list")}
+    write("list", f"{hashlib.sha256(read(entries[0])).hexdigest()}  {entries[0]}\n".encode())
+    sources = [line["source"] for line in flashjit("compile", SPEC, other, "--arch", "sm_80", "--json", env=listed).lines()]
+    assert sorted(sources) == ["compiled", "disk"], sources
+    run = flashjit("cache", "explain", SPEC if sources[0] == "compiled" else other, "--arch", "sm_80", env={**listed, "FLASHJIT_CACHE_DIR": scratch("empty") + ":" + site})
+    assert "not on the list of trusted files" in run.out, str(run)
+    write("list", b"not a digest\n")
+    for command in [("compile", SPEC, "--arch", "sm_80"), ("cache", "explain", SPEC, "--arch", "sm_80")]:
+        refused(*command, "--json", env=listed, kind="invalid", says=["list:1", "sha256sum"])
 
 
 def test_cache_directory_names():

@@ -22,7 +22,7 @@ class EnvironmentTest : public testing::Test {
     for (const auto& [name, value] : saved) setenv(name.c_str(), value.c_str(), 1);
   }
   static constexpr const char* kNames[] = {"FLASHJIT_CACHE_DIR", "FLASHJIT_JIT", "FLASHJIT_LOG", "FLASHJIT_DUMP_DIR",
-                                           "FLASHJIT_NVRTC", "FLASHJIT_THREADS", "XDG_CACHE_HOME", "HOME"};
+                                           "FLASHJIT_NVRTC", "FLASHJIT_TRUSTED_LIST", "FLASHJIT_THREADS", "XDG_CACHE_HOME", "HOME"};
   std::map<std::string, std::string> saved;
 };
 

@@ -92,6 +92,8 @@ typedef struct flashjit_engine_options {
   const char* override_dir;  /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead; null: none */
   int64_t isolate_compiler;  /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is an error */
   int64_t untuned;           /* 1: no tuning record decides, only the cost model */
+  const char* trusted_list;  /* a file, what sha256sum prints: bundles and entries of shared directories that are not on it are not
+                                used; null: $FLASHJIT_TRUSTED_LIST, or no such list */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {

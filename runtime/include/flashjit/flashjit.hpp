@@ -113,6 +113,8 @@ struct EngineOptions {
                                       // launch stay those of the schedule. GPU only
   bool isolate_compiler = false;      // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per compile), so that
                                       // a crash or a hang of it is an error of prepare. GPU only
+  std::string trusted_list;           // a file, what sha256sum prints: bundles and entries of shared directories that are not on it are not
+                                      // used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
   bool tuned = true;                  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
                                       // bundles and override_dir, which were made for the cost model's choice
 };
