@@ -251,8 +251,7 @@ std::string Bundles::targets() const {
     for (const BundleItem& item : bundle->index().items) names.push_back(item.key.target);
   }
   std::ranges::sort(names);
-  const auto twice = std::ranges::unique(names);
-  names.erase(twice.begin(), twice.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names.empty() ? "no kernels" : fmt::format("kernels for {}", fmt::join(names, ", "));
 }
 

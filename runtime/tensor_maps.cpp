@@ -133,7 +133,6 @@ Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelP
   const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk};
   const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v};
   if (c.pack_heads && c.packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
-  TensorMapLayouts layouts;
   const auto of_queries = [&](const Source& source) {
     return c.pack_heads ? grouped_layout(source, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
                         : layout_of(c, params, source);

@@ -24,8 +24,8 @@ class CompileTest : public testing::Test {
   // Compiles with all that was compiled before in the store, the bad ones with a fact against them.
   Result<Compiled> compile(const std::string& schedule) {
     KernelStore store({.disk = false});
-    for (const auto& [key, entry] : known_) {
-      EXPECT_TRUE(store.fetch(key, [&]() -> Result<StoreEntry> { return entry; }));
+    for (const auto& known : known_) {
+      EXPECT_TRUE(store.fetch(known.first, [&]() -> Result<StoreEntry> { return known.second; }));
     }
     auto compiled = compile_spec(kSpec, "sm_90a", schedule, {.store = &store});
     if (compiled && !find(compiled->key)) known_.emplace_back(compiled->key, *compiled->binary);

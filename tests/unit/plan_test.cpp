@@ -295,7 +295,7 @@ TEST(SelectTemplate, HopperRefusesWhatItsLoopDoesNotDo) {
   };
   for (const auto& [key, message] : rows) {
     Selected s = selected("fwd bf16 d=64", "family=hopper,tile_kv=64");
-    const auto planted = for_each(s.program.body, [&](Statement& statement) -> Result<void> {
+    const auto planted = for_each(s.program.body, [&, key = key](Statement& statement) -> Result<void> {
       Attributes changed;
       for (const Attribute& a : statement.attributes.all()) {
         FLASHJIT_TRY(changed.set(a.key, a.key == key ? AttributeValue(std::string("changed")) : a.value, a.writer));

@@ -48,7 +48,7 @@ KernelParams params_of(const KernelConfig& c) {
 void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride, const Numbers& box) {
   EXPECT_EQ(map.address, data);
   EXPECT_EQ(Numbers(map.size, map.size + map.rank), size);
-  EXPECT_EQ(Numbers(map.stride, map.stride + map.rank - 1), stride);
+  EXPECT_EQ(Numbers(map.stride, map.stride + (map.rank - 1)), stride);
   EXPECT_EQ(Numbers(map.box, map.box + map.rank), box);
 }
 
@@ -206,7 +206,7 @@ void expect_layout(const TensorMapLayout& map, std::vector<std::uint64_t> size, 
                    std::vector<std::uint32_t> box) {
   ASSERT_EQ(map.rank, static_cast<int>(size.size()));
   EXPECT_EQ(std::vector<std::uint64_t>(map.size, map.size + map.rank), size);
-  EXPECT_EQ(std::vector<std::uint64_t>(map.stride, map.stride + map.rank - 1), stride);
+  EXPECT_EQ(std::vector<std::uint64_t>(map.stride, map.stride + (map.rank - 1)), stride);
   EXPECT_EQ(std::vector<std::uint32_t>(map.box, map.box + map.rank), box);
 }
 
