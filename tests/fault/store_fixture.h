@@ -69,6 +69,7 @@ class StoreFault : public StoreFolderTest {
   // Children can be limited, be other users, and be killed. The exit status is what `body` returns, or 1000 + a signal.
   static pid_t start(const std::function<int()>& body) {
     const pid_t child = fork();
+    if (child < 0) abort();  // kill(-1) would end everything
     if (child == 0) {
       alarm(child_seconds());
       _exit(body());
