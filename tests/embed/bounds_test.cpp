@@ -1,7 +1,9 @@
-// What bounds, isolates and replaces compiles, through the engine of the library: the recording driver takes any machine code.
+// What bounds, isolates, replaces and forbids compiled code, through the engine of the library: the recording driver takes any machine code.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "tests/embed/embed_fixture.h"
@@ -165,6 +167,29 @@ TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
     EXPECT_EQ((*kernel)->facts().layer, round ? folder : "");
     EXPECT_EQ((*kernel)->facts().miss, round ? "" : "no entry in " + folder);
   }
+}
+
+// Bundles and entries of shared directories that are on the list are used, others not.
+TEST_F(BoundsTest, TheListOfTrustedFilesHoldsForAnEngine) {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path(), site = folder + "/site", list = folder + "/list", bundle = folder + "/x.fjb";
+  const auto shell = [](const std::string& command) { return std::system(command.c_str()) == 0; };
+  const std::string command = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "flashjit";
+  ASSERT_TRUE((*Engine::create({.cache_dir = site}))->prepare(kSpec));
+  ASSERT_TRUE(shell("echo '" + std::string(kSpec) + "' | '" + command + "' build - --arch sm_80 --no-cache -o '" + bundle + "' > /dev/null 2>&1"));
+  ASSERT_TRUE(shell("umask 022; sha256sum '" + site + "'/v1/*/* '" + bundle + "' > '" + list + "'; sha256sum /dev/null > '" + list + "-of-others'"));
+
+  const auto source = [&](const EngineOptions& options) {
+    const auto made = Engine::create(options);
+    if (!made) return made.error().message;
+    const auto kernel = (*made)->prepare(kSpec);
+    return kernel ? (*kernel)->facts().source + " " + (*kernel)->facts().miss : kernel.error().message;
+  };
+  EXPECT_EQ(source({.cache_dir = folder + "/a:" + site, .trusted_list = list}), "disk ");
+  EXPECT_EQ(source({.disk_cache = false, .bundles = {bundle}, .trusted_list = list}), "bundle ");
+  EXPECT_NE(source({.cache_dir = folder + "/b:" + site, .trusted_list = list + "-of-others"}).find("compiled no entry in " + folder + "/b; an entry that is not on"),
+            std::string::npos);
+  EXPECT_NE(source({.disk_cache = false, .bundles = {bundle}, .trusted_list = list + "-of-others"}).find("is not in " + list + "-of-others"), std::string::npos);
 }
 
 }  // namespace

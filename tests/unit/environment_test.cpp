@@ -30,10 +30,10 @@ TEST_F(EnvironmentTest, WhereKernelsAreKept) {
   EXPECT_EQ(read_environment()->cache_dir, "");
   setenv("HOME", "/", 1);  // containers without a user: writing to /.cache is not meant
   EXPECT_EQ(read_environment()->cache_dir, "");
-  setenv("HOME", "/home/ada", 1);
-  EXPECT_EQ(read_environment()->cache_dir, "/home/ada/.cache/flashjit");
+  setenv("HOME", "/users/ada", 1);
+  EXPECT_EQ(read_environment()->cache_dir, "/users/ada/.cache/flashjit");
   setenv("XDG_CACHE_HOME", "relative", 1);
-  EXPECT_EQ(read_environment()->cache_dir, "/home/ada/.cache/flashjit");
+  EXPECT_EQ(read_environment()->cache_dir, "/users/ada/.cache/flashjit");
   setenv("XDG_CACHE_HOME", "/xdg", 1);
   EXPECT_EQ(read_environment()->cache_dir, "/xdg/flashjit");
   setenv("HOME", "/odd:name", 1);  // ':' separates directories
