@@ -23,6 +23,7 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are known to
 // do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
+constexpr int kSumRegisters = 8;     // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 bool refuses_tile(const Schedule& s, std::string* why) {
@@ -202,11 +203,10 @@ struct Enumeration {
     }
   }
 
-  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth), and a column of ones beside V takes
-  // the memory of a second Q, which is worth more (d=128, 1k: 0.93; H200, 2026-11-21).
+  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth; H200, 2026-11-21).
   void tails(Schedule s) {
     s.exp_fma = pins.exp_fma.value_or(0);
-    s.row_sum = pins.row_sum.value_or(RowSum::Adds);
+    s.row_sum = pins.row_sum.value_or(RowSum::Adds);  // until `sums`
     buffers(s);
   }
 
@@ -233,8 +233,20 @@ struct Enumeration {
     s.overlap = Overlap::QkPv;
     if (*s.stages < 2 || !fits(spec, target, s)) s.overlap = Overlap::None;
     s.overlap = pins.overlap.value_or(*s.overlap);
-    // Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and 256: 1.00; H200, 2026-11-21).
-    const bool turns = *s.overlap == Overlap::QkPv && *s.warpgroups > 1;
+    sums(s);
+  }
+
+  // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight more columns of the
+  // product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00 to 1.06), with alibi 3 % and softcap 7 %.
+  // Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and 256: 1.00), but not at 128 beside that
+  // column (0.99, alibi 0.96). H200, 2026-11-22, tests/device/RESULTS.md.
+  void sums(Schedule s) {
+    const bool overlaps = *s.overlap == Overlap::QkPv;
+    Schedule matrix = s;
+    matrix.row_sum = RowSum::Matrix;
+    const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First && spec.d_v >= 128;
+    if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) && fits(spec, target, matrix)) s = matrix;
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128);
     s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
     out.push_back(s);
   }
@@ -247,7 +259,8 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
-  return kBaseRegisters + scores + probabilities + output_columns(c) / 2 + (fetches ? std::min(reads, kInputRegisters) : reads);
+  const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
+  return kBaseRegisters + scores + probabilities + outputs + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
 bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {

@@ -15,13 +15,14 @@ namespace {
 // most of the time, and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
   double mma = 0.676;
-  double mma_at_least = 1.143;          // no tile takes less than this times its products
+  double mma_at_least = 1.143;          // no tile takes less than this times its products, where rows are summed beside them
   double exp[3] = {0.92, 0.83, 0.45};   // by reference: tile, previous, first
   double tile_clocks = 512;             // barriers, fences, what is left over of every tile
   double mma_alone = 0.99;              // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 435;
   double one_stage_clocks = 1073;       // of a tile that is copied when the one before is done with
-  double no_turns = 0.05;               // of the smaller of both: warpgroups fall into step and do the same at the same time
+  double no_turns = 0.05;               // of the smaller of both: warpgroups fall into step and do the same at the same time; not
+                                        // seen beside matrix_sum
   double fma_exp = 0.22;                // of the exponentials, for each eighth that goes to the FMA pipes
   double matrix_sum = -0.08;            // of the exponentials: additions that are gone
   double careful_clocks = 1334;         // of a tile that the mask cuts
@@ -57,14 +58,15 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
 }
 
 double tile_time(const Schedule& s, const TileClocks& t) {
+  const bool adds = *s.row_sum == RowSum::Adds;
   double exp = kCalibration.exp[static_cast<int>(*s.reference)] + *s.exp_fma * kCalibration.fma_exp;
-  if (*s.row_sum == RowSum::Matrix) exp += kCalibration.matrix_sum;
+  if (!adds) exp += kCalibration.matrix_sum;
   const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::None;
   double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
-  if (!alone && *s.exclusive != ExclusivePart::Issue) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
-  return std::max({clocks, kCalibration.mma_at_least * t.mma, t.l2, t.smem}) * (*s.cluster > 1 ? kCalibration.cluster : 1);
+  if (!alone && *s.exclusive != ExclusivePart::Issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
+  return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem}) * (*s.cluster > 1 ? kCalibration.cluster : 1);
 }
 
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {

@@ -2,6 +2,7 @@
 #include "compiler/select_template.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
@@ -282,6 +283,35 @@ Result<void> agrees(const Attributes& attributes, std::string_view key, const At
   return internal(fmt::format("{} of the program is {}, the template's is {}", key, a ? print(a->value) : "not set", print(value)));
 }
 
+// Takes constant factors off a product, a quotient or a negation.
+Expr without_factors(Expr expr, double& factor) {
+  while (true) {
+    const auto constant = [&](std::size_t i) { return expr->args[i]->op == Op::FloatConst; };
+    if (expr->op == Op::Neg) {
+      factor = -factor;
+    } else if (expr->op == Op::Mul && constant(0)) {
+      factor *= expr->args[0]->real;
+    } else if ((expr->op == Op::Mul || expr->op == Op::Div) && constant(1)) {
+      factor = expr->op == Op::Mul ? factor * expr->args[1]->real : factor / expr->args[1]->real;
+    } else {
+      return expr;
+    }
+    expr = expr->args[expr->op == Op::Mul && constant(0) ? 1 : 0];
+  }
+}
+
+// KernelConfig::score_cap. Factors far from 1 are left alone: their powers must not leave the range of fp32.
+float cap_of(const AttentionSpec& spec) {
+  const auto moderate = [](double factor) { return std::fabs(factor) > 0x1p-20 && std::fabs(factor) < 0x1p20; };
+  if (!spec.score) return 0;
+  double cap = 1, factor = spec.effective_scale();
+  const Expr tanh = without_factors(simplify(spec.score), cap);
+  if (tanh->op != Op::Tanh || !moderate(cap)) return 0;
+  const Expr argument = without_factors(tanh->args[0], factor);
+  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor)) return 0;
+  return static_cast<float>(std::fabs(cap));
+}
+
 Result<void> finish_sync(const Program& program, Plan& plan) {
   plan.smem_bytes = sync_layout(plan.config).bytes;
   plan.threads = threads_of(plan.config);
@@ -327,6 +357,7 @@ Result<void> select_template(Program& program, Plan& plan) {
   plan.config = KernelConfig{};
   plan.config.element = *element;
   plan.config.score_has_tanh = plan.spec.score && uses(plan.spec.score, Op::Tanh);
+  plan.config.score_cap = cap_of(plan.spec);
   plan.config.score_loads = loads_per_key(plan.spec.score);
   const std::string loop = print(family->value);
   const Matcher matcher{loop, honoured_by(loop), plan.config};

@@ -225,7 +225,7 @@ struct Consumer {
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if (quick && reference_failed(rows, o)) note_failure(work);
+      if (quick && reference_failed(work, rows, o)) note_failure(work);
     }
     if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
@@ -272,6 +272,7 @@ struct Consumer {
         tile = next_tile(work, tile);
         if (takes_main_step(work, tiles, tile, previous)) {
           quick = true;
+          if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows);
 #pragma unroll 1
           for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
           tile = next_tile(work, tile + 1);

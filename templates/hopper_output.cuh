@@ -31,11 +31,12 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
 
 // Did a reference turn out to be wrong for one of this thread's rows: too low, so that something overflowed, or missing? Infinities
 // and NaN of the inputs count as well: the careful loop then says what comes of them.
-__device__ inline bool reference_failed(const RowStates& rows, const Output& o) {
+__device__ inline bool reference_failed(const WorkState& work, const RowStates& rows, const Output& o) {
   bool failed = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     failed |= !(rows.sum[h] < kLargestSum) || !(fabsf(rows.reference[h]) < kLargeScore * kLog2Scale);
+    if constexpr (kCapped) failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
   }
   float zero[4] = {};
 #pragma unroll

@@ -19,9 +19,30 @@ struct RowStates {
   float sum[2];        // this thread's part
   float top[2];        // the true maximum, where it is an output
   float seen[2];       // with the reference of earlier tiles: this thread's maximum of the last one
+  bool polynomial;     // capped scores: quick steps take tanh by its polynomial
 
-  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}}; }
+  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}, false}; }
 };
+
+// Scores that are capped, as softcap's: quick steps take tanh by a polynomial without asking how large its arguments are, if the rows
+// so far suggest that they are small. A row's sum says in the end whether they were.
+constexpr bool kCapped = config.score_cap > 0 && kLogitsInPass;
+constexpr float kLargestCapped = config.score_cap * SmallArguments::kValueThere;
+
+__device__ inline bool suggests_small_arguments(const RowStates& rows) {
+  const bool small = fabsf(rows.reference[0]) < 0.9f * kLargestCapped && fabsf(rows.reference[1]) < 0.9f * kLargestCapped;
+  return __all_sync(0xffffffff, small);
+}
+
+// Were all arguments of this row small, or such that it does not matter? `reference` is in powers of two. A score above kLargestCapped
+// has come out higher still, and the sum is above it as well. Scores below -kLargestCapped have come out lower than they are: their
+// exponentials are off by at most their true values, or from a cap of 23 on that times cap * x^7 / 18 (the polynomial minus tanh is at
+// most x^7 / 18; e^(-cap tanh x) cap x^7 falls from x = 0.35 on). All keys of a row together must stay below 2^-12 of the sum.
+__device__ inline bool arguments_were_small(float reference, float sum, int k_len) {
+  constexpr float kPart = config.score_cap < 23 ? 1.0f : config.score_cap * 3.6e-5f;
+  const float missed = static_cast<float>(k_len) * kPart * exp2_approx(-kLargestCapped * kLog2e - reference);
+  return sum < exp2_approx(kLargestCapped * kLog2e - reference) && missed * 0x1p12f <= sum;
+}
 
 __device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
 #pragma unroll
@@ -151,7 +172,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
       const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
       return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
     });
-  } else if (config.score_has_tanh && small_arguments(s, tile)) {
+  } else if (kCapped ? rows.polynomial : config.score_has_tanh && small_arguments(s, tile)) {
     exponentiate_logits(s, rows, offset, tile, SmallArguments());
   } else {
     exponentiate_logits(s, rows, offset, tile, FullRange());

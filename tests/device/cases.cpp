@@ -15,7 +15,8 @@ FixedCase side_by_side(std::string_view name, std::string_view spec, Lens q_lens
 }
 
 constexpr std::string_view kPlain64 = "fwd bf16 d=64 heads=4 lse=ln", kMax64 = "fwd bf16 d=64 heads=4 lse=ln max_logit", kCausal64 = "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln",
-                           kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln", kHalf64 = "fwd fp16 d=64 heads=4 lse=ln",
+                           kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln", kCap128 = "fwd bf16 d=128 heads=4/2 score=\"softcap(50.0)\" lse=ln",
+                           kHalf64 = "fwd fp16 d=64 heads=4 lse=ln",
                            kSums128 = "fwd bf16 d=128 heads=4/2", kSumsHalf128 = "fwd fp16 d=128 heads=4/2",
                            kSumsCausal128 = "fwd bf16 d=128 heads=4/2 mask=\"causal\"",
                            kPacked64 = "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" lse=ln";
@@ -111,6 +112,23 @@ const FixedCase kCases[] = {
     softmax("tanh-large",         "fwd bf16 d=64 heads=2 score=\"softcap(5.0)\" lse=ln", {300}, {900}, Data::Sharp),
     softmax("tanh-huge",          "fwd fp16 d=64 heads=2 score=\"softcap(50.0)\" lse=ln", {300}, {700}, Data::Huge),
     softmax("tanh-poisoned",      "fwd bf16 d=128 heads=30/15 mask=\"causal\" score=\"softcap(50.0)\" lse=ln", {400}, {400}, Data::Poisoned),
+    // ... whose cap the main step relies on: scores that leave the polynomial's range late, by a little and by much, above and below
+    softmax("cap-jump-15",        kCap128, {300}, {900}, Data::LateJump, 15),
+    softmax("cap-jump-20",        kCap128, {300}, {900}, Data::LateJump, 20),
+    softmax("cap-jump-25",        kCap128, {300}, {900}, Data::LateJump, 25),
+    softmax("cap-jump-60",        kCap128, {300}, {900}, Data::LateJump, 60),
+    softmax("cap-jump-1e4",       kCap128, {300}, {900}, Data::LateJump, 1e4),
+    softmax("cap-low-15",         kCap128, {300}, {900}, Data::EarlyLow, 15),
+    softmax("cap-low-25",         kCap128, {300}, {900}, Data::EarlyLow, 25),
+    softmax("cap-peak-15",        kCap128, {300}, {900}, Data::EarlyPeak, 15),
+    softmax("cap-peak-40",        kCap128, {300}, {900}, Data::EarlyPeak, 40),
+    softmax("cap-staircase",      kCap128, {300}, {1500}, Data::Staircase, 3),
+    softmax("cap-30-fp16",        "fwd fp16 d=128 heads=4/2 score=\"softcap(30.0)\"", {300}, {900}, Data::EarlyPeak, 10),
+    softmax("cap-21-fp16",        "fwd fp16 d=64 heads=4/2 score=\"softcap(21.0)\" lse=ln", {300}, {900}, Data::LateJump, 7),
+    softmax("cap-negated",        "fwd bf16 d=128 heads=2 score=\"-(tanh(s / -40.0) * 40.0)\" lse=ln", {300}, {900}, Data::LateJump, 20),
+    softmax("cap-tiny",           "fwd bf16 d=128 heads=2 score=\"softcap(0.01)\" lse=ln", {300}, {900}, Data::LateJump, 20),
+    softmax("cap-sink",           "fwd bf16 d=128 heads=2 score=\"softcap(50.0)\" sink lse=ln", {300}, {900}, Data::LateJump, 25),
+    softmax("cap-window",         "fwd bf16 d=128 heads=2 mask=\"causal & window(500, 0)\" score=\"softcap(50.0)\" lse=ln", {900}, {900}, Data::LateJump, 25),
     {"tanh-of-tanh",     "fwd bf16 d=128 heads=2 score=\"8.0 * tanh(tanh(s * 0.1) + 0.03 * s)\" lse=ln", {300}, {700}},
     {"tanh-of-bias",     "fwd bf16 d=128 heads=2 params=\"a: bf16[3]\" score=\"20.0 * tanh((s + a[h, q, k]) * 0.05)\" lse=ln", {300}, {700}},
     {"tanh-chosen",      "fwd bf16 d=128 heads=2 score=\"where(tanh(s) > 0.4, 4.0 * tanh(s * 0.1), s)\" lse=ln", {300}, {700}},

@@ -1,5 +1,5 @@
 // What a launch and a prepare that has nothing to do cost the processor, beside the driver's own launch of the same kernel with the
-// same parameters, in rounds that take turns. One JSON object per line; times in nanoseconds of one call, the clock's own cost taken
+// same parameters, in rounds that take turns; and a prepare that finds its kernel in the store, beside loading that code. One JSON object per line; times in nanoseconds of one call, the clock's own cost taken
 // off. `launch_cost [ordinal]`; figures are in RESULTS.md. Without a GPU: exit code 77. (launch_cost_here is the same on the recording driver, which
 // costs nothing: what is left is ours.)
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -103,7 +104,8 @@ class Bench {
       FLASHJIT_TRY(launches(gpu, *engine, schedule, stream));
     }
     parts(stream);
-    return prepares(*engine);
+    FLASHJIT_TRY(prepares(*engine));
+    return stored(gpu, engine->target());
   }
 
  private:
@@ -211,6 +213,46 @@ class Bench {
       measured[0].print("prepare again", clock_ / 10, count);
     }
     return {};
+  }
+
+  // An engine that is new finds what an engine before it has stored.
+  Result<void> stored(const GpuContext& gpu, const std::string& target) {
+    std::string folder = (std::filesystem::temp_directory_path() / "launch_cost.XXXXXX").string();
+    if (!mkdtemp(folder.data())) return internal("no temporary folder");
+    const auto measure = [&]() -> Result<void> {
+      FLASHJIT_ASSIGN(counters, WorkCounters::create(gpu));
+      for (const char* text : {"fwd bf16 d=64 heads=16", "fwd bf16 d=128 heads=16 mask=\"causal\"", "fwd bf16 d=256 heads=8 mask=\"causal\"",
+                               "fwd fp16 d=80 heads=32/8 mask=\"window(1024, 0)\" score=\"softcap(50)\""}) {
+        FLASHJIT_ASSIGN(compiled, compile_spec(text, target, ""));
+        Measured prepare, load;
+        for (int round = -1; round < 25; ++round) {  // the first one compiles
+          FLASHJIT_ASSIGN(engine, Engine::create({.ordinal = ordinal_, .cache_dir = folder}));
+          std::string source;
+          Measured first;
+          (round < 0 ? first : prepare).call([&] {
+            const auto kernel = engine->prepare(text);
+            if (kernel) source = (*kernel)->facts().source;
+            return bool(kernel);
+          });
+          if (round >= 0 && source != "disk") return internal("not found in the store: " + source);
+          (round < 0 ? first : load).call([&] { return bool(GpuKernel::load(gpu, ordinal_, compiled, counters)); });
+        }
+        fmt::print("{{\"what\": \"prepare out of the store\", \"spec\": \"{}\", \"over_load_us\": {:.0f}, \"over_load_us_p90\": {:.0f}, "
+                   "\"load_us\": {:.0f}, \"limit\": 1000}}\n", json_text(text), (prepare.at(0.5) - load.at(0.5)) / 1000,
+                   (prepare.at(0.9) - load.at(0.9)) / 1000, load.at(0.5) / 1000);
+      }
+      return {};
+    };
+    const auto done = measure();
+    std::filesystem::remove_all(folder);
+    return done;
+  }
+
+  // Its quotes escaped.
+  static std::string json_text(std::string_view text) {
+    std::string escaped;
+    for (const char c : text) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
+    return escaped;
   }
 
   const int ordinal_;

@@ -176,18 +176,38 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
     for (const Schedule& s : hopper_schedules(spec)) {
       EXPECT_EQ(s.cluster, 1) << spec << ": " << print(s);
       EXPECT_EQ(s.exp_fma, 0) << spec << ": " << print(s);
-      EXPECT_EQ(s.row_sum, RowSum::Adds) << spec << ": " << print(s);
       EXPECT_NE(s.stages, 3) << spec << ": " << print(s);
       EXPECT_EQ(s.grid, GridKind::Persistent) << spec << ": " << print(s);
       EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
-      EXPECT_EQ(s.exclusive, *s.warpgroups > 1 && s.overlap == Overlap::QkPv ? ExclusivePart::Issue : ExclusivePart::None) << print(s);
     }
   }
-  for (const char* pins : {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1", "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
+  for (const char* pins : {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1", "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
     const AttentionSpec spec = spec_of("fwd bf16 d=128 heads=16");
     EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins),
                                     [&](const Schedule& s) { return why_illegal(spec, **find_target("sm_90a"), s).empty(); })) << pins;
   }
+}
+
+// A column of ones beside V, and turns: README.md of the compiler says where they pay.
+TEST(Hopper, SumsAndTurns) {
+  for (const char* spec : {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit", "fwd bf16 d=128 heads=8 numerics=deterministic",
+                           "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8"}) {
+    for (const Schedule& s : hopper_schedules(spec)) {
+      const AttentionSpec parsed = spec_of(spec);
+      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None && s.reference == SoftmaxReference::First &&
+                       s.warpgroups == 2 && s.q_stages == 2 && s.overlap == Overlap::QkPv;
+      if (!may) EXPECT_EQ(s.row_sum, RowSum::Adds) << spec << ": " << print(s);
+      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv && (s.row_sum == RowSum::Adds || parsed.d_v > 128);
+      EXPECT_EQ(s.exclusive, turns ? ExclusivePart::Issue : ExclusivePart::None) << spec << ": " << print(s);
+    }
+  }
+  const auto any = [](const char* spec, RowSum sum) {
+    return std::ranges::any_of(hopper_schedules(spec), [&](const Schedule& s) { return s.row_sum == sum; });
+  };
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8", RowSum::Matrix));
+  EXPECT_TRUE(any("fwd bf16 d=192 heads=8", RowSum::Matrix));
+  const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
+  EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::Adds; }));
 }
 
 TEST(Hopper, EnumerationFollowsTheSpec) {

@@ -212,7 +212,10 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
 TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
-      {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds"},
+      {"fwd bf16 d=192 heads=16", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
+      {"fwd bf16 d=64/192 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
       {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=128,tile_kv=128,warpgroups=2"},  // of 1k keys, tall tiles waste too many
       {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
@@ -228,6 +231,37 @@ TEST(Plan, HopperDefaults) {
     const std::string schedule = print(planned(text, "sm_90a").schedule);
     EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos) << text << ": " << schedule;
   }
+}
+
+// The hopper loop drops a check for these: nothing else may be taken for one.
+TEST(Plan, WhichScoresAreCapped) {
+  const struct {
+    const char* score;
+    float cap;
+  } rows[] = {
+      {"softcap(50.0)", 50},
+      {"tanh(s)", 1},
+      {"-(tanh(s / -40.0) * 40.0)", 40},
+      {"2.0 * (tanh(s * 0.5) / 8.0)", 0.25f},
+      {"softcap(50.0) + 1.0", 0},
+      {"softcap(50.0) * k", 0},
+      {"softcap(50.0) * slope[h]", 0},
+      {"50.0 * tanh(s * slope[h])", 0},
+      {"50.0 * tanh(s + 1.0)", 0},
+      {"50.0 * tanh(s * k)", 0},
+      {"50.0 * tanh(tanh(s))", 0},
+      {"50.0 * tanh(abs(s))", 0},
+      {"50.0 / tanh(s)", 0},
+      {"1e7 * tanh(s)", 0},
+      {"tanh(s * 1e-7)", 0},
+      {"where(s > 0, tanh(s), s)", 0},
+  };
+  for (const auto& [score, cap] : rows) {
+    const std::string text = std::string("fwd bf16 d=128 heads=4 params=\"slope: fp32[1]\" mask=\"slope[h] > -1.0\" score=\"") + score + "\"";
+    EXPECT_EQ(planned(text, "sm_90a").config.score_cap, cap) << score;
+  }
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=4", "sm_90a").config.score_cap, 0);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=4 scale=1e-8 score=\"softcap(50.0)\"", "sm_90a").config.score_cap, 0);
 }
 
 TEST(Plan, WideIntegersOnlyWhereNeeded) {

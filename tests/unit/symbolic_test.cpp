@@ -95,6 +95,27 @@ TEST(Symbolic, TanhOfSmallArguments) {
   }
 }
 
+// What the hopper loop's check of capped scores (hopper_softmax.cuh) is built on.
+TEST(Symbolic, TanhBeyondSmallArguments) {
+  const auto polynomial = [](double x) { return static_cast<double>(SmallArguments().tanh_(Scaled{static_cast<float>(x), 1})); };
+  EXPECT_NEAR(SmallArguments::kValueThere, std::tanh(SmallArguments::kLargest), 1e-5);
+  EXPECT_NEAR(SmallArguments::kValueThere, polynomial(SmallArguments::kLargest), 1e-6);
+  double last = SmallArguments::kValueThere;
+  for (double x = SmallArguments::kLargest + 0.001; x < 1e3; x *= 1.002) {
+    EXPECT_GT(polynomial(x), last) << x;
+    EXPECT_GE(polynomial(x), std::tanh(x) * (1 - 1e-6)) << x;
+    EXPECT_LE(polynomial(x) - std::tanh(x), std::pow(x, 7) / 18) << x;
+    last = polynomial(x);
+    // By how much an exponential of a score below is too small, of what the check takes it for.
+    for (const double cap : {23.0, 30.0, 50.0, 200.0}) {
+      const double missed = std::exp(-cap * std::tanh(x)) - std::exp(-cap * polynomial(x));
+      EXPECT_LE(missed, cap * 3.6e-5 * std::exp(-cap * SmallArguments::kValueThere)) << cap << ", " << x;
+    }
+  }
+  EXPECT_EQ(polynomial(INFINITY), INFINITY);
+  EXPECT_EQ(polynomial(-INFINITY), -INFINITY);
+}
+
 TEST(Symbolic, FactorsOfTanh) {
   const auto expect = [](auto value, double factor) {
     static_assert(std::is_same_v<decltype(value), Odd>);
