@@ -24,6 +24,7 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
 constexpr int kSumRegisters = 8;     // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
+constexpr int kTanhRegisters = 4;    // d=64 with 192 rows spills 184 bytes
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 bool refuses_tile(const Schedule& s, std::string* why) {
@@ -260,7 +261,8 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
-  return kBaseRegisters + scores + probabilities + outputs + (fetches ? std::min(reads, kInputRegisters) : reads);
+  const int tanh = spec.score && uses(spec.score, Op::Tanh) ? kTanhRegisters : 0;
+  return kBaseRegisters + scores + probabilities + outputs + tanh + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
 bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {

@@ -105,8 +105,8 @@ struct Consumer {
     }
   }
 
-  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
-  __device__ void step(const WorkState& work, int tile, bool last) {
+  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated. `main` knows the item.
+  __device__ void step(const WorkState& work, Tile& main, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
     if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
@@ -122,8 +122,7 @@ struct Consumer {
       commit_products();
     }
     if constexpr (kIssueInTurn) end_turn();
-    Tile main = {params, work, tile, inputs};
-    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin();
+    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(tile);
     float factor[2];
     // Of the tiles before; until the scores are there, there is time for it.
     if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
@@ -273,8 +272,9 @@ struct Consumer {
         if (takes_main_step(work, tiles, tile, previous)) {
           quick = true;
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows);
+          Tile main(params, work, inputs);
 #pragma unroll 1
-          for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
+          for (; tile >= tiles.full_first; --tile) step(work, main, tile, tile == tiles.first);
           tile = next_tile(work, tile + 1);
         }
         changes = tile < tiles.first;

@@ -101,21 +101,31 @@ struct Inputs {
   Ring<1> ring = {};
 };
 
-// A tile and this thread's place in it.
+// A tile of an item, and this thread's place in it.
 struct Tile {
+  // Three warpgroups have no registers to keep their queries from one tile to the next.
+  static constexpr bool kKeepsQueries = kWarpgroups < 3;
+
   const KernelParams& params;
   const WorkState& work;
-  int index;
   Inputs& inputs;
   Query queries[2];
-  int k_lo;
+  int index = 0, k_lo = 0;
   u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
 
-  __device__ void begin() {
+  __device__ Tile(const KernelParams& params, const WorkState& work, Inputs& inputs) : params(params), work(work), inputs(inputs) {
+    if constexpr (kKeepsQueries) find_queries();
+  }
+  __device__ void find_queries() {
     const u32 thread = recompute(threadIdx.x);
     queries[0] = query_of(work, thread, 0);
     queries[1] = query_of(work, thread, 1);
-    k_lo = first_key(thread, index);
+  }
+
+  __device__ void begin(int tile) {
+    if constexpr (!kKeepsQueries) find_queries();
+    index = tile;
+    k_lo = first_key(recompute(threadIdx.x), tile);
     if constexpr (kHasInputs) {
       if (!inputs.given) return;
       wait_barrier(inputs.shared.inputs_full(warpgroup_id()), inputs.ring.parity());
@@ -224,10 +234,13 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 // The score function, then -infinity where a key is not visible.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs) {
   if constexpr (!kScaleFolded) {
-    Tile tile = {params, work, index, inputs};
-    tile.begin();
+    Tile tile(params, work, inputs);
+    tile.begin(index);
+    const auto keep = [&](int i, float logit) { s[i] = logit; };
     if (kHasInputs && inputs.given) {
-      for_each_logit(s, tile, FullRange(), [&](int i, float logit) { s[i] = logit; });
+      for_each_logit(s, tile, FullRange(), keep);
+    } else if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
+      for_each_logit(s, tile, SmallArguments(), keep);
     } else {
       compute_logits<config.score_loads>(s, tile);
     }
