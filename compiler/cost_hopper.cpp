@@ -49,7 +49,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;
-  t.issue = scores * (score_slots(work) + mask_slots(work, kMaskNodesInFit)) / kIssuePerClock;
+  t.issue = scores * (work.symbolic_slots + mask_slots(work, kMaskNodesInFit)) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
   const bool odd = c.head_dim_qk * 2 % 32 != 0 || c.head_dim_v * 2 % 32 != 0;

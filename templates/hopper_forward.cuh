@@ -40,6 +40,7 @@ struct Consumer {
   u32 slot = 0;             // of the work state
   bool quick = false;       // this item had main steps
   bool fresh = false;       // O holds nothing of this item yet
+  Queries queries;          // of this item's main steps
 
   Output o;
   Scores s;
@@ -105,8 +106,8 @@ struct Consumer {
     }
   }
 
-  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated. `main` knows the item.
-  __device__ void step(const WorkState& work, Tile& main, int tile, bool last) {
+  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
+  __device__ void step(const WorkState& work, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
     if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
@@ -122,7 +123,8 @@ struct Consumer {
       commit_products();
     }
     if constexpr (kIssueInTurn) end_turn();
-    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(tile);
+    Tile main = {params, work, tile, inputs};
+    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     float factor[2];
     // Of the tiles before; until the scores are there, there is time for it.
     if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
@@ -271,10 +273,10 @@ struct Consumer {
         tile = next_tile(work, tile);
         if (takes_main_step(work, tiles, tile, previous)) {
           quick = true;
-          if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows);
-          Tile main(params, work, inputs);
+          if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
+          if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
 #pragma unroll 1
-          for (; tile >= tiles.full_first; --tile) step(work, main, tile, tile == tiles.first);
+          for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
           tile = next_tile(work, tile + 1);
         }
         changes = tile < tiles.first;

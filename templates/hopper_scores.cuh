@@ -94,6 +94,17 @@ __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
   }
 }
 
+// Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no registers to
+// keep them from one tile to the next.
+constexpr bool kKeepsQueries = kWarpgroups < 3 && config.inputs_32 == 0;
+struct Queries {
+  Query of[2];
+  __device__ void find(const WorkState& work, u32 thread) {
+    of[0] = query_of(work, thread, 0);
+    of[1] = query_of(work, thread, 1);
+  }
+};
+
 // What a consumer knows of the inputs.
 struct Inputs {
   const SharedMemory& shared;
@@ -101,31 +112,22 @@ struct Inputs {
   Ring<1> ring = {};
 };
 
-// A tile of an item, and this thread's place in it.
+// A tile and this thread's place in it.
 struct Tile {
-  // Three warpgroups have no registers to keep their queries from one tile to the next.
-  static constexpr bool kKeepsQueries = kWarpgroups < 3;
-
   const KernelParams& params;
   const WorkState& work;
+  int index;
   Inputs& inputs;
-  Query queries[2];
-  int index = 0, k_lo = 0;
+  Queries queries;
+  int k_lo;
   u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
 
-  __device__ Tile(const KernelParams& params, const WorkState& work, Inputs& inputs) : params(params), work(work), inputs(inputs) {
-    if constexpr (kKeepsQueries) find_queries();
-  }
-  __device__ void find_queries() {
+  // `known`: its queries have been found.
+  __device__ void begin(const Queries* known = nullptr) {
     const u32 thread = recompute(threadIdx.x);
-    queries[0] = query_of(work, thread, 0);
-    queries[1] = query_of(work, thread, 1);
-  }
-
-  __device__ void begin(int tile) {
-    if constexpr (!kKeepsQueries) find_queries();
-    index = tile;
-    k_lo = first_key(recompute(threadIdx.x), tile);
+    if (known) queries = *known;
+    else queries.find(work, thread);
+    k_lo = first_key(thread, index);
     if constexpr (kHasInputs) {
       if (!inputs.given) return;
       wait_barrier(inputs.shared.inputs_full(warpgroup_id()), inputs.ring.parity());
@@ -175,7 +177,7 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
     const int h = pair / kRowPairs, j = pair % kRowPairs;
-    const auto& [seq, q] = tile.queries[h];
+    const auto& [seq, q] = tile.queries.of[h];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int i = 4 * j + 2 * h + c;
@@ -210,7 +212,7 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
   constexpr int kPart = 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const auto& [seq, q] = tile.queries[h];
+    const auto& [seq, q] = tile.queries.of[h];
 #pragma unroll
     for (int first = 0; first < kRowPairs; first += kPart) {
       if (config.has_score && tile.index * kTileKv + 8 * first >= uniform(seq.k_len)) break;
@@ -234,8 +236,8 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 // The score function, then -infinity where a key is not visible.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs) {
   if constexpr (!kScaleFolded) {
-    Tile tile(params, work, inputs);
-    tile.begin(index);
+    Tile tile = {params, work, index, inputs};
+    tile.begin();
     const auto keep = [&](int i, float logit) { s[i] = logit; };
     if (kHasInputs && inputs.given) {
       for_each_logit(s, tile, FullRange(), keep);

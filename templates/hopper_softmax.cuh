@@ -29,8 +29,9 @@ struct RowStates {
 constexpr bool kCapped = config.score_cap > 0 && kLogitsInPass;
 constexpr float kLargestCapped = config.score_cap * SmallArguments::kValueThere;
 
-__device__ inline bool suggests_small_arguments(const RowStates& rows) {
-  const bool small = fabsf(rows.reference[0]) < 0.9f * kLargestCapped && fabsf(rows.reference[1]) < 0.9f * kLargestCapped;
+__device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len) {
+  const float most = kLargestCapped - log2_approx(static_cast<float>(k_len)) * kLn2;
+  const bool small = fmaxf(rows.reference[0], rows.reference[1]) < most && fminf(rows.reference[0], rows.reference[1]) > -0.5f * kLargestCapped;
   return __all_sync(0xffffffff, small);
 }
 
@@ -172,7 +173,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
       const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
       return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
     });
-  } else if (kCapped ? rows.polynomial : config.score_has_tanh && small_arguments(s, tile)) {
+  } else if (config.score_has_tanh && (rows.polynomial || small_arguments(s, tile))) {
     exponentiate_logits(s, rows, offset, tile, SmallArguments());
   } else {
     exponentiate_logits(s, rows, offset, tile, FullRange());
