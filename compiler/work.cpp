@@ -100,6 +100,35 @@ Visits count_tiles(const QueryTile& t, int tile_kv) {
   return visits;
 }
 
+// What depends on the score is computed for every one. What depends on the key alone becomes an addend of the exponent, and only what is
+// read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as products without a score (300, 200 and 2 times;
+// H200, 2026-11-22, tests/device/RESULTS.md).
+struct SymbolicSlots {
+  static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;
+
+  double slots = 0;
+  bool has_addend = false;
+  std::map<const Node*, bool> of_score;  // does it depend on the score?
+
+  bool visit(const Expr& expr) {
+    if (const auto known = of_score.find(expr.get()); known != of_score.end()) return known->second;
+    bool depends = expr->op == Op::Variable && expr->variable == Variable::S;
+    for (const Expr& argument : expr->args) depends |= visit(argument);
+    const bool function = expr->op == Op::Exp || expr->op == Op::Log || expr->op == Op::Tanh || expr->op == Op::Sigmoid;
+    if (depends && !expr->args.empty()) slots += function ? kFunction : kOperation;
+    if (!depends && expr->op == Op::Load && uses(expr, Variable::K)) slots += kLoad;
+    has_addend |= !depends && expr->op == Op::Variable && expr->variable == Variable::K;
+    return of_score[expr.get()] = depends;
+  }
+};
+
+double symbolic_slots(const Expr& score) {
+  if (!score) return 0;
+  SymbolicSlots counted;
+  counted.visit(score);
+  return counted.slots + (counted.has_addend ? SymbolicSlots::kAddend : 0);
+}
+
 }  // namespace
 
 // Evaluating the analysis is the dear part, and does not depend on how many keys a tile has.
@@ -135,34 +164,6 @@ struct WorkSampler::Parts {
     }
   }
 };
-
-// What depends on the score is computed for every one. What depends on the key alone becomes an addend of the exponent, and only what is
-// read from memory costs more: fitted to 350 times of alibi, softcap and bias (d=40 to 256; H200, 2026-11-22, tests/device/RESULTS.md).
-struct SymbolicSlots {
-  static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;
-
-  double slots = 0;
-  bool has_addend = false;
-  std::map<const Node*, bool> of_score;  // does it depend on the score?
-
-  bool visit(const Expr& expr) {
-    if (const auto known = of_score.find(expr.get()); known != of_score.end()) return known->second;
-    bool depends = expr->op == Op::Variable && expr->variable == Variable::S;
-    for (const Expr& argument : expr->args) depends |= visit(argument);
-    const bool function = expr->op == Op::Exp || expr->op == Op::Log || expr->op == Op::Tanh || expr->op == Op::Sigmoid;
-    if (depends && !expr->args.empty()) slots += function ? kFunction : kOperation;
-    if (!depends && expr->op == Op::Load && uses(expr, Variable::K)) slots += kLoad;
-    has_addend |= !depends && expr->op == Op::Variable && expr->variable == Variable::K;
-    return of_score[expr.get()] = depends;
-  }
-};
-
-static double symbolic_slots(const Expr& score) {
-  if (!score) return 0;
-  SymbolicSlots counted;
-  counted.visit(score);
-  return counted.slots + (counted.has_addend ? SymbolicSlots::kAddend : 0);
-}
 
 WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q)
     : parts_(std::make_unique<Parts>(spec, tiles, shape)) {

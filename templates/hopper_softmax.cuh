@@ -29,9 +29,10 @@ struct RowStates {
 constexpr bool kCapped = config.score_cap > 0 && kLogitsInPass;
 constexpr float kLargestCapped = config.score_cap * SmallArguments::kValueThere;
 
+// If all keys were like those of the first tile, would the sums pass?
 __device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len) {
-  const float most = kLargestCapped - log2_approx(static_cast<float>(k_len)) * kLn2;
-  const bool small = fmaxf(rows.reference[0], rows.reference[1]) < most && fminf(rows.reference[0], rows.reference[1]) > -0.5f * kLargestCapped;
+  const float largest = fmaxf(rows.reference[0], rows.reference[1]), smallest = fminf(rows.reference[0], rows.reference[1]);
+  const bool small = largest + log2_approx(static_cast<float>(k_len)) * kLn2 < kLargestCapped && smallest > -0.5f * kLargestCapped;
   return __all_sync(0xffffffff, small);
 }
 

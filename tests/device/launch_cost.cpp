@@ -1,7 +1,7 @@
-// What a launch and a prepare that has nothing to do cost the processor, beside the driver's own launch of the same kernel with the
-// same parameters, in rounds that take turns; and a prepare that finds its kernel in the store, beside loading that code. One JSON object per line; times in nanoseconds of one call, the clock's own cost taken
-// off. `launch_cost [ordinal]`; figures are in RESULTS.md. Without a GPU: exit code 77. (launch_cost_here is the same on the recording driver, which
-// costs nothing: what is left is ours.)
+// What a launch and a prepare that has nothing to do cost the processor, beside the driver's own launch of the same kernel with the same
+// parameters, in rounds that take turns; and a prepare that finds its kernel in the store, beside loading that code. One JSON object per line;
+// times in nanoseconds of one call, the clock's own cost taken off. `launch_cost [ordinal]`; figures are in RESULTS.md. Without a GPU: exit
+// code 77. (launch_cost_here is the same on the recording driver, which costs nothing: what is left is ours.)
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -181,7 +181,8 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
       EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
     }
   }
-  for (const char* pins : {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1", "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
+  for (const char* pins : {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1",
+                           "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
     const AttentionSpec spec = spec_of("fwd bf16 d=128 heads=16");
     EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins),
                                     [&](const Schedule& s) { return why_illegal(spec, **find_target("sm_90a"), s).empty(); })) << pins;
@@ -190,8 +191,8 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
 
 // A column of ones beside V, and turns: README.md of the compiler says where they pay.
 TEST(Hopper, SumsAndTurns) {
-  for (const char* spec : {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit", "fwd bf16 d=128 heads=8 numerics=deterministic",
-                           "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8"}) {
+  for (const char* spec : {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit",
+                           "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8"}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       const AttentionSpec parsed = spec_of(spec);
       const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None && s.reference == SoftmaxReference::First &&
