@@ -292,8 +292,8 @@ std::string stored_record_lines(const std::string& store_path) {
   auto path = parse_store_path(store_path);
   if (!path) return lines;
   const auto add = [&](const std::string& directory, StoreDirectory::Access access) {
-    if (!StoreDirectory::open(directory, access)) return;
-    if (const auto own = read_text(directory + kFile)) lines.append(*own) += '\n';
+    const auto own = read_text(directory + kFile);  // first, as most have none: to check a directory takes twenty system calls
+    if (own && StoreDirectory::open(directory, access)) lines.append(*own) += '\n';
   };
   for (auto layer = path->layers.rbegin(); layer != path->layers.rend(); ++layer) add(*layer, StoreDirectory::Access::Layer);
   add(path->own, StoreDirectory::Access::Existing);
