@@ -80,19 +80,14 @@ Expr Simplifier::from(const Linear& linear) {
   return walk(walk, built);
 }
 
-bool Simplifier::exact(const Expr& a) {
+bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_parts(a); }
+
+bool Simplifier::exact_parts(const Expr& a) {
   if (const auto known = exact_.find(a.get()); known != exact_.end()) return known->second;
-  RangeAnalysis fresh(widest_ranges());
-  const auto walk = [&](const auto& self, const Expr& expr) -> void {
-    if (expr->type == Type::Int) fresh.of(expr);
-    if (fresh.ok() && expr->op != Op::Load) {
-      for (const Expr& arg : expr->args) self(self, arg);
-    }
-  };
-  if (a->tree_nodes > 256) return false;
-  walk(walk, a);
+  const auto exact = [&](const Expr& arg) { return exact_parts(arg); };
+  const bool result = (a->op == Op::Load || std::ranges::all_of(a->args, exact)) && (a->type != Type::Int || facts_.clean(a));
   alive_.push_back(a);
-  return exact_[a.get()] = fresh.ok();
+  return exact_[a.get()] = result;
 }
 
 bool Simplifier::at_most(const Expr& a, const Expr& b, int depth) {

@@ -168,7 +168,7 @@ class Search {
     if (job_.options.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
     FLASHJIT_ASSIGN(accepted, run_hopper());
     if (accepted) return std::move(*accepted);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (!is_legal(candidate, Family::Sync)) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return run_sync(plan);
@@ -188,7 +188,7 @@ class Search {
   // The choice itself if it is of the sync family, else the best of that; what spills will do for so short a time.
   Result<Compiled> run_quick() {
     if (first_.config.loop != Loop::hopper) return compile_plan(first_, job_);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (!is_legal(candidate, Family::Sync)) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return compile_plan(std::move(plan), job_);
@@ -220,7 +220,7 @@ class Search {
   Result<std::optional<Compiled>> run_hopper() {
     FLASHJIT_ASSIGN(accepted, try_hopper(first_));
     int attempts = 1, least = room(first_.schedule);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (accepted || attempts == kMostAttempts) break;
       // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be rejected too.
       if (!is_legal(candidate, Family::Hopper) || room(candidate.schedule) < least + kRegisterStep) continue;
@@ -239,7 +239,7 @@ class Search {
     FLASHJIT_ASSIGN(best, compile_plan(plan, job_));
     std::string passed_over;
     int attempts = 1, least = room(plan.schedule);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (best.facts.spill_bytes == 0 || job_.options.naive || attempts == kMostAttempts) break;
       // One that is estimated to be as tight would spill as well.
       if (!is_legal(candidate, Family::Sync) || room(candidate.schedule) < least + kRegisterStep) continue;
