@@ -200,18 +200,19 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
   std::map<std::pair<std::size_t, int>, WorkSampler> samplers;  // by shape and queries of a tile
   std::vector<Schedule> schedules = enumerate_schedules(spec, target, pins);
   struct Ranked {
-    bool illegal = false;
     double rank = 1;
     std::size_t place = 0;  // in `schedules`
     double microseconds = 0;
-    auto operator<=>(const Ranked&) const = default;
   };
-  std::vector<Ranked> order;
-  order.reserve(schedules.size());
+  std::vector<Ranked> legal;
+  std::vector<std::size_t> illegal;
   for (std::size_t place = 0; place < schedules.size(); ++place) {
     Schedule& schedule = schedules[place];
-    Ranked& ranked = order.emplace_back(Ranked{!is_legal(spec, target, schedule), 1, place});
-    if (ranked.illegal) continue;
+    if (!is_legal(spec, target, schedule)) {
+      illegal.push_back(place);
+      continue;
+    }
+    Ranked ranked{.place = place};
     const int queries = queries_together(sizes_of(spec, schedule));
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const auto sampler = samplers.try_emplace({i, queries}, spec, tiles, shapes[i], queries).first;
@@ -221,11 +222,13 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
       if (i == 0) ranked.microseconds = microseconds;
       ranked.rank *= microseconds;
     }
+    legal.push_back(ranked);
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(legal, {}, [](const Ranked& ranked) { return std::pair(ranked.rank, ranked.place); });
   std::vector<Candidate> out;
-  out.reserve(order.size());
-  for (const Ranked& ranked : order) out.push_back({schedules[ranked.place], ranked.microseconds, ranked.rank, !ranked.illegal});
+  out.reserve(schedules.size());
+  for (const Ranked& ranked : legal) out.push_back({schedules[ranked.place], ranked.microseconds, ranked.rank, true});
+  for (const std::size_t place : illegal) out.push_back({.schedule = schedules[place], .legal = false});
   return out;
 }
 

@@ -203,12 +203,13 @@ std::string outside_range(const Schedule& schedule) {
 }
 
 bool is_complete(const Schedule& schedule, Family family) {
-  // Written out by the compiler, which then sees through the fields' functions: a loop would take ten times as long.
-  const auto fits = [&](const Field& field) {
+  // Each field by its number, not in a loop: then the compiler sees through its functions, which is ten times as fast.
+  const auto fits = [&]<std::size_t i>() {
+    constexpr Field field = kFields[i];
     const bool is_of_family = field.families & bit_of(family);
     return field.is_set(schedule) == is_of_family && is_in_range(field, schedule);
   };
-  return [&]<std::size_t... i>(std::index_sequence<i...>) { return (fits(kFields[i]) && ...); }(std::make_index_sequence<kFields.size()>());
+  return [&]<std::size_t... i>(std::index_sequence<i...>) { return (fits.template operator()<i>() && ...); }(std::make_index_sequence<kFields.size()>());
 }
 
 }  // namespace flashjit

@@ -64,11 +64,11 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
-// Of a record's line.
-std::string spec_of(std::string_view line) {
+// Of a record's line, as it is written there.
+std::string_view spec_of(std::string_view line) {
   while (!line.empty()) {
     const std::string_view field = line.substr(0, line.find('\t'));
-    if (field.starts_with("spec=")) return unescape(field.substr(5));
+    if (field.starts_with("spec=")) return field.substr(5);
     line.remove_prefix(std::min(line.size(), field.size() + 1));
   }
   return {};
@@ -193,10 +193,11 @@ std::optional<TunedRecord> parse_tuned_record(std::string_view line) {
 
 std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_view spec) {
   std::vector<TunedRecord> records;
+  const std::string written = escape(spec);
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (line.empty() || line.front() == '#' || (!spec.empty() && spec_of(line) != spec)) continue;
+    if (line.empty() || line.front() == '#' || (!spec.empty() && spec_of(line) != written)) continue;
     if (auto record = parse_tuned_record(line)) records.push_back(std::move(*record));
   }
   return records;
