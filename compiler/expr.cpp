@@ -219,20 +219,30 @@ Expr build(Op op, std::vector<Expr> args) {
   return made ? *made : Expr();
 }
 
-using Visited = std::unordered_set<const Node*>;
-
-void collect(const Expr& expr, Visited& visited, std::vector<const Node*>& order) {
-  if (!expr || !visited.insert(expr.get()).second) return;
-  order.push_back(expr.get());
-  for (const Expr& arg : expr->args) collect(arg, visited, order);
-}
-
-std::vector<const Node*> all_nodes(const Expr& expr) {
-  Visited visited;
+// The nodes of an expression, in order of first use, each once.
+class Nodes {
+ public:
+  explicit Nodes(const Expr& expr) { collect(expr); }
   std::vector<const Node*> order;
-  collect(expr, visited, order);
-  return order;
-}
+
+ private:
+  void collect(const Expr& expr) {
+    if (!expr || !is_new(expr.get())) return;
+    order.push_back(expr.get());
+    for (const Expr& arg : expr->args) collect(arg);
+  }
+  // Most expressions have few nodes: to look through those takes less time than a set does.
+  bool is_new(const Node* node) {
+    constexpr std::size_t kFew = 32;
+    if (order.size() < kFew) return std::ranges::find(order, node) == order.end();
+    if (found_.empty()) found_.insert(order.begin(), order.end());
+    return found_.insert(node).second;
+  }
+
+  std::unordered_set<const Node*> found_;
+};
+
+std::vector<const Node*> all_nodes(const Expr& expr) { return std::move(Nodes(expr).order); }
 
 bool same_number(double a, double b) {
   return (a == b && std::signbit(a) == std::signbit(b)) || (std::isnan(a) && std::isnan(b));

@@ -114,7 +114,13 @@ std::optional<Linear> without_rounding(const Linear& linear) {
   return result;
 }
 
-std::optional<Linear> negated(const Linear& linear) { return add(Linear{}, linear, -1); }
+std::optional<Linear> negated(Linear linear) {
+  for (LinearTerm& term : linear.terms) {
+    if (__builtin_sub_overflow(std::int64_t{0}, term.factor, &term.factor)) return std::nullopt;
+  }
+  if (__builtin_sub_overflow(std::int64_t{0}, linear.constant, &linear.constant)) return std::nullopt;
+  return linear;
+}
 
 }  // namespace
 
