@@ -131,6 +131,8 @@ void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector
   const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}), all_stages = choices(pins.stages, {1, 2, 3}),
              all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
   const auto places = choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers});
+  constexpr std::size_t kRowsAndWarps = 4;
+  out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
     const int most_warps = std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
     for (const int rows : rows_choices(pins, warps)) {

@@ -287,6 +287,10 @@ StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view c
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
                        const DumpSink& dump) {
   FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
+  return plan_spec(spec, target_name, schedule, sm_count, dump);
+}
+
+Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target_name, std::string_view schedule, int sm_count, const DumpSink& dump) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(row, find_target(target_name));
   FLASHJIT_ASSIGN(pins, parse_schedule(schedule));
@@ -298,7 +302,8 @@ Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name,
 namespace {
 
 Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
-  FLASHJIT_ASSIGN(first, plan_spec(spec, target, schedule, options.sm_count, options.dump));
+  FLASHJIT_ASSIGN(first, options.parsed ? plan_spec(*options.parsed, target, schedule, options.sm_count, options.dump)
+                                        : plan_spec(spec, target, schedule, options.sm_count, options.dump));
   if (first.target.gpu) return std::move(first);
   return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
                              "with target host",

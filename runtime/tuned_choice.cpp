@@ -33,23 +33,21 @@ std::string schedule_for(const Plan& plan, const Shape& shape) {
   return ranked.front().legal && ranked.front().schedule != plan.schedule ? print(ranked.front().schedule) : std::string();
 }
 
-TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint) {
-  const auto spec = parse_spec(text);
+TunedChoice TunedSchedules::choose(const AttentionSpec& spec, std::string_view hint) {
   const auto row = find_target(machine_.target);
-  if (!spec || !row) return {};
-  const std::string canonical = print(*spec);
-  const std::vector<TunedRecord> known = records(canonical);
+  if (!row) return {};
+  const std::vector<TunedRecord> known = records(print(spec));
   if (known.empty() && hint.empty()) return {};
   std::optional<Shape> shape;
   if (auto parsed = parse_shape_hint(hint); parsed && !hint.empty()) shape = *parsed;
   // The model's own choice counts where the class of numerics keeps something of it, and where a hint may change it.
   std::optional<Plan> plan;
-  if (spec->numerics != Numerics::Fast || shape) {
-    auto planned = plan_spec(canonical, machine_.target, "", (*row)->gpu ? machine_.units : 0);
+  if (spec.numerics != Numerics::Fast || shape) {
+    auto planned = plan_spec(spec, machine_.target, "", (*row)->gpu ? machine_.units : 0);
     if (!planned) return {};
     plan = std::move(*planned);
   }
-  if (const TunedRecord* r = find_record(known, *spec, machine_, **row, shape, plan ? plan->schedule : Schedule{})) {
+  if (const TunedRecord* r = find_record(known, spec, machine_, **row, shape, plan ? plan->schedule : Schedule{})) {
     return {print(r->schedule), fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})", r->us,
                                             r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
   }

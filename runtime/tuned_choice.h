@@ -31,8 +31,8 @@ class TunedSchedules {
   TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options)
       : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options) {}
 
-  // `hint` is canonical. Errors in the spec are left to the compiler to report.
-  TunedChoice choose(std::string_view spec, std::string_view hint);
+  // `hint` is canonical.
+  TunedChoice choose(const AttentionSpec& spec, std::string_view hint);
   // As PrepareOptions::tune says: makes a record, unless there is one of this class.
   Result<void> tune(std::string_view spec, const PrepareOptions& options);
 
