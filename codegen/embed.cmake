@@ -1,10 +1,12 @@
-# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named PREFIX and its name.
+# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named PREFIX and its name, and its
+# digest, which nobody then has to compute at run time.
 # Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less.
 set(body "")
 foreach(file IN LISTS FILES)
   get_filename_component(name ${file} NAME)
   file(READ ${file} text)
   string(LENGTH "${text}" length)
+  string(SHA256 digest "${text}")
   set(literal "")
   set(at 0)
   while(at LESS length)
@@ -12,7 +14,7 @@ foreach(file IN LISTS FILES)
     string(APPEND literal "R\"__fj__(${part})__fj__\"\n")
     math(EXPR at "${at} + 8000")
   endwhile()
-  string(APPEND body "    {\"${PREFIX}${name}\",\n${literal}},\n")
+  string(APPEND body "    {\"${PREFIX}${name}\",\n${literal}    ,\"${digest}\"},\n")
 endforeach()
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {

@@ -9,6 +9,7 @@ namespace flashjit {
 struct EmbeddedFile {
   std::string_view name;  // "templates/sync_forward.cuh"
   std::string_view text;
+  std::string_view sha256;  // of the text, in hex
 };
 std::span<const EmbeddedFile> embedded_templates();
 

@@ -128,13 +128,18 @@ void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector
   s.family = Family::Sync;
   s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
   s.order = pins.order.value_or(TileOrder::Natural);
+  const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}), all_stages = choices(pins.stages, {1, 2, 3}),
+             all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
+  const auto places = choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers});
+  constexpr std::size_t kRowsAndWarps = 4;
+  out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
     const int most_warps = std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
     for (const int rows : rows_choices(pins, warps)) {
-      for (const int tile_kv : choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})) {
-        for (const int stages : choices(pins.stages, {1, 2, 3})) {
-          for (const QueryPlace q_in : choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers})) {
-            for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+      for (const int tile_kv : tiles_kv) {
+        for (const int stages : all_stages) {
+          for (const QueryPlace q_in : places) {
+            for (const int blocks : all_blocks) {
               s.warps = warps;
               s.tile_q = pins.tile_q.value_or(most_warps * rows);
               s.tile_kv = tile_kv;

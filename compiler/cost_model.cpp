@@ -200,31 +200,37 @@ std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& targe
   std::vector<Shape> shapes = {shape};
   if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
   std::map<std::pair<std::size_t, int>, WorkSampler> samplers;  // by shape and queries of a tile
-  std::vector<Candidate> legal, illegal;
-  for (Schedule& schedule : enumerate_schedules(spec, target, pins)) {
-    Candidate candidate;
-    candidate.legal = is_legal(spec, target, schedule);
-    if (candidate.legal) {
-      const int queries = queries_together(sizes_of(spec, schedule));
-      for (std::size_t i = 0; i < shapes.size(); ++i) {
-        const auto sampler = samplers.try_emplace({i, queries}, spec, tiles, shapes[i], queries).first;
-        const Work& work = sampler->second.with(*schedule.tile_kv);
-        if (i == 0 && target.gpu && !pins.order && work_grows(work)) schedule.order = TileOrder::LongestFirst;
-        const double microseconds = predict(spec, target, schedule, shapes[i], work).total;
-        if (i == 0) candidate.predicted_us = microseconds;
-        candidate.rank *= microseconds;
-      }
+  std::vector<Schedule> schedules = enumerate_schedules(spec, target, pins);
+  struct Ranked {
+    double rank = 1;
+    std::size_t place = 0;  // in `schedules`
+    double microseconds = 0;
+  };
+  std::vector<Ranked> legal;
+  std::vector<std::size_t> illegal;
+  for (std::size_t place = 0; place < schedules.size(); ++place) {
+    Schedule& schedule = schedules[place];
+    if (!is_legal(spec, target, schedule)) {
+      illegal.push_back(place);
+      continue;
     }
-    candidate.schedule = std::move(schedule);
-    (candidate.legal ? legal : illegal).push_back(std::move(candidate));
+    Ranked ranked{.place = place};
+    const int queries = queries_together(sizes_of(spec, schedule));
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const auto sampler = samplers.try_emplace({i, queries}, spec, tiles, shapes[i], queries).first;
+      const Work& work = sampler->second.with(*schedule.tile_kv);
+      if (i == 0 && target.gpu && !pins.order && work_grows(work)) schedule.order = TileOrder::LongestFirst;
+      const double microseconds = predict(spec, target, schedule, shapes[i], work).total;
+      if (i == 0) ranked.microseconds = microseconds;
+      ranked.rank *= microseconds;
+    }
+    legal.push_back(ranked);
   }
-  std::vector<std::pair<double, std::size_t>> order;  // candidates are large: they are moved once
-  for (std::size_t i = 0; i < legal.size(); ++i) order.push_back({legal[i].rank, i});
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(legal, {}, [](const Ranked& ranked) { return std::pair(ranked.rank, ranked.place); });
   std::vector<Candidate> out;
-  out.reserve(legal.size() + illegal.size());
-  for (const auto& [rank, i] : order) out.push_back(std::move(legal[i]));
-  std::move(illegal.begin(), illegal.end(), std::back_inserter(out));
+  out.reserve(schedules.size());
+  for (const Ranked& ranked : legal) out.push_back({schedules[ranked.place], ranked.microseconds, ranked.rank, true});
+  for (const std::size_t place : illegal) out.push_back({.schedule = schedules[place], .legal = false});
   return out;
 }
 

@@ -80,7 +80,21 @@ std::size_t arity(Op op) {
   }
 }
 
-Expr leaf(Node node) { return Expr(std::make_shared<const Node>(std::move(node))); }
+template <class Enum>
+constexpr std::uint32_t bit(Enum value) {
+  return std::uint32_t{1} << static_cast<int>(value);
+}
+static_assert(static_cast<int>(Op::Bit) < 32 && static_cast<int>(Variable::KHi) < 32);
+
+Expr leaf(Node node) {
+  node.ops = bit(node.op);
+  node.variables = node.op == Op::Variable ? bit(node.variable) : 0;
+  for (const Expr& arg : node.args) {
+    node.ops |= arg->ops;
+    node.variables |= arg->variables;
+  }
+  return Expr(std::make_shared<const Node>(std::move(node)));
+}
 
 Result<Expr> finish(Node node) {
   int depth = 0;
@@ -205,20 +219,30 @@ Expr build(Op op, std::vector<Expr> args) {
   return made ? *made : Expr();
 }
 
-using Visited = std::unordered_set<const Node*>;
-
-void collect(const Expr& expr, Visited& visited, std::vector<const Node*>& order) {
-  if (!expr || !visited.insert(expr.get()).second) return;
-  order.push_back(expr.get());
-  for (const Expr& arg : expr->args) collect(arg, visited, order);
-}
-
-std::vector<const Node*> all_nodes(const Expr& expr) {
-  Visited visited;
+// The nodes of an expression, in order of first use, each once.
+class Nodes {
+ public:
+  explicit Nodes(const Expr& expr) { collect(expr); }
   std::vector<const Node*> order;
-  collect(expr, visited, order);
-  return order;
-}
+
+ private:
+  void collect(const Expr& expr) {
+    if (!expr || !is_new(expr.get())) return;
+    order.push_back(expr.get());
+    for (const Expr& arg : expr->args) collect(arg);
+  }
+  // Most expressions have few nodes: to look through those takes less time than a set does.
+  bool is_new(const Node* node) {
+    constexpr std::size_t kFew = 32;
+    if (order.size() < kFew) return std::ranges::find(order, node) == order.end();
+    if (found_.empty()) found_.insert(order.begin(), order.end());
+    return found_.insert(node).second;
+  }
+
+  std::unordered_set<const Node*> found_;
+};
+
+std::vector<const Node*> all_nodes(const Expr& expr) { return std::move(Nodes(expr).order); }
 
 bool same_number(double a, double b) {
   return (a == b && std::signbit(a) == std::signbit(b)) || (std::isnan(a) && std::isnan(b));
@@ -307,11 +331,8 @@ Expr Expr::scalar(const Param& param) {
 Expr Expr::load(const Param& param, std::vector<Expr> index) {
   if (param.rank < 1 || param.rank > kMaxParamRank || index.size() != static_cast<std::size_t>(param.rank)) return {};
   for (const Expr& i : index) {
-    if (!i || i->type != Type::Int) return {};
     // An index that depends on data could not be checked against the tensor's shape before a launch.
-    for (const Node* node : all_nodes(i)) {
-      if (node->op == Op::Load) return {};
-    }
+    if (!i || i->type != Type::Int || uses(i, Op::Load)) return {};
   }
   Node node;
   node.op = Op::Load;
@@ -372,16 +393,9 @@ std::size_t function_count(const Expr& expr) {
   }));
 }
 
-bool uses(const Expr& expr, Variable variable) {
-  const auto nodes = all_nodes(expr);
-  return std::any_of(nodes.begin(), nodes.end(),
-                     [&](const Node* node) { return node->op == Op::Variable && node->variable == variable; });
-}
+bool uses(const Expr& expr, Variable variable) { return expr && (expr->variables & bit(variable)) != 0; }
 
-bool uses(const Expr& expr, Op op) {
-  const auto nodes = all_nodes(expr);
-  return std::any_of(nodes.begin(), nodes.end(), [&](const Node* node) { return node->op == op; });
-}
+bool uses(const Expr& expr, Op op) { return expr && (expr->ops & bit(op)) != 0; }
 
 std::vector<Param> params_of(const Expr& expr) {
   std::vector<Param> params;

@@ -102,6 +102,8 @@ struct Node {
   // walks an expression may recurse, and may visit a shared node once per use.
   int depth = 1;
   int tree_nodes = 1;
+  // What occurs in it, as bits: uses() is asked at every step of an analysis.
+  std::uint32_t variables = 0, ops = 0;
 };
 inline constexpr int kMaxTreeDepth = 1024;
 inline constexpr int kMaxTreeNodes = 1 << 15;

@@ -1,6 +1,7 @@
 #include "compiler/expr_linear.h"
 
 #include <algorithm>
+#include <utility>
 #include <limits>
 
 namespace flashjit {
@@ -10,6 +11,7 @@ bool add_term(Linear& linear, const Expr& atom, std::int64_t factor) {
   const auto term = std::find_if(linear.terms.begin(), linear.terms.end(),
                                  [&](const LinearTerm& t) { return same(t.atom, atom); });
   if (term == linear.terms.end()) {
+    if (linear.terms.empty()) linear.terms.reserve(4);  // enough for most sums
     if (factor != 0) linear.terms.push_back({atom, factor});
     return true;
   }
@@ -45,8 +47,6 @@ bool accumulate(Linear& sum, const Expr& expr, std::int64_t factor) {
   }
 }
 
-Expr scaled(const Expr& atom, std::int64_t factor) { return factor == 1 ? atom : atom * Expr::integer(factor); }
-
 }  // namespace
 
 std::optional<Linear> linear_of(const Expr& expr) {
@@ -70,24 +70,10 @@ std::optional<Linear> add(const Linear& a, const Linear& b, std::int64_t factor)
 }
 
 Expr to_expr(const Linear& linear) {
-  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-  Expr sum;
-  for (const LinearTerm& term : linear.terms) {
-    if (term.factor > 0) sum = sum ? sum + scaled(term.atom, term.factor) : scaled(term.atom, term.factor);
-  }
-  std::int64_t constant = linear.constant;
-  if (!sum && (constant > 0 || linear.terms.empty())) {
-    sum = Expr::integer(constant);
-    constant = 0;
-  }
-  for (const LinearTerm& term : linear.terms) {
-    if (term.factor > 0) continue;
-    if (!sum) sum = term.factor == -1 ? -term.atom : scaled(term.atom, term.factor);
-    else if (term.factor == kLeast) sum = sum + scaled(term.atom, term.factor);
-    else sum = sum - scaled(term.atom, -term.factor);
-  }
-  if (constant > 0 || constant == kLeast) return sum + Expr::integer(constant);
-  return constant < 0 ? sum - Expr::integer(-constant) : sum;
+  return to_expr(linear, [](Op op, std::vector<Expr> args) {
+    Result<Expr> made = Expr::make(op, std::move(args));
+    return made ? *made : Expr();
+  });
 }
 
 }  // namespace flashjit

@@ -40,6 +40,7 @@ class Simplifier {
   bool contradict(const Expr& a, const Expr& b) const;
   // None of the parts can leave 64 bits, so arithmetic on them is that of the integers.
   bool exact(const Expr& a);
+  bool exact_parts(const Expr& a);
   bool at_most(const Expr& a, const Expr& b, int depth);
 
   bool in_range_;

@@ -28,19 +28,26 @@ Expr fold(const Expr& expr) {
   return expr;
 }
 
-std::size_t shallow_hash(const Node& node) {
-  std::size_t hash = static_cast<std::size_t>(node.op) * 31 + static_cast<std::size_t>(node.variable);
-  const auto mix = [&](std::size_t value) { hash = hash * 1099511628211u + value; };
-  mix(std::hash<std::int64_t>{}(node.integer));
-  mix(std::hash<double>{}(node.real));
-  mix(std::hash<std::string>{}(node.param.name));
-  for (const Expr& arg : node.args) mix(std::hash<const Node*>{}(arg.get()));
+// Of what make() gives an operation; other nodes have more than that.
+std::size_t hash_of(Op op, const std::vector<Expr>& args) {
+  std::size_t hash = static_cast<std::size_t>(op);
+  for (const Expr& arg : args) hash = hash * 1099511628211u + std::hash<const Node*>{}(arg.get());
   return hash;
 }
 
-bool same_args(const Node& a, const Node& b) {
-  return std::equal(a.args.begin(), a.args.end(), b.args.begin(), b.args.end(),
-                    [](const Expr& x, const Expr& y) { return x.get() == y.get(); });
+std::size_t shallow_hash(const Node& node) {
+  std::size_t hash = hash_of(node.op, node.args);
+  if (!node.args.empty() && node.op != Op::Load) return hash;
+  const auto mix = [&](std::size_t value) { hash = hash * 1099511628211u + value; };
+  mix(static_cast<std::size_t>(node.variable));
+  mix(std::hash<std::int64_t>{}(node.integer));
+  mix(std::hash<double>{}(node.real));
+  mix(std::hash<std::string>{}(node.param.name));
+  return hash;
+}
+
+bool same_args(const std::vector<Expr>& a, const std::vector<Expr>& b) {
+  return std::ranges::equal(a, b, [](const Expr& x, const Expr& y) { return x.get() == y.get(); });
 }
 
 }  // namespace
@@ -50,7 +57,7 @@ Expr Simplifier::intern(const Expr& expr) {
   const std::size_t hash = shallow_hash(*expr);
   const auto [begin, end] = interned_.equal_range(hash);
   for (auto it = begin; it != end; ++it) {
-    if (it->second->op == expr->op && same_args(*it->second, *expr) && same(it->second, expr)) return it->second;
+    if (it->second->op == expr->op && same_args(it->second->args, expr->args) && same(it->second, expr)) return it->second;
   }
   interned_.emplace(hash, expr);
   return expr;
@@ -60,39 +67,28 @@ Expr Simplifier::make(Op op, std::vector<Expr> args) {
   for (Expr& arg : args) {
     if (arg && arg->args.empty()) arg = intern(arg);
   }
+  // Most have been made before.
+  const auto [begin, end] = interned_.equal_range(hash_of(op, args));
+  for (auto it = begin; it != end; ++it) {
+    if (it->second->op == op && same_args(it->second->args, args)) return it->second;
+  }
   Result<Expr> made = Expr::make(op, std::move(args));
   return made ? intern(*made) : Expr();
 }
 
-// Sums are rebuilt as trees; their parts get interned on the way.
 Expr Simplifier::from(const Linear& linear) {
-  const Expr built = to_expr(linear);
-  if (!built) return built;
-  const auto walk = [&](const auto& self, const Expr& expr) -> Expr {
-    if (expr->args.empty()) return intern(expr);
-    for (const LinearTerm& term : linear.terms) {
-      if (term.atom.get() == expr.get()) return expr;
-    }
-    std::vector<Expr> args;
-    for (const Expr& arg : expr->args) args.push_back(self(self, arg));
-    return make(expr->op, std::move(args));
-  };
-  return walk(walk, built);
+  const Expr sum = to_expr(linear, [this](Op op, std::vector<Expr> args) { return make(op, std::move(args)); });
+  return sum && sum->args.empty() ? intern(sum) : sum;
 }
 
-bool Simplifier::exact(const Expr& a) {
+bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_parts(a); }
+
+bool Simplifier::exact_parts(const Expr& a) {
   if (const auto known = exact_.find(a.get()); known != exact_.end()) return known->second;
-  RangeAnalysis fresh(widest_ranges());
-  const auto walk = [&](const auto& self, const Expr& expr) -> void {
-    if (expr->type == Type::Int) fresh.of(expr);
-    if (fresh.ok() && expr->op != Op::Load) {
-      for (const Expr& arg : expr->args) self(self, arg);
-    }
-  };
-  if (a->tree_nodes > 256) return false;
-  walk(walk, a);
+  const auto exact = [&](const Expr& arg) { return exact_parts(arg); };
+  const bool result = (a->op == Op::Load || std::ranges::all_of(a->args, exact)) && (a->type != Type::Int || facts_.clean(a));
   alive_.push_back(a);
-  return exact_[a.get()] = fresh.ok();
+  return exact_[a.get()] = result;
 }
 
 bool Simplifier::at_most(const Expr& a, const Expr& b, int depth) {

@@ -88,8 +88,9 @@ std::optional<Floored> floored(const LinearTerm& term) {
   return std::nullopt;
 }
 
-// Forgets the rounding of n * floor(x / n): at most x, and at least x - n + 1.
+// Forgets the rounding of n * floor(x / n): at most x, and at least x - n + 1. Nothing where there is none.
 std::optional<Linear> without_rounding(const Linear& linear) {
+  if (std::ranges::none_of(linear.terms, [](const LinearTerm& term) { return floored(term).has_value(); })) return std::nullopt;
   Linear result;
   result.constant = linear.constant;
   for (const LinearTerm& term : linear.terms) {
@@ -113,7 +114,13 @@ std::optional<Linear> without_rounding(const Linear& linear) {
   return result;
 }
 
-std::optional<Linear> negated(const Linear& linear) { return add(Linear{}, linear, -1); }
+std::optional<Linear> negated(Linear linear) {
+  for (LinearTerm& term : linear.terms) {
+    if (__builtin_sub_overflow(std::int64_t{0}, term.factor, &term.factor)) return std::nullopt;
+  }
+  if (__builtin_sub_overflow(std::int64_t{0}, linear.constant, &linear.constant)) return std::nullopt;
+  return linear;
+}
 
 }  // namespace
 
@@ -151,24 +158,29 @@ IntInterval RangeAnalysis::of(const Linear& linear) {
           static_cast<std::int64_t>(std::clamp<Int128>(wide.hi, kLeast, kLargest))};
 }
 
-IntInterval RangeAnalysis::of(const Expr& expr) {
-  const auto found = known_.find(expr.get());
-  if (found != known_.end()) return found->second.second;
+const RangeAnalysis::Known& RangeAnalysis::known(const Expr& expr) {
+  if (const auto found = known_.find(expr.get()); found != known_.end()) return found->second;
+  const int problems = problems_;
   const Wide wide = compute(*expr, expr);
   if (wide.lo < kLeast || wide.hi > kLargest) {
-    note(fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr)));
+    note([&] { return fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr)); });
   }
   const IntInterval range = {static_cast<std::int64_t>(std::clamp<Int128>(wide.lo, kLeast, kLargest)),
                              static_cast<std::int64_t>(std::clamp<Int128>(wide.hi, kLeast, kLargest))};
-  known_.emplace(expr.get(), std::pair(expr, range));
-  return range;
+  return known_.emplace(expr.get(), Known{expr, range, problems_ == problems}).first->second;
 }
+
+IntInterval RangeAnalysis::of(const Expr& expr) { return known(expr).range; }
+
+bool RangeAnalysis::clean(const Expr& expr) { return known(expr).clean; }
 
 IntInterval RangeAnalysis::positive_divisor(const Expr& divisor, const Node& node) {
   IntInterval range = of(divisor);
   if (range.lo < 1) {
-    note(fmt::format("the divisor `{0}` of `{1}` can be {2}, and must be positive; write max({0}, 1)", shown(divisor),
-                     node.op == Op::Div ? "/" : "%", range.hi < 0 || range.lo < 0 ? "negative" : "0"));
+    note([&] {
+      return fmt::format("the divisor `{0}` of `{1}` can be {2}, and must be positive; write max({0}, 1)", shown(divisor),
+                         node.op == Op::Div ? "/" : "%", range.hi < 0 || range.lo < 0 ? "negative" : "0");
+    });
   }
   return {std::max<std::int64_t>(range.lo, 1), std::max<std::int64_t>(range.hi, 1)};
 }

@@ -16,6 +16,8 @@ class RangeAnalysis {
   // The interval of an int expression; by dtype where it comes from a scalar or a tensor. Cut to int64, after noting a
   // problem.
   IntInterval of(const Expr& expr);
+  // Did the interval of this int expression come about without a problem? (That of a part may have been noted before.)
+  bool clean(const Expr& expr);
   // The interval of a sum, cut to int64 without noting anything.
   IntInterval of(const Linear& linear);
 
@@ -35,14 +37,24 @@ class RangeAnalysis {
   Int128 upper(const Linear& linear);
   Int128 plain_upper(const Linear& linear);
   IntInterval positive_divisor(const Expr& divisor, const Node& node);
-  void note(std::string problem) {
-    if (problem_.empty()) problem_ = std::move(problem);
+  // The words are those of the first one.
+  template <class Words>
+  void note(const Words& words) {
+    ++problems_;
+    if (problem_.empty()) problem_ = words();
   }
 
+  struct Known {
+    Expr expr;  // keeps it alive: a node's address must not come back as another node's
+    IntInterval range;
+    bool clean;
+  };
+  const Known& known(const Expr& expr);
+
   VariableRanges ranges_;
-  // Keeps the expressions alive: a node's address must not come back as another node's.
-  std::unordered_map<const Node*, std::pair<Expr, IntInterval>> known_;
+  std::unordered_map<const Node*, Known> known_;
   std::string problem_;
+  int problems_ = 0;
 };
 
 // Ranges that hold for every spec: what may be assumed without knowing its bounds.

@@ -81,10 +81,10 @@ std::string why_not_hopper(const Plan& plan, const Schedule& pins) {
   if (const std::string_view field = foreign_field(pins, Family::Hopper); !field.empty())
     return fmt::format("{} is pinned, which hopper schedules do not have", field);
   const auto best = std::ranges::find_if(
-      plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
+      *plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
   if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
   return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the hopper family",
-                     plan.candidates.front().predicted_us, best->predicted_us);
+                     plan.candidates->front().predicted_us, best->predicted_us);
 }
 
 std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
@@ -122,8 +122,8 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.spec = spec;
   plan.target = target;
   plan.tiles = analyse_tiles(spec.mask);
-  plan.candidates = candidates(spec, target, pins, plan.tiles, reference_shape(spec));
-  FLASHJIT_ASSIGN(schedule, choose(plan.candidates, spec, target, pins));
+  plan.candidates = std::make_shared<const std::vector<Candidate>>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
+  FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
   FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink, sink != nullptr));
   FLASHJIT_TRY(select_template(program, plan));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,7 @@ struct Plan {
   TileAnalysis tiles;           // of spec.mask
   bool wide_ints = false;       // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;         // what is slower than it could be, and why
-  std::vector<Candidate> candidates;      // best first, then the illegal ones
+  std::shared_ptr<const std::vector<Candidate>> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                        // after the last pass
 };
 

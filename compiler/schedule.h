@@ -2,6 +2,7 @@
 // Text form, one line: "tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers"
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,15 +11,16 @@
 
 namespace flashjit {
 
-enum class Family { Sync, Host, Hopper };
-enum class QueryPlace { Shared, Registers };
-enum class TileOrder { Natural, LongestFirst };
-enum class Overlap { None, QkPv };
-enum class ExclusivePart { None, Issue, Softmax };
-enum class SoftmaxReference { Tile, Previous, First };
-enum class RowSum { Adds, Matrix };
-enum class GridKind { Tiles, Persistent };
-enum class HeadTiles { Single, Packed };
+// Of a byte: a plan lists hundreds of schedules.
+enum class Family : std::uint8_t { Sync, Host, Hopper };
+enum class QueryPlace : std::uint8_t { Shared, Registers };
+enum class TileOrder : std::uint8_t { Natural, LongestFirst };
+enum class Overlap : std::uint8_t { None, QkPv };
+enum class ExclusivePart : std::uint8_t { None, Issue, Softmax };
+enum class SoftmaxReference : std::uint8_t { Tile, Previous, First };
+enum class RowSum : std::uint8_t { Adds, Matrix };
+enum class GridKind : std::uint8_t { Tiles, Persistent };
+enum class HeadTiles : std::uint8_t { Single, Packed };
 
 struct Schedule {
   std::optional<Family> family;

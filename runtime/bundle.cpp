@@ -211,7 +211,7 @@ BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::stri
 
 std::string templates_digest() {
   KeyBuilder key;
-  for (const EmbeddedFile& file : embedded_templates()) key.field(file.name, file.text);
+  for (const EmbeddedFile& file : embedded_templates()) key.field(file.name, file.text, file.sha256);
   return key.finish().digest;
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "codegen/embedded_templates.h"
 #include "compiler/candidates.h"
 #include "runtime/bundle.h"
 #include "runtime/dump.h"
@@ -167,7 +168,7 @@ class Search {
     if (job_.options.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
     FLASHJIT_ASSIGN(accepted, run_hopper());
     if (accepted) return std::move(*accepted);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (!is_legal(candidate, Family::Sync)) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return run_sync(plan);
@@ -187,7 +188,7 @@ class Search {
   // The choice itself if it is of the sync family, else the best of that; what spills will do for so short a time.
   Result<Compiled> run_quick() {
     if (first_.config.loop != Loop::hopper) return compile_plan(first_, job_);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (!is_legal(candidate, Family::Sync)) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return compile_plan(std::move(plan), job_);
@@ -219,7 +220,7 @@ class Search {
   Result<std::optional<Compiled>> run_hopper() {
     FLASHJIT_ASSIGN(accepted, try_hopper(first_));
     int attempts = 1, least = room(first_.schedule);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (accepted || attempts == kMostAttempts) break;
       // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be rejected too.
       if (!is_legal(candidate, Family::Hopper) || room(candidate.schedule) < least + kRegisterStep) continue;
@@ -238,7 +239,7 @@ class Search {
     FLASHJIT_ASSIGN(best, compile_plan(plan, job_));
     std::string passed_over;
     int attempts = 1, least = room(plan.schedule);
-    for (const Candidate& candidate : first_.candidates) {
+    for (const Candidate& candidate : *first_.candidates) {
       if (best.facts.spill_bytes == 0 || job_.options.naive || attempts == kMostAttempts) break;
       // One that is estimated to be as tight would spill as well.
       if (!is_legal(candidate, Family::Sync) || room(candidate.schedule) < least + kRegisterStep) continue;
@@ -261,6 +262,14 @@ class Search {
   std::vector<std::string> notes_;  // of schedules that were passed over
 };
 
+// Of a template as the build embedded it; empty: its text is another. To compare texts takes a tenth of the time.
+std::string_view known_digest(const SourceFile& file) {
+  for (const EmbeddedFile& embedded : embedded_templates()) {
+    if (embedded.name == file.name) return embedded.text == file.text ? embedded.sha256 : std::string_view();
+  }
+  return {};
+}
+
 }  // namespace
 
 StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
@@ -271,13 +280,17 @@ StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view c
   key.field("compiler", compiler);
   key.field("options", fmt::format("{}", fmt::join(options, " ")));
   for (const SourceFile& file : source.generated) key.field("generated " + file.name, file.text);
-  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text);
+  for (const SourceFile& file : source.headers) key.field("header " + file.name, file.text, known_digest(file));
   return key.finish();
 }
 
 Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
                        const DumpSink& dump) {
   FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
+  return plan_spec(spec, target_name, schedule, sm_count, dump);
+}
+
+Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target_name, std::string_view schedule, int sm_count, const DumpSink& dump) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(row, find_target(target_name));
   FLASHJIT_ASSIGN(pins, parse_schedule(schedule));
@@ -289,7 +302,8 @@ Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name,
 namespace {
 
 Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
-  FLASHJIT_ASSIGN(first, plan_spec(spec, target, schedule, options.sm_count, options.dump));
+  FLASHJIT_ASSIGN(first, options.parsed ? plan_spec(*options.parsed, target, schedule, options.sm_count, options.dump)
+                                        : plan_spec(spec, target, schedule, options.sm_count, options.dump));
   if (first.target.gpu) return std::move(first);
   return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
                              "with target host",

@@ -26,6 +26,7 @@ struct CompileOptions {
   Effort effort = Effort::Best;  // quick: of the sync family alone, as hopper kernels are rejected then
   std::string override_dir;      // see source_override.h; the first schedule is then the only one, and is never passed over
   std::string compiler_program;  // of a compiler in a process of its own (find_compiler_program); empty: in this process
+  const AttentionSpec* parsed = nullptr;  // what the text of the spec says, for who has read it already
 };
 
 struct Compiled {
@@ -60,6 +61,8 @@ Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std
 
 // Spec and pins as a plan: the part that needs no compiler. Also for host targets.
 Result<Plan> plan_spec(std::string_view spec, std::string_view target, std::string_view schedule, int sm_count = 0,
+                       const DumpSink& dump = {});
+Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target, std::string_view schedule, int sm_count = 0,
                        const DumpSink& dump = {});
 
 }  // namespace flashjit

@@ -30,6 +30,7 @@ struct Pins {
   std::string schedule;  // those of the caller, or of a choice that was made for it
   std::string asked;     // those of the caller
   std::string note;      // about the choice, for Facts::notes; may be empty
+  std::shared_ptr<const AttentionSpec> parsed;  // what the text of the spec says; null: not read yet
 };
 
 class EngineBase : public Engine {
@@ -95,16 +96,19 @@ class EngineBase : public Engine {
 
   Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options, const std::string& hint,
                                               const CompileBounds& bounds) {
-    const Pins asked{options.schedule, options.schedule, {}};
+    Pins asked{options.schedule, options.schedule, {}, nullptr};
     if (options.tune > options.tune.zero()) {
       if (!options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
       if (!tuned_) return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
       FLASHJIT_TRY(tuned_->tune(spec, options));
     }
     if (!options.schedule.empty() || !tuned_) return make(spec, options, asked, bounds);
-    TunedChoice choice = tuned_->choose(spec, hint);
+    auto parsed = parse_spec(spec);
+    if (!parsed) return parsed.error();
+    asked.parsed = std::make_shared<const AttentionSpec>(std::move(*parsed));
+    TunedChoice choice = tuned_->choose(*asked.parsed, hint);
     if (choice.schedule.empty()) return make(spec, options, asked, bounds);
-    auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note)}, bounds);
+    auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note), asked.parsed}, bounds);
     // What another compiler made of the schedule may be no good with this one.
     const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
     return spoiled ? make(spec, options, asked, bounds) : kernel;
@@ -146,6 +150,7 @@ class GpuEngine : public EngineBase {
   Promotion::Made make_now(std::string_view spec, const Pins& pins, const CompileBounds& bounds) {
     CompileOptions options = compile_;
     options.bounds = bounds;
+    options.parsed = pins.parsed.get();
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, target_, pins.schedule, options));
     return load(std::move(compiled), pins);
   }
@@ -253,7 +258,7 @@ class HostEngine : public EngineBase {
  protected:
   Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions&, const Pins& pins, const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, target_, pins.schedule));
+    FLASHJIT_ASSIGN(plan, pins.parsed ? plan_spec(*pins.parsed, target_, pins.schedule) : plan_spec(spec, target_, pins.schedule));
     if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
     const CompilerPass pass;
     FLASHJIT_TRY(pass.status());

@@ -17,7 +17,8 @@ struct StoreKey {
 class KeyBuilder {
  public:
   KeyBuilder();
-  void field(std::string_view label, std::string_view value);
+  // `digest`: SHA-256 of the value in hex, where that is known already.
+  void field(std::string_view label, std::string_view value, std::string_view digest = {});
   StoreKey finish();
 
  private:

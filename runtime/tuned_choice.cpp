@@ -33,19 +33,21 @@ std::string schedule_for(const Plan& plan, const Shape& shape) {
   return ranked.front().legal && ranked.front().schedule != plan.schedule ? print(ranked.front().schedule) : std::string();
 }
 
-TunedChoice TunedSchedules::choose(std::string_view text, std::string_view hint) {
-  const auto spec = parse_spec(text);
-  if (!spec) return {};
-  const auto known = records();
-  const std::string canonical = print(*spec);
-  const bool recorded = std::ranges::any_of(*known, [&](const TunedRecord& r) { return r.spec == canonical; });
-  if (!recorded && hint.empty()) return {};
+TunedChoice TunedSchedules::choose(const AttentionSpec& spec, std::string_view hint) {
+  const auto row = find_target(machine_.target);
+  if (!row) return {};
+  const std::vector<TunedRecord> known = records(print(spec));
+  if (known.empty() && hint.empty()) return {};
   std::optional<Shape> shape;
   if (auto parsed = parse_shape_hint(hint); parsed && !hint.empty()) shape = *parsed;
-  const auto row = find_target(machine_.target);
-  const auto plan = plan_spec(canonical, machine_.target, "", row && (*row)->gpu ? machine_.units : 0);
-  if (!plan) return {};
-  if (const TunedRecord* r = find_record(*known, *spec, machine_, plan->target, shape, plan->schedule)) {
+  // The model's own choice counts where the class of numerics keeps something of it, and where a hint may change it.
+  std::optional<Plan> plan;
+  if (spec.numerics != Numerics::Fast || shape) {
+    auto planned = plan_spec(spec, machine_.target, "", (*row)->gpu ? machine_.units : 0);
+    if (!planned) return {};
+    plan = std::move(*planned);
+  }
+  if (const TunedRecord* r = find_record(known, spec, machine_, **row, shape, plan ? plan->schedule : Schedule{})) {
     return {print(r->schedule), fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})", r->us,
                                             r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
   }
@@ -65,24 +67,23 @@ Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& o
     shape = hinted;
   }
   const std::string canonical = print(spec);
-  const bool known = std::ranges::any_of(*records(), [&](const TunedRecord& r) {
-    return r.spec == canonical && r.machine.target == machine_.target && r.machine.device == machine_.device &&
+  const bool known = std::ranges::any_of(records(canonical), [&](const TunedRecord& r) {
+    return r.machine.target == machine_.target && r.machine.device == machine_.device &&
            r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
   });
   if (known) return {};
   FLASHJIT_ASSIGN(record, measure({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
   // That it cannot be kept for the next process must not fail what was asked for.
   if (!store_path_.empty()) [[maybe_unused]] const auto kept = store_records(store_path_, {record});
-  const auto all = std::make_shared<const std::vector<TunedRecord>>(merge(*records(), {record}));
   const std::lock_guard lock(mutex_);
-  records_ = all;
+  lines_->append(print(record)) += '\n';
   return {};
 }
 
-std::shared_ptr<const std::vector<TunedRecord>> TunedSchedules::records() {
+std::vector<TunedRecord> TunedSchedules::records(std::string_view spec) {
   const std::lock_guard lock(mutex_);
-  if (!records_) records_ = std::make_shared<const std::vector<TunedRecord>>(stored_records(store_path_));
-  return records_;
+  if (!lines_) lines_ = stored_record_lines(store_path_);
+  return merge({}, parse_tuned_records(*lines_, spec));
 }
 
 }  // namespace flashjit

@@ -2,8 +2,8 @@
 // and the tuning that a prepare may ask for.
 #pragma once
 
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,19 +31,20 @@ class TunedSchedules {
   TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options)
       : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options) {}
 
-  // `hint` is canonical. Errors in the spec are left to the compiler to report.
-  TunedChoice choose(std::string_view spec, std::string_view hint);
+  // `hint` is canonical.
+  TunedChoice choose(const AttentionSpec& spec, std::string_view hint);
   // As PrepareOptions::tune says: makes a record, unless there is one of this class.
   Result<void> tune(std::string_view spec, const PrepareOptions& options);
 
  private:
-  std::shared_ptr<const std::vector<TunedRecord>> records();
+  // Of one spec.
+  std::vector<TunedRecord> records(std::string_view spec);
 
   const Machine machine_;
   const std::string store_path_;
   const EngineOptions options_;  // what the engine was created with
   std::mutex mutex_;
-  std::shared_ptr<const std::vector<TunedRecord>> records_;  // null: not read yet
+  std::optional<std::string> lines_;  // of all records; none: not read yet
 };
 
 // Measuring is the business of a folder that builds on this one. Where that is linked in, it says here how.

@@ -64,6 +64,16 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
+// Of a record's line, as it is written there.
+std::string_view spec_of(std::string_view line) {
+  while (!line.empty()) {
+    const std::string_view field = line.substr(0, line.find('\t'));
+    if (field.starts_with("spec=")) return field.substr(5);
+    line.remove_prefix(std::min(line.size(), field.size() + 1));
+  }
+  return {};
+}
+
 std::optional<double> positive(std::string_view text) {
   double value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -181,12 +191,13 @@ std::optional<TunedRecord> parse_tuned_record(std::string_view line) {
   return r;
 }
 
-std::vector<TunedRecord> parse_tuned_records(std::string_view text) {
+std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_view spec) {
   std::vector<TunedRecord> records;
+  const std::string written = escape(spec);
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (line.empty() || line.front() == '#') continue;
+    if (line.empty() || line.front() == '#' || (!spec.empty() && spec_of(line) != written)) continue;
     if (auto record = parse_tuned_record(line)) records.push_back(std::move(*record));
   }
   return records;
@@ -276,18 +287,21 @@ Result<void> write_records(const std::string& file, const std::vector<TunedRecor
   return write_text(file, text);
 }
 
-std::vector<TunedRecord> stored_records(const std::string& store_path) {
-  std::vector<TunedRecord> records = built_in_records();
+std::string stored_record_lines(const std::string& store_path) {
+  std::string lines;
+  for (const EmbeddedFile& file : embedded_tuned_records()) lines.append(file.text) += '\n';
   auto path = parse_store_path(store_path);
-  if (!path) return records;
+  if (!path) return lines;
   const auto add = [&](const std::string& directory, StoreDirectory::Access access) {
-    if (!StoreDirectory::open(directory, access)) return;
-    if (auto own = read_records(directory + kFile)) records = merge(records, *own);
+    const auto own = read_text(directory + kFile);  // first, as most have none: to check a directory takes twenty system calls
+    if (own && StoreDirectory::open(directory, access)) lines.append(*own) += '\n';
   };
   for (auto layer = path->layers.rbegin(); layer != path->layers.rend(); ++layer) add(*layer, StoreDirectory::Access::Layer);
   add(path->own, StoreDirectory::Access::Existing);
-  return records;
+  return lines;
 }
+
+std::vector<TunedRecord> stored_records(const std::string& store_path) { return merge({}, parse_tuned_records(stored_record_lines(store_path))); }
 
 Result<void> store_records(const std::string& store_path, const std::vector<TunedRecord>& news) {
   FLASHJIT_ASSIGN(path, parse_store_path(store_path));

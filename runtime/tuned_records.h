@@ -43,7 +43,8 @@ struct TunedRecord {
 
 std::string print(const TunedRecord& record);                        // without the end of the line
 std::optional<TunedRecord> parse_tuned_record(std::string_view line);  // nothing: a comment, damaged, or not whole
-std::vector<TunedRecord> parse_tuned_records(std::string_view text);
+// Of one spec alone if one is named: to look at all of them takes longer than to plan.
+std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_view spec = {});
 
 // "b=4,q=4096,k=4096": b defaults to 1, k to q. The hint of PrepareOptions::shape.
 Result<Shape> parse_shape_hint(std::string_view text);
@@ -80,6 +81,8 @@ Result<void> write_records(const std::string& file, const std::vector<TunedRecor
 // All that a store path (see StorePath) has, and the built-in ones: own directory over layers over built-in. What cannot be read
 // or is not to be trusted is as if it were not there.
 std::vector<TunedRecord> stored_records(const std::string& store_path);
+// The same as text: of the same spec, machine and shape the last line holds.
+std::string stored_record_lines(const std::string& store_path);
 // Into the own directory of a store path, under its lock.
 Result<void> store_records(const std::string& store_path, const std::vector<TunedRecord>& news);
 

@@ -86,7 +86,7 @@ std::string candidates_text(const Plan& plan) {
   std::string text = "candidates (predicted time on the shape they are ranked by; the first is taken)\n";
   int shown = 0, legal = 0, listed = 0, refused = 0;
   std::map<Family, int> of_family;
-  for (const Candidate& candidate : plan.candidates) {
+  for (const Candidate& candidate : *plan.candidates) {
     if (!candidate.legal) continue;
     const int earlier = of_family[*candidate.schedule.family]++;
     if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
@@ -95,7 +95,7 @@ std::string candidates_text(const Plan& plan) {
   }
   if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
   std::vector<std::string> reasons;
-  for (const Candidate& candidate : plan.candidates) {
+  for (const Candidate& candidate : *plan.candidates) {
     if (candidate.legal) continue;
     ++refused;
     if (shown == kShownRefusals) continue;
@@ -142,7 +142,7 @@ std::string map_text(const Result<MaskMap>& map) {
 
 Json candidates_json(const Plan& plan) {
   Json list = Json::array();
-  for (const Candidate& candidate : plan.candidates) {
+  for (const Candidate& candidate : *plan.candidates) {
     list.push_back({{"schedule", print(candidate.schedule)}, {"predicted_us", candidate.predicted_us},
                     {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
   }

@@ -121,7 +121,7 @@ TEST(CostModel, CandidatesAreSortedAndExplained) {
   const Plan plan = planned("fwd bf16 d=128 heads=32/8 mask=\"causal\"", "sm_86");
   bool illegal = false;
   double last = 0;
-  for (const Candidate& c : plan.candidates) {
+  for (const Candidate& c : *plan.candidates) {
     const std::string why = why_illegal(plan.spec, plan.target, c.schedule);
     EXPECT_EQ(c.legal, why.empty()) << why;
     if (!c.legal) {
@@ -134,7 +134,7 @@ TEST(CostModel, CandidatesAreSortedAndExplained) {
     last = c.rank;
   }
   EXPECT_TRUE(illegal);
-  EXPECT_EQ(plan.candidates.front().schedule, plan.schedule);
+  EXPECT_EQ(plan.candidates->front().schedule, plan.schedule);
 }
 
 // What a schedule of the hopper family is predicted to take, with some of its fields pinned.

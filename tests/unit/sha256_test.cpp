@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "codegen/embedded_templates.h"
+
 namespace flashjit {
 namespace {
 
@@ -37,6 +39,11 @@ TEST(Sha256, TheCutDoesNotMatter) {
     for (std::size_t at = 0; at < text.size(); at += piece) hash.update(std::string_view(text).substr(at, piece));
     EXPECT_EQ(hex(hash.finish()), sha256_hex(text)) << piece;
   }
+}
+
+// Keys take these in place of reading the templates.
+TEST(Sha256, TheBuildsDigestsOfTemplatesAreOfTheirTexts) {
+  for (const EmbeddedFile& file : embedded_templates()) EXPECT_EQ(file.sha256, sha256_hex(file.text)) << file.name;
 }
 
 // Which of the two ways the vectors above took depends on the processor.
