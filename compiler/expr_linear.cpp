@@ -1,8 +1,8 @@
 #include "compiler/expr_linear.h"
 
 #include <algorithm>
-#include <utility>
 #include <limits>
+#include <utility>
 
 namespace flashjit {
 namespace {

@@ -122,7 +122,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.spec = spec;
   plan.target = target;
   plan.tiles = analyse_tiles(spec.mask);
-  plan.candidates = std::make_shared<const std::vector<Candidate>>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
+  plan.candidates = std::make_shared<const Candidates>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
   FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink, sink != nullptr));

@@ -25,6 +25,8 @@ struct Candidate {
   bool legal = true;          // if not, why_illegal() of candidates.h says why
 };
 
+using Candidates = std::vector<Candidate>;
+
 struct Plan {
   AttentionSpec spec;
   Target target;
@@ -35,7 +37,7 @@ struct Plan {
   TileAnalysis tiles;           // of spec.mask
   bool wide_ints = false;       // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;         // what is slower than it could be, and why
-  std::shared_ptr<const std::vector<Candidate>> candidates;  // best first, then the illegal ones; shared, as plans are copied
+  std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                        // after the last pass
 };
 

@@ -209,7 +209,8 @@ bool is_complete(const Schedule& schedule, Family family) {
     const bool is_of_family = field.families & bit_of(family);
     return field.is_set(schedule) == is_of_family && is_in_range(field, schedule);
   };
-  return [&]<std::size_t... i>(std::index_sequence<i...>) { return (fits.template operator()<i>() && ...); }(std::make_index_sequence<kFields.size()>());
+  const auto all_fit = [&]<std::size_t... i>(std::index_sequence<i...>) { return (fits.template operator()<i>() && ...); };
+  return all_fit(std::make_index_sequence<kFields.size()>());
 }
 
 }  // namespace flashjit
