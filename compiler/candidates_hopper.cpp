@@ -141,6 +141,7 @@ struct Enumeration {
   std::vector<Schedule>& out;
 
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
+  const bool has_tanh = spec.score && uses(spec.score, Op::Tanh);
 
   int group() const { return spec.heads_q / spec.heads_kv; }
   bool dense() const { return spec.layout != Layout::Packed; }
@@ -240,14 +241,14 @@ struct Enumeration {
   // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight more columns of the
   // product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00 to 1.06), with alibi 3 % and softcap 7 %.
   // Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and 256: 1.00), but not at 128 beside that
-  // column (0.99, alibi 0.96). H200, 2026-11-22, tests/device/RESULTS.md.
+  // column (0.99, alibi 0.96), unless the score takes long (softcap: 1.01 to 1.02). H200, 2026-11-22, tests/device/RESULTS.md.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::QkPv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::Matrix;
     const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) && fits(spec, target, matrix)) s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128);
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || has_tanh);
     s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
     out.push_back(s);
   }
