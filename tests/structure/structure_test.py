@@ -88,6 +88,15 @@ def test_nothing_unfinished():
     report([f"{path}: {words.search(text).group(0)}" for path, _, text in files(".h", ".hpp", ".cpp", ".cuh", ".py", ".txt", ".cmake", ".md") if words.search(text)])
 
 
+def test_no_merge_was_left_half_done():
+    marker = re.compile(rb"^(<{7}|>{7}) ", re.M)
+    places = [source("README.md"), source("CMakeLists.txt"), *(os.path.join(place, name) for folder in ORDER + ["tests"]
+              for place, _, names in os.walk(source(folder)) for name in sorted(names))]
+    for place in places:
+        with open(place, "rb") as file:
+            assert not marker.search(file.read()), f"{os.path.relpath(place, source())} has the marks of a merge"
+
+
 def test_readmes_are_short():
     for folder in ORDER[1:] + ["tests"]:
         path = source(folder, "README.md")
