@@ -125,6 +125,8 @@ bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
   return !refuses_tile(s, nullptr) && !refuses_resources(spec, target, sizes_of(spec, s), nullptr);
 }
 
+bool has_tanh(const AttentionSpec& spec) { return spec.score && uses(spec.score, Op::Tanh); }
+
 // Does the key's position enter other than as the place of an element?
 bool depends_on_position(const Expr& expr) {
   if (expr->op == Op::Load) return false;
@@ -141,7 +143,6 @@ struct Enumeration {
   std::vector<Schedule>& out;
 
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
-  const bool has_tanh = spec.score && uses(spec.score, Op::Tanh);
 
   int group() const { return spec.heads_q / spec.heads_kv; }
   bool dense() const { return spec.layout != Layout::Packed; }
@@ -248,7 +249,7 @@ struct Enumeration {
     matrix.row_sum = RowSum::Matrix;
     const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) && fits(spec, target, matrix)) s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || has_tanh);
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || has_tanh(spec));
     s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
     out.push_back(s);
   }
@@ -262,7 +263,7 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
-  const int tanh = spec.score && uses(spec.score, Op::Tanh) ? kTanhRegisters : 0;
+  const int tanh = has_tanh(spec) ? kTanhRegisters : 0;
   return kBaseRegisters + scores + probabilities + outputs + tanh + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 

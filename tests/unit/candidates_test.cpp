@@ -192,13 +192,14 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
 // A column of ones beside V, and turns: README.md of the compiler says where they pay.
 TEST(Hopper, SumsAndTurns) {
   for (const char* spec : {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit",
-                           "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8"}) {
+                           "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8",
+                           "fwd bf16 d=128 heads=8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=128 heads=8 score=\"softcap(50)\""}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       const AttentionSpec parsed = spec_of(spec);
       const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None && s.reference == SoftmaxReference::First &&
                        s.warpgroups == 2 && s.q_stages == 2 && s.overlap == Overlap::QkPv;
       EXPECT_TRUE(may || s.row_sum == RowSum::Adds) << spec << ": " << print(s);
-      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv && (s.row_sum == RowSum::Adds || parsed.d_v > 128);
+      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv && (s.row_sum == RowSum::Adds || parsed.d_v > 128 || std::string_view(spec).find("softcap") != std::string_view::npos);
       EXPECT_EQ(s.exclusive, turns ? ExclusivePart::Issue : ExclusivePart::None) << spec << ": " << print(s);
     }
   }
@@ -207,6 +208,7 @@ TEST(Hopper, SumsAndTurns) {
   };
   EXPECT_TRUE(any("fwd bf16 d=128 heads=8", RowSum::Matrix));
   EXPECT_TRUE(any("fwd bf16 d=192 heads=8", RowSum::Matrix));
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::Matrix));
   const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
   EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::Adds; }));
 }
