@@ -31,15 +31,18 @@ __device__ inline bool any_of_warpgroup(bool vote) {
 }
 
 struct Consumer {
+  // Of an item; in one register, there is no other left.
+  static constexpr u32 kFresh = 1;  // O holds nothing of it yet
+  static constexpr u32 kQuick = 2;  // it had main steps
+  static constexpr u32 kIdle = 4;   // it ends before this warpgroup's rows begin
+
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
   Inputs inputs = {shared, maps.has_inputs != 0};
-  Ring<kQStages> q_ring = {};  // of this item's Q
+  Ring<kQStages> q_ring = {};  // of this item
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
-  u32 slot = 0;             // of the work state
-  bool quick = false;       // this item had main steps
-  bool fresh = false;       // O holds nothing of this item yet
+  u32 marks = 0;
   Queries queries;          // of this item's main steps
 
   Output o;
@@ -86,8 +89,8 @@ struct Consumer {
   __device__ void issue_output() {
     const MatrixDescriptor<kLayout.v.panel_bytes()> v(recompute(shared.v(ring.previous().stage())));
 #pragma unroll
-    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kPanelWidth), step > 0 || !fresh);
-    fresh = false;
+    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kPanelWidth), step > 0 || !(marks & kFresh));
+    marks &= ~kFresh;
   }
 
   __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
@@ -166,15 +169,72 @@ struct Consumer {
     complete_output();
   }
 
+  // ---- tiles that a warpgroup does not visit: it gives their places back unread, in step with the others ----
+
+  // K, V and the inputs of the next tile. Those of V are still to be released. The fence is for ptxas, which learns from it that all
+  // lanes are here: else it would take a loop around this for one that lanes may leave at different times, and no longer keep the
+  // stage of the ring in uniform registers, in the main step as well (d=128 1.02, d=256 1.04 of the time; H200, 2026-11-22).
+  __device__ void pass_copies() {
+    begin_products();
+    wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    release_keys();
+    if constexpr (kHasInputs) {
+      if (inputs.given) {
+        wait_barrier(inputs.full(), inputs.ring.parity());
+        inputs.release();
+      }
+    }
+    wait_barrier(shared.v_full(ring.stage()), ring.parity());
+    ring.advance();
+  }
+
+  // Is there one at the end of the item before, or at the beginning of this one?
+  __device__ bool passes_tile(const WorkState& before, const WorkState& work) const {
+    const u32 self = warpgroup_id();
+    return uniform(before.own[self].first > before.tiles.first || work.own[self].last < work.tiles.last);
+  }
+
+  // In the middle of the step between the two items. The values of the item before, if there are any, go back first: the copies of this
+  // tile may need their place. Those of this tile are then what the step releases.
+  __device__ void pass_tile(bool holds_values) {
+    wait_products<0>();
+    if (holds_values) release_values();
+    if constexpr (kIssueInTurn) end_turn();
+    pass_copies();
+    if (!holds_values) release_values();
+    if constexpr (kTakesTurns) begin_turn();
+    if constexpr (kSoftmaxInTurn) end_turn();
+  }
+
+  __device__ static bool is_idle(const WorkState& work) {
+    return kWarpgroups > 1 && uniform(query_of_row(work, warpgroup_id() * kRowsPerWarpgroup) > work.range_hi);
+  }
+
+  // Then all but the first step of it is left out, whose result nobody looks at: the values as well, and the tiles from `tile` on.
+  __device__ void pass_item(const WorkState& work, int tile) {
+    wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    release_values();
+    if (tile >= own_tiles(work).first) release_queries();
+#pragma unroll 1
+    for (; tile >= own_tiles(work).first; tile = next_tile(work, tile)) {
+      if constexpr (kTakesTurns) {
+        begin_turn();
+        end_turn();
+      }
+      pass_copies();
+      release_values();
+    }
+  }
+
   // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
   // which the O of the item before is written. Either product may be missing: at the beginning, at the end, around items that see no
   // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
   // products one at a time.
   __device__ void careful_step(const WorkState& work, int tile, bool changes) {
     // What is read of the work states here and in run() is read again where it is needed: there are no registers to hold it.
-    const WorkState& before = shared.work(slot == 0 ? kWorkSlots - 1 : slot - 1);
+    const WorkState& before = shared.work(q_ring.previous().count);
     const bool scores = sees_keys(work);
-    const bool output = sees_keys(changes ? before : work);
+    const bool output = sees_keys(changes ? before : work) && !(marks & kIdle);
     if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
     pin_registers(o);
@@ -182,6 +242,9 @@ struct Consumer {
     issue_output();
     commit_products();
     if constexpr (!config.overlap) wait_products<0>();
+    if constexpr (kOwnTiles) {
+      if (changes && passes_tile(before, work)) pass_tile(output);
+    }
     if (scores) wait_barrier(shared.k_full(ring.stage()), ring.parity());
     begin_products();
     issue_scores();
@@ -193,15 +256,14 @@ struct Consumer {
     if (changes && kind_of(before) != Work::flush) finish_item(before, output);
     if (changes) {
       rows.clear();
-      quick = false;
-      fresh = true;
+      marks = kFresh;
     }
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
     release_keys();
     ring.advance();
-    if (next_tile(work, tile) < uniform(work.tiles.first)) release_queries();
+    if (next_tile(work, tile) < own_tiles(work).first) release_queries();
     apply_score_and_mask(s, params, work, tile, inputs);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
@@ -226,7 +288,7 @@ struct Consumer {
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if (quick && reference_failed(work, rows, o)) note_failure(work);
+      if ((marks & kQuick) && reference_failed(work, rows, o)) note_failure(work);
     }
     if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
@@ -260,19 +322,23 @@ struct Consumer {
     bool changes = true;
     int tile = 0;
     while (true) {
-      const WorkState& work = shared.work(slot);
+      const WorkState& work = shared.work(q_ring.count);
       if (changes) {
         wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
-        tile = uniform(work.tiles.last);
+        tile = own_tiles(work).last;
       }
       careful_step(work, tile, changes);
       if (changes) release_output();
-      const Tiles tiles = uniform_tiles(work);
+      const Tiles tiles = own_tiles(work);
       if (any_of(tiles)) {
         const int previous = tile;
         tile = next_tile(work, tile);
-        if (takes_main_step(work, tiles, tile, previous)) {
-          quick = true;
+        if (changes && is_idle(work)) {
+          marks |= kIdle;
+          pass_item(work, tile);
+          tile = tiles.first - 1;
+        } else if (takes_main_step(work, tiles, tile, previous)) {
+          marks |= kQuick;
           if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
 #pragma unroll 1
@@ -291,10 +357,7 @@ struct Consumer {
         release_queries();
         changes = true;
       }
-      if (changes) {
-        slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
-        q_ring.advance();
-      }
+      if (changes) q_ring.advance();
     }
     // The first warpgroup was given one turn more than it took.
     if constexpr (kTakesTurns) {

@@ -11,15 +11,17 @@ struct Producer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  Ring<kQStages> q_ring = {};
-  Ring<kStages> ring = {};  // of the next K
-  u32 slot = 0;             // of the work state that is found or announced next
-  int waiting_slot = -1;    // the item, -1 for none, and the tile whose V is to be copied next
+  Ring<kQStages> q_ring = {};  // of the item that is found or announced next
+  Ring<kStages> ring = {};     // of the next K
+  bool values_wait = false;    // the V of this tile, of the item that was announced last, is to be copied next
   int waiting_tile = 0;
   Ring<1> inputs_ring = {};
   int dealt = 0;            // items that this block was given; -1: there are no more
   int window = 0;           // items since failed ones were last done again
   int again = -1;           // the item of the window to look at next; -1: not doing items again
+
+  // What was announced last; before the first item, set_up's.
+  __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
   // A tile of K or V. In a cluster each block copies its share of the rows to all blocks.
   template <class Panels>
@@ -52,7 +54,7 @@ struct Producer {
       if (maps.has_inputs) copy_inputs(work, tile);
     }
     ring.advance();
-    waiting_slot = slot == 0 ? kWorkSlots - 1 : slot - 1;  // the item was announced
+    values_wait = true;
     waiting_tile = tile;
   }
 
@@ -82,12 +84,12 @@ struct Producer {
   }
 
   __device__ void copy_waiting_values() {
-    if (waiting_slot < 0) return;
+    if (!values_wait) return;
+    values_wait = false;
     const Ring<kStages> at = ring.previous();
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     arrive_expecting(shared.v_full(at.stage()), kLayout.v.bytes());
-    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), shared.work(waiting_slot), waiting_tile * kTileKv);
-    waiting_slot = -1;
+    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), announced(), waiting_tile * kTileKv);
   }
 
   __device__ void copy_queries(u32 to, u32 barrier, const WorkState& work) {
@@ -118,7 +120,6 @@ struct Producer {
       arrive(full);
     }
     q_ring.advance();
-    slot = slot + 1 == kWorkSlots ? 0 : slot + 1;
   }
 
   // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without a counter
@@ -157,14 +158,14 @@ struct Producer {
     return Work::flush;
   }
 
-  // Writes the state of what comes next to the current slot.
+  // Writes the state of what comes next.
   __device__ void find_next() {
-    WorkState& work = shared.work(slot);
+    WorkState& work = shared.work(q_ring.count);
     int rank = 0;
     do {
       work.kind = choose_next(rank);
     } while (is_item(work.kind) && !find_work(work, params, rank));
-    if (!is_item(work.kind)) work.tiles = {};
+    if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
   }
 
@@ -182,27 +183,25 @@ struct Producer {
   __device__ void run() {
     u32 flushes = 0;
     bool found = false;
-    WorkState* work = nullptr;
-    int tile = -1;
+    int tile = announced().tiles.last;
 #pragma unroll 1
     while (true) {
-      if (!found && (!work || tile < work->tiles.first + kFindsAhead)) {
+      if (!found && tile < announced().tiles.first + kFindsAhead) {
         find_next();
         found = true;
       }
-      if (!work || tile < work->tiles.first) {
+      if (tile < announced().tiles.first) {
         // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
         copy_waiting_values();
-        work = &shared.work(slot);
-        announce(*work);
-        if (work->kind == Work::end) break;
-        if (work->kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
-        tile = work->tiles.last;
+        announce(shared.work(q_ring.count));
+        if (announced().kind == Work::end) break;
+        if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
+        tile = announced().tiles.last;
         found = false;
       }
-      if (tile >= work->tiles.first) {
-        copy_tile(*work, tile);
-        tile = visible_tile(params, *work, tile - 1);
+      if (tile >= announced().tiles.first) {
+        copy_tile(announced(), tile);
+        tile = visible_tile(params, announced(), tile - 1);
       }
     }
     if (config.persistent && kCluster == 1 && params.work_counters) return_counters();

@@ -22,11 +22,13 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
-// What all lanes of a warp have read from the same place is the same in all; told so, the compiler branches without preparing for
-// a warp that parts.
+// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without preparing for a warp
+// that parts, and keeps what it computes beside that branch in uniform registers, as descriptors of matrix products: one branch in the
+// main step that it cannot tell about costs them all.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
-__device__ inline Tiles uniform_tiles(const WorkState& work) {
-  const Tiles tiles = work.tiles;
+// The tiles that this warpgroup visits.
+__device__ inline Tiles own_tiles(const WorkState& work) {
+  const Tiles tiles = kOwnTiles ? work.own[warpgroup_id()] : work.tiles;
   return {uniform(tiles.first), uniform(tiles.last), uniform(tiles.full_first), uniform(tiles.full_last)};
 }
 
@@ -35,11 +37,11 @@ __device__ inline int tile_row(u32 thread, int h) {
   return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;
 }
 
-// A row of the tile as a query of a head: with packed heads neighbouring rows are the heads of one query.
+// A row of the tile as a query of a head.
 struct Row {
   int q, h;
 };
-__device__ inline Row row_of(const WorkState& work, int row) { return {work.q_lo + row / kGroup, work.seq.h + row % kGroup}; }
+__device__ inline Row row_of(const WorkState& work, int row) { return {query_of_row(work, row), work.seq.h + row % kGroup}; }
 
 // What the score function is told of this thread's row h. Queries behind the last are taken for the last one.
 struct Query {
@@ -110,6 +112,13 @@ struct Inputs {
   const SharedMemory& shared;
   bool given;          // else the score function reads memory
   Ring<1> ring = {};
+
+  __device__ u32 full() const { return shared.inputs_full(uniform(warpgroup_id())); }
+  // This tile of them has been read, or will not be.
+  __device__ void release() {
+    if (lane_id() == 0) arrive(shared.inputs_empty(warpgroup_id()));
+    ring.advance();
+  }
 };
 
 // A tile and this thread's place in it.
@@ -130,7 +139,7 @@ struct Tile {
     k_lo = first_key(thread, index);
     if constexpr (kHasInputs) {
       if (!inputs.given) return;
-      wait_barrier(inputs.shared.inputs_full(warpgroup_id()), inputs.ring.parity());
+      wait_barrier(inputs.full(), inputs.ring.parity());
 #pragma unroll
       for (int pair = 0; pair < kPairsAhead; pair += 4) read(pair);
     }
@@ -145,8 +154,7 @@ struct Tile {
   // All have been read.
   __device__ void release() {
     __syncwarp();
-    if (lane_id() == 0) arrive(inputs.shared.inputs_empty(warpgroup_id()));
-    inputs.ring.advance();
+    inputs.release();
   }
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
@@ -215,7 +223,7 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
     const auto& [seq, q] = tile.queries.of[h];
 #pragma unroll
     for (int first = 0; first < kRowPairs; first += kPart) {
-      if (config.has_score && tile.index * kTileKv + 8 * first >= uniform(seq.k_len)) break;
+      if (config.has_score && tile.index * kTileKv + 8 * first >= uniform(seq.k_len)) continue;
 #pragma unroll
       for (int j = first; j < kRowPairs && j < first + kPart; ++j)
 #pragma unroll
@@ -252,7 +260,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
-    if (!is_mixed(uniform_tiles(work), index)) continue;
+    if (!is_mixed(own_tiles(work), index)) continue;
 #pragma unroll
     for (int j = 0; j < kRowPairs; ++j)
 #pragma unroll

@@ -174,7 +174,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
       const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
       return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
     });
-  } else if (config.score_has_tanh && (rows.polynomial || small_arguments(s, tile))) {
+  } else if (config.score_has_tanh && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_logits(s, rows, offset, tile, SmallArguments());
   } else {
     exponentiate_logits(s, rows, offset, tile, FullRange());

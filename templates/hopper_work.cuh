@@ -10,7 +10,6 @@ namespace flashjit {
 
 constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
-constexpr int kWorkSlots = work_slots(config);
 constexpr int kStages = config.stages, kQStages = config.q_stages, kCluster = config.cluster;
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
@@ -35,17 +34,32 @@ struct Tiles {
 };
 __device__ inline bool is_mixed(const Tiles& tiles, int tile) { return tile < tiles.full_first || tile > tiles.full_last; }
 
+constexpr bool kOwnTiles = has_own_tiles(config);
+
 // One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
 struct alignas(16) WorkState {
   Tiles tiles;
+  Tiles own[kOwnTiles ? kWarpgroups : 1];  // those that a warpgroup's rows see: at least one if there are any
   Sequence seq;
   Work kind;
   int rank;                   // in the order of the items
   int place;                  // in the list of items that may have to be done again
   int q_lo;                   // the block's first query
   int range_lo, range_hi;     // queries that the tile range is for: those of all blocks of the cluster
+
+  // Something other than an item.
+  __device__ void set_other(Work other) {
+    kind = other;
+    tiles = {};
+    if constexpr (kOwnTiles) {
+      for (Tiles& none : own) none = {};
+    }
+  }
 };
 static_assert(sizeof(WorkState) <= kWorkStateBytes);
+
+// With packed heads neighbouring rows are the heads of one query.
+__device__ inline int query_of_row(const WorkState& work, int row) { return work.q_lo + row / kGroup; }
 
 __device__ inline bool is_item(Work kind) { return kind == Work::item || kind == Work::careful_item; }
 __device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.first; }
@@ -76,6 +90,33 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
                                   : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
 }
 
+// The tiles that some query of lo..hi sees.
+__device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& work, int lo, int hi) {
+  const int begin = kv_begin(params, work.seq, lo, hi), end = kv_end(params, work.seq, lo, hi);
+  Tiles tiles;
+  tiles.first = begin / kTileKv;
+  tiles.last = begin < end ? (end - 1) / kTileKv : tiles.first - 1;
+  tiles.full_first = max((full_begin(params, work.seq, lo, hi) + kTileKv - 1) / kTileKv, tiles.first);
+  tiles.full_last = full_end(params, work.seq, lo, hi) / kTileKv - 1;
+  return tiles;
+}
+
+// Those that a warpgroup visits: the block's, but one that its rows do not see. That is the last tile, as with a causal mask, or for the
+// last warpgroup the first, as at the front of a window: so a warpgroup has at most one to leave out between two items. Never none: all
+// warpgroups have the same items.
+__device__ inline Tiles own_tiles_of(const KernelParams& params, const WorkState& work, int warpgroup) {
+  const int first_row = warpgroup * kRowsPerWarpgroup;
+  const int lo = query_of_row(work, first_row), hi = query_of_row(work, first_row + kRowsPerWarpgroup - 1);
+  if (lo > work.range_hi) return work.tiles;
+  Tiles own = tiles_of(params, work, lo, min(hi, work.range_hi));
+  const auto& [first, last, full_first, full_last] = work.tiles;
+  const bool sees_first = any_of(own) && own.first <= first, sees_last = any_of(own) && own.last >= last;
+  const bool is_last = warpgroup == kWarpgroups - 1;
+  own.first = is_last && !sees_first ? min(first + 1, last) : first;
+  own.last = !is_last && !sees_last ? max(last - 1, first) : last;
+  return own;
+}
+
 // False when the tile lies behind the end of its sequence.
 __device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
   const WorkItem item = item_at(params, rank);
@@ -85,15 +126,12 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   if (work.range_lo >= item.seq.q_len) return false;
   work.range_hi = min(work.range_lo + kQueries * kCluster, item.seq.q_len) - 1;
   work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
-  const int begin = kv_begin(params, work.seq, work.range_lo, work.range_hi);
-  const int end = kv_end(params, work.seq, work.range_lo, work.range_hi);
-  Tiles& tiles = work.tiles;
-  tiles.first = begin / kTileKv;
-  tiles.last = begin < end ? (end - 1) / kTileKv : tiles.first - 1;
-  tiles.last = visible_tile(params, work, tiles.last);
-  tiles.full_first = (full_begin(params, work.seq, work.range_lo, work.range_hi) + kTileKv - 1) / kTileKv;
-  tiles.full_last = full_end(params, work.seq, work.range_lo, work.range_hi) / kTileKv - 1;
-  tiles.full_first = max(tiles.full_first, tiles.first);
+  work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
+  work.tiles.last = visible_tile(params, work, work.tiles.last);
+  if constexpr (kOwnTiles) {
+#pragma unroll 1
+    for (int i = 0; i < kWarpgroups; ++i) work.own[i] = any_of(work.tiles) ? own_tiles_of(params, work, i) : work.tiles;
+  }
   return true;
 }
 
@@ -120,8 +158,9 @@ struct SharedMemory {
   __device__ u32 inputs(u32 warpgroup, int i) const {
     return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
   }
-  __device__ WorkState& work(u32 slot) const {
-    return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + slot * kWorkStateBytes);
+  // The state of a block's item, counted from 0.
+  __device__ WorkState& work(u32 item) const {
+    return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + item % kWorkSlots * kWorkStateBytes);
   }
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
@@ -161,8 +200,7 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.inputs_full(i), 1);
       init_barrier(shared.inputs_empty(i), 4);
     }
-    shared.work(kWorkSlots - 1).tiles = {};
-    shared.work(kWorkSlots - 1).kind = Work::flush;  // before the first item: nothing is to be written
+    shared.work(kWorkSlots - 1).set_other(Work::flush);  // before the first item: nothing is to be written
     publish_barriers();
   }
   if constexpr (config.sum_in_matrix) {

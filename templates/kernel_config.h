@@ -132,6 +132,11 @@ constexpr int kThreadsPerWarpgroup = 128;
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
 constexpr int queries_per_tile(const KernelConfig& c) { return c.pack_heads ? c.tile_q / group_size(c) : c.tile_q; }
+// Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as long as the block
+// has rows that is never so with a causal mask. Holes are those of the block. (With one stage the producer would wait for that tile.)
+constexpr bool has_own_tiles(const KernelConfig& c) {
+  return c.warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes;
+}
 
 // The columns of O += P V: V's, and with sum_in_matrix eight more that hold the row sum.
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.sum_in_matrix ? 8 : 0); }
@@ -180,10 +185,10 @@ constexpr int input_number(const KernelConfig& c, int i) {
 
 // Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ], tiles on 1024 bytes, where every
 // swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
-constexpr int kWorkStateBytes = 96;
-// One more than the item whose Q is on its way and the one whose tiles are visited: an item's state is read until O is written,
-// which is after Q of the next item may have been released.
-constexpr int work_slots(const KernelConfig& c) { return c.q_stages + 2; }
+constexpr int kWorkStateBytes = 128;
+// With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's state is read until
+// O is written, which is after Q of the next item may have been released.
+constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
 constexpr int kRedoPlaces = 64;
 
@@ -206,7 +211,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
-  s.redo_offset = s.state_offset + work_slots(c) * kWorkStateBytes;
+  s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
   s.barriers = 2 * c.q_stages + 4 * c.stages + 1 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.bytes = s.barrier_offset + s.barriers * 8;

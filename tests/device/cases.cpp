@@ -237,6 +237,14 @@ const FixedCase kCases[] = {
     softmax("ragged-few-keys",    kPlain64, {300}, {3}, Data::Normal),
     softmax("no-keys-at-all",     kPlain64, {300}, {0}, Data::Normal),
     softmax("no-queries-at-all",  kPlain64, {0}, {300}, Data::Normal),
+    // tiles that only some warpgroups of a block see, and warpgroups without queries, on blocks that have several items
+    softmax("left-out-window",    "fwd bf16 d=64 heads=120 mask=\"window(150, 40)\" lse=ln", {450}, {450}, Data::Normal),
+    softmax("left-out-causal",    "fwd bf16 d=128 heads=120 mask=\"causal\"", {300}, {400}, Data::Normal),
+    softmax("left-out-bias",      "fwd bf16 d=64 heads=90 mask=\"causal & window(200, 0)\" score=\"bias(extra, bf16)\" lse=ln", {333}, {450}, Data::Normal),
+    softmax("idle-packed",        "fwd bf16 d=64 heads=60 layout=packed mask=\"causal\" lse=ln", {193, 65, 1, 129, 0, 385}, {193, 365, 64, 129, 70, 385}, Data::Normal),
+    softmax("idle-full",          "fwd fp16 d=64 heads=150 lse=ln", {200}, {700}, Data::LateJump, 40),
+    softmax("idle-bias",          "fwd bf16 d=128 heads=150 score=\"bias(extra, bf16)\" lse=ln", {60}, {500}, Data::Normal),
+    softmax("idle-holes",         "fwd bf16 d=64 heads=150 mask=\"k < 64 | (k >= 512 & k < 520)\"", {70}, {700}, Data::Normal),
     // at the same time
     side_by_side("side-by-side",        "fwd bf16 d=64 heads=32/8 mask=\"causal\" lse=ln", {1000}, {1000}),
     side_by_side("side-by-side-128",    "fwd bf16 d=128 heads=32/8 mask=\"causal\" numerics=deterministic lse=ln", {700}, {900}),

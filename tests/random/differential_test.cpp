@@ -181,6 +181,10 @@ constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=first,heads=packed",
     "family=hopper,reference=first,grid=tiles",
     "family=hopper,reference=first,grid=persistent,q_stages=1",
+    // warpgroups that leave out tiles which the others visit
+    "family=hopper,reference=first,warpgroups=3,tile_kv=64",
+    "family=hopper,reference=first,warpgroups=2,tile_kv=64,exclusive=none",
+    "family=hopper,reference=first,warpgroups=2,tile_kv=48,exclusive=softmax",
 };
 
 // With and without counters that blocks take items from.
