@@ -31,8 +31,7 @@ std::string without_numbers(const std::string& text) {
 }
 
 double predicted(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles, const Shape& shape, const Schedule& s) {
-  const int queries = queries_together(sizes_of(spec, s));
-  return predict(spec, target, s, shape, work_of(spec, tiles, shape, queries, *s.tile_kv)).total;
+  return predict(spec, target, s, shape, work_of(spec, tiles, shape, s)).total;
 }
 
 bool by_time(const Candidate& a, const Candidate& b) { return a.predicted_us < b.predicted_us; }

@@ -140,8 +140,7 @@ class Tuning::Parts {
       if (known != space_.schedules.end()) {
         batch.push_back(*known);
       } else {
-        const int queries = queries_together(sizes_of(job_.spec, schedule));
-        const Work work = work_of(job_.spec, plan_.tiles, shape_, queries, *schedule.tile_kv);
+        const Work work = work_of(job_.spec, plan_.tiles, shape_, schedule);
         batch.push_back({schedule, predict(job_.spec, plan_.target, schedule, shape_, work).total, 1, {}});
       }
     }

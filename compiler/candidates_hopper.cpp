@@ -24,7 +24,9 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
 constexpr int kSumRegisters = 8;     // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
-constexpr int kTanhRegisters = 4;    // d=64 with 192 rows spills 184 bytes
+constexpr int kTanhRegisters = 4;    // a second copy of the main step; with 160 registers to a thread, where d=32 spills 70 bytes, 20
+constexpr int kTanhRegistersOfThree = 20;
+constexpr int kWideRegisters = 20;   // d=248 and 256 with 80 keys spill 32 and 160 bytes
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 bool refuses_tile(const Schedule& s, std::string* why) {
@@ -242,14 +244,14 @@ struct Enumeration {
   // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight more columns of the
   // product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00 to 1.06), with alibi 3 % and softcap 7 %.
   // Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and 256: 1.00), but not at 128 beside that
-  // column (0.99, alibi 0.96), unless the score takes long (softcap: 1.01 to 1.02). H200, 2026-11-22, tests/device/RESULTS.md.
+  // column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap the same). H200, 2026-11-22, tests/device/RESULTS.md.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::QkPv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::Matrix;
     const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) && fits(spec, target, matrix)) s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || has_tanh(spec));
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || spec.score);
     s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
     out.push_back(s);
   }
@@ -263,8 +265,9 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
-  const int tanh = has_tanh(spec) ? kTanhRegisters : 0;
-  return kBaseRegisters + scores + probabilities + outputs + tanh + (fetches ? std::min(reads, kInputRegisters) : reads);
+  const int tanh = !has_tanh(spec) ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
+  const int wide = output_columns(c) > 240 && c.overlap ? kWideRegisters : 0;
+  return kBaseRegisters + scores + probabilities + outputs + tanh + wide + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
 bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {

@@ -34,6 +34,7 @@ struct Work {
   double symbolic_slots = 0;  // instruction slots a score, where the score function is evaluated on symbolic numbers
 };
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv);
+Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, const Schedule& schedule);
 
 // Times in microseconds; `total` is what the others add up to under overlap.
 struct Prediction {

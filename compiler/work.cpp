@@ -10,10 +10,10 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kSampledQueryTiles = 8;
-// Where in its eighth of the query tiles each sample lies, in sixteenths. Never the same place twice: masks with a period (chunks) may have
-// theirs there. Eight on average, so that the mean over samples is the mean over tiles where the work grows evenly.
-constexpr int kSamplePlaces[kSampledQueryTiles] = {1, 13, 5, 9, 3, 15, 7, 11};
+constexpr int kSampledQueryTiles = 16;
+// Where in its sixteenth of the query tiles each sample lies, in sixteenths of that. Hardly ever the same place twice: masks with a period
+// (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles where the work grows evenly.
+constexpr int kSamplePlaces[kSampledQueryTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
 constexpr int kSampledKvTiles = 16;   // per query tile, for masks with holes
 constexpr int kLattice = 4;           // mixed tiles are sampled at 4x4 positions for the visible share
 

@@ -173,7 +173,7 @@ std::vector<Measured> measured(const Plan& plan) {
     Measured m{std::move(r)};
     const Schedule& s = m.record.schedule;
     if (is_legal(plan.spec, plan.target, s)) {
-      const Work work = work_of(plan.spec, plan.tiles, m.record.shape, queries_together(sizes_of(plan.spec, s)), *s.tile_kv);
+      const Work work = work_of(plan.spec, plan.tiles, m.record.shape, s);
       m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
     }
     found.push_back(std::move(m));

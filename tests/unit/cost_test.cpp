@@ -85,6 +85,22 @@ TEST(Work, SamplesDoNotFallIntoStepWithAMask) {
   }
 }
 
+// A warpgroup does not visit what only the others of its block see, and one without queries visits nothing to speak of.
+TEST(Work, WarpgroupsLeaveTilesOut) {
+  const auto visited = [](const char* text, const char* schedule, const Shape& shape) {
+    const Plan plan = planned(text, "sm_90a", schedule);
+    const double block = work_of(plan.spec, plan.tiles, shape, plan.config.tile_q, plan.config.tile_kv).kv_tiles;
+    return work_of(plan.spec, plan.tiles, shape, plan.schedule).kv_tiles / block;
+  };
+  const char* causal = "fwd bf16 d=64 heads=2 mask=\"causal\"";
+  EXPECT_LT(visited(causal, "tile_q=192,tile_kv=64", {1, 1536, 1536}), 0.97);
+  EXPECT_EQ(visited(causal, "tile_q=128,tile_kv=128", {1, 1536, 1536}), 1) << "tiles as long as the block has rows";
+  EXPECT_EQ(visited(causal, "family=sync", {1, 1536, 1536}), 1);
+  EXPECT_EQ(visited("fwd bf16 d=64 heads=2 mask=\"k < 64 | (k >= 512 & k < q)\"", "tile_q=192,tile_kv=64", {1, 1536, 1536}), 1) << "holes";
+  EXPECT_EQ(visited("fwd bf16 d=64 heads=2", "tile_q=192", {1, 1536, 1536}), 1);
+  EXPECT_LT(visited("fwd bf16 d=64 heads=2", "tile_q=192", {1, 1024, 1024}), 0.97) << "two of the last block's three";
+}
+
 TEST(Work, EmptyShapesHaveNone) {
   const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\"");
   ASSERT_TRUE(spec);

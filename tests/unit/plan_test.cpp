@@ -208,16 +208,17 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(planned("fwd bf16 d=64", "sm_80").config.reference, Reference::lazy);
 }
 
-// With nothing pinned: what won on an H200 (2026-11-21), and what the spec leaves no other choice in.
+// With nothing pinned: what won on an H200 (2026-11-22), and what the spec leaves no other choice in.
 TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
       {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds"},
-      {"fwd bf16 d=192 heads=16", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
+      {"fwd bf16 d=192 heads=16", "tile_q=128,tile_kv=80,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=192 heads=16 mask=\"causal\"", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
       {"fwd bf16 d=64/192 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
-      {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=128,tile_kv=128,warpgroups=2"},  // of 1k keys, tall tiles waste too many
+      {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=192,tile_kv=128,warpgroups=3"},
       {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
       {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
       {"fwd bf16 d=128 heads=16 score=\"alibi\"", "reference=tile"},  // the farthest keys come first
