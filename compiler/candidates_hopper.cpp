@@ -24,9 +24,9 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
 constexpr int kSumRegisters = 8;     // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
-constexpr int kTanhRegisters = 4;    // a second copy of the main step; with 160 registers to a thread, where d=32 spills 70 bytes, 20
-constexpr int kTanhRegistersOfThree = 20;
-constexpr int kWideRegisters = 20;   // d=248 and 256 with 80 keys spill 32 and 160 bytes
+constexpr int kTanhRegisters = 4;    // of the second main step
+constexpr int kTanhRegistersOfThree = 20;  // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
+constexpr int kWideRegisters = 20;   // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 bool refuses_tile(const Schedule& s, std::string* why) {

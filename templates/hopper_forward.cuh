@@ -206,6 +206,7 @@ struct Consumer {
     if constexpr (kSoftmaxInTurn) end_turn();
   }
 
+  // Does the item end before this warpgroup's rows begin?
   __device__ static bool is_idle(const WorkState& work) {
     return kWarpgroups > 1 && uniform(query_of_row(work, warpgroup_id() * kRowsPerWarpgroup) > work.range_hi);
   }

@@ -109,11 +109,11 @@ __device__ inline Tiles own_tiles_of(const KernelParams& params, const WorkState
   const int lo = query_of_row(work, first_row), hi = query_of_row(work, first_row + kRowsPerWarpgroup - 1);
   if (lo > work.range_hi) return work.tiles;
   Tiles own = tiles_of(params, work, lo, min(hi, work.range_hi));
-  const auto& [first, last, full_first, full_last] = work.tiles;
-  const bool sees_first = any_of(own) && own.first <= first, sees_last = any_of(own) && own.last >= last;
+  const Tiles& block = work.tiles;
+  const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
   const bool is_last = warpgroup == kWarpgroups - 1;
-  own.first = is_last && !sees_first ? min(first + 1, last) : first;
-  own.last = !is_last && !sees_last ? max(last - 1, first) : last;
+  own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
+  own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
   return own;
 }
 
