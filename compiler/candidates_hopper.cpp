@@ -27,6 +27,7 @@ constexpr int kSumRegisters = 8;     // with a column of ones beside V: d=64/192
 constexpr int kTanhRegisters = 4;    // of the second main step
 constexpr int kTanhRegistersOfThree = 20;  // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
 constexpr int kWideRegisters = 20;   // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
+constexpr int kWideRegistersOfThree = 8;   // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
 constexpr int kInputRegisters = 24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 
 bool refuses_tile(const Schedule& s, std::string* why) {
@@ -266,7 +267,8 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
   const int reads = score_registers(spec);
   const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
   const int tanh = !has_tanh(spec) ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
-  const int wide = output_columns(c) > 240 && c.overlap ? kWideRegisters : 0;
+  const int columns = output_columns(c);
+  const int wide = columns > 240 && c.overlap ? kWideRegisters : columns > 128 && c.warpgroups > 2 ? kWideRegistersOfThree : 0;
   return kBaseRegisters + scores + probabilities + outputs + tanh + wide + (fetches ? std::min(reads, kInputRegisters) : reads);
 }
 
