@@ -32,7 +32,7 @@ struct HopperCalibration {
   double item_clocks_per_warpgroup = 1221;
   double late_q_clocks_per_dim = 10;    // when its Q is copied no earlier, and O is stored from registers
   double block_clocks = 2500;           // when a block is started for it
-  double few_keys = 1.1;                // of everything, below 64 keys a tile: 7 to 25 % slower than the best with more for each of the 120 specs
+  double few_keys = 1.1;                // of everything, below 64 keys a tile: 7 % or more behind the best with more keys, for each of the 120 specs
   double cluster = 1.35;                // of everything: the blocks of a cluster wait for each other
   double l2_bytes_per_clock = 38;       // per SM
   double odd_sectors = 1.5;             // of L2's time, for rows that do not begin with a sector of 32 bytes

@@ -45,6 +45,8 @@ TEST(Hopper, LegalSchedules) {
       {"fwd bf16 d=128 heads=16", ""},
       {"fwd bf16 d=8", "tile_kv=256,stages=2"},
       {"fwd bf16 d=240", "exclusive=none,tile_kv=80"},
+      {"fwd bf16 d=144", "tile_q=192,warpgroups=3,tile_kv=64,q_stages=1"},
+      {"fwd bf16 d=72 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=96"},
       {"fwd bf16 d=128", "tile_kv=176,q_stages=1"},
       {"fwd fp16 d=64", "tile_q=192,warpgroups=3,tile_kv=112,row_sum=matrix,exp_fma=4"},
       {"fwd bf16 d=128 mask=\"causal\"", "cluster=2"},
@@ -109,6 +111,9 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=128", "tile_kv=192", "tile_kv: about 237 registers per thread are needed, 2 warpgroups leave 232; use a smaller tile_kv or "
                                         "overlap=none"},
       {"fwd bf16 d=256", "tile_kv=80", "registers per thread are needed, 2 warpgroups leave 232"},
+      {"fwd bf16 d=136", "tile_q=192,warpgroups=3,tile_kv=80", "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=152", "tile_q=192,warpgroups=3,tile_kv=64", "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=32 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=128", "registers per thread are needed, 3 warpgroups leave 160"},
       {"fwd bf16 d=256", "tile_q=192,warpgroups=3", "registers per thread are needed, 3 warpgroups leave 160"},
       {"fwd bf16 d=128 params=\"t: fp32[2]\" score=\"s + t[q, k / 2]\"", "tile_kv=160,q_stages=1", "registers per thread are needed"},
       {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=160,q_stages=1", "tiles take 279416 bytes of shared memory"},

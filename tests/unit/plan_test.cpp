@@ -220,6 +220,7 @@ TEST(Plan, HopperDefaults) {
       {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
       {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=192,tile_kv=128,warpgroups=3"},
       {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
+      {"fwd bf16 d=200 heads=8", "tile_kv=64"},  // 48 would leave room for two Q
       {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
       {"fwd bf16 d=128 heads=16 score=\"alibi\"", "reference=tile"},  // the farthest keys come first
       {"fwd bf16 d=128 heads=16 mask=\"causal\" score=\"alibi\"", "reference=first"},
