@@ -94,6 +94,7 @@ void hopper_fields(const KernelConfig& c, const Field& field) {
   field("tile_kv", c.tile_kv);
   field("stages", c.stages);
   field("longest_first", c.longest_first);
+  field("mask_is_range", c.mask_is_range);
   field("reference", reference_name(c.reference));
   field("warpgroups", c.warpgroups);
   field("q_stages", c.q_stages);

@@ -55,6 +55,7 @@ struct TileAnalysis {
   Expr full_begin, full_end;  // every key in [full_begin, full_end) is visible to every row; empty when begin >= end
   Expr may_see;               // over k_lo and k_hi as well: false only if no row sees any key of the KV tile.
                               // Empty Expr when the range [kv_begin, kv_end) has no holes worth testing.
+  bool row_is_range = false;  // for a single row both ranges are the same: it sees all keys of it and no others
 };
 TileAnalysis analyse_tiles(const Expr& mask);  // an empty mask: everything visible
 

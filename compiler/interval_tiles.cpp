@@ -452,6 +452,16 @@ Region TileSolver::region(const Expr& e, bool negated) {
   }
 }
 
+// What a bound over q_lo..q_hi is for a tile of one query.
+Expr of_one_query(const Expr& e) {
+  if (!uses(e, Variable::QLo) && !uses(e, Variable::QHi)) return e;
+  if (e->op == Op::Variable) return Expr::variable(Variable::Q);
+  std::vector<Expr> args;
+  for (const Expr& arg : e->args) args.push_back(of_one_query(arg));
+  Result<Expr> made = Expr::make(e->op, std::move(args));
+  return made ? *made : e;
+}
+
 // [begin, end) of the range inside 0..k_len; false when the range is too large an expression.
 void TileSolver::set_limits(const KeyRange& range, Expr& begin, Expr& end) {
   if (range.never) {
@@ -479,6 +489,8 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
   if (!fits(tiles.kv_end)) tiles.kv_end = Expr::variable(Variable::KLen);
   if (!fits(tiles.full_begin) || !fits(tiles.full_end)) tiles.full_begin = tiles.full_end = number(0);
   if (fits(visible.holes)) tiles.may_see = visible.holes;
+  const auto of_row = [&](const Expr& e) { return tidy(of_one_query(e)); };
+  tiles.row_is_range = same(of_row(tiles.kv_begin), of_row(tiles.full_begin)) && same(of_row(tiles.kv_end), of_row(tiles.full_end));
   return tiles;
 }
 

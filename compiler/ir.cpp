@@ -23,6 +23,7 @@ constexpr AttributeRow kRows[] = {
     {"max_logit", "build", "the row maximum is an output"},
     {"output", "build", "type of O"},
     {"holes", "analyse_mask", "tiles inside the KV range may be empty and are stepped over"},
+    {"row", "analyse_mask", "what a query sees is a range of keys, all of them"},
     {"when", "analyse_mask", "phases in which the statement acts"},
     {"direction", "analyse_mask", "which end of the KV range comes first"},
     // tiling and warps

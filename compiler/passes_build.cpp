@@ -101,7 +101,10 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
   p.phases.push_back({masked ? "full_begin" : "kv_begin", "full_end", false});
   p.phases.push_back({"full_end", "kv_end", true});
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
-    if (s.kind == Kind::Mask) return s.attributes.set("when", std::string("mixed"), kAnalyse);
+    if (s.kind == Kind::Mask) {
+      if (context.tiles.row_is_range) FLASHJIT_TRY(s.attributes.set("row", std::string("range"), kAnalyse));
+      return s.attributes.set("when", std::string("mixed"), kAnalyse);
+    }
     if (s.kind != Kind::Loop) return {};
     // From the last tile down: with a causal mask the mixed tiles come first and the rest of the loop is plain.
     FLASHJIT_TRY(s.attributes.set("direction", std::string("last_to_first"), kAnalyse));

@@ -124,6 +124,8 @@ bool take_sink(const AttributeValue& value, KernelConfig& c) { return c.sink = i
 bool take_max_logit(const AttributeValue& value, KernelConfig& c) { return c.max_logit = is(value, "yes"); }
 bool take_holes(const AttributeValue& value, KernelConfig& c) { return c.mask_has_holes = is(value, "may_see"); }
 
+bool take_row(const AttributeValue& value, KernelConfig& c) { return c.mask_is_range = is(value, "range"); }
+
 // The loops derive how the exponential is taken from score and scale; what the pass chose must agree.
 bool take_exp(const AttributeValue& value, KernelConfig& c) {
   return is(value, !c.has_score && c.scale > 0 ? "exp2_scale_folded" : "exp2");
@@ -172,6 +174,7 @@ constexpr Honoured kSync[] = {
     {"blocks_per_sm", {}, take_int<&KernelConfig::blocks_per_sm>},
     {"registers", {}, implied},
     {"direction", Kind::Loop, only<"last_to_first">},
+    {"row", Kind::Mask, implied},
     {"shape", Kind::Mma, only<"m16n8k16">},
     {"issuer", Kind::Mma, only<"warp">},
     {"accumulator", Kind::Mma, only<"registers">},
@@ -205,6 +208,7 @@ constexpr Honoured kHopper[] = {
     {"registers", {}, implied},
     {"register_limit", Kind::Producer, implied},
     {"register_limit", Kind::Consumer, implied},
+    {"row", Kind::Mask, take_row},
     {"direction", Kind::Loop, only<"last_to_first">},
     {"shape", Kind::Mma, implied},
     {"issuer", Kind::Mma, only<"warpgroup">},

@@ -126,6 +126,13 @@ __device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
 // Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// `count` ones from bit `first` on; what lies beyond bit 31 is left out.
+__device__ inline u32 bit_range(u32 first, u32 count) {
+  u32 bits;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(count));
+  return bits;
+}
+
 // ---- warpgroup matrix products ----
 
 // Before the first product of a batch, and whenever other instructions have touched its registers.

@@ -33,7 +33,7 @@ __device__ inline bool any_of_warpgroup(bool vote) {
 struct Consumer {
   // Of an item; in one register, there is no other left.
   static constexpr u32 kFresh = 1;  // O holds nothing of it yet
-  static constexpr u32 kQuick = 2;  // it had main steps
+  static constexpr u32 kExact = 2;  // every step takes the standard softmax
   static constexpr u32 kIdle = 4;   // it ends before this warpgroup's rows begin
 
   const KernelParams& params;
@@ -135,11 +135,11 @@ struct Consumer {
     pin_registers(s);
     release_keys();
     if (last) release_queries();
-    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs);
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false);
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
-      careful_softmax(s, rows, factor);
+      careful_softmax(s, rows, all_columns(), false, factor);
     } else {
       quick_softmax(s, rows, main);
     }
@@ -254,21 +254,25 @@ struct Consumer {
     wait_products<1>();
     pin_registers(o);
     if (output) release_values();
-    if (changes && kind_of(before) != Work::flush) finish_item(before, output);
     if (changes) {
+      // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
+      __syncwarp();
+      if (kind_of(before) != Work::flush) finish_item(before, output);
       rows.clear();
-      marks = kFresh;
+      marks = kFresh | (kMainIsCareful || kind_of(work) == Work::careful_item ? kExact : 0);
     }
+    const Tiles tiles = own_tiles(work);
+    const bool mixed = uniform(is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
     release_keys();
     ring.advance();
-    if (next_tile(work, tile) < own_tiles(work).first) release_queries();
-    apply_score_and_mask(s, params, work, tile, inputs);
+    if (last) release_queries();
+    const Columns columns = apply_score_and_mask(s, params, work, tile, inputs, mixed);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
-    careful_softmax(s, rows, factor);
+    careful_softmax(s, rows, columns, uniform(marks & kExact), factor);
     if constexpr (kSoftmaxInTurn) end_turn();
     rescale(o, factor);
     convert(p, s);
@@ -289,7 +293,7 @@ struct Consumer {
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if ((marks & kQuick) && reference_failed(work, rows, o)) note_failure(work);
+      if (!uniform(marks & kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
     if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
@@ -309,10 +313,10 @@ struct Consumer {
   }
 
   // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have one.
-  __device__ bool takes_main_step(const WorkState& work, const Tiles& tiles, int tile, int previous) {
+  __device__ bool takes_main_step(const Tiles& tiles, Work kind, int tile, int previous) {
     if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;
-    if (kind_of(work) == Work::careful_item) return false;
+    if (kind == Work::careful_item) return false;
     return !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
@@ -330,16 +334,18 @@ struct Consumer {
       }
       careful_step(work, tile, changes);
       if (changes) release_output();
+      // All that is asked of the state, so that it is read at once.
       const Tiles tiles = own_tiles(work);
+      const Work kind = kind_of(work);
+      const bool idle = is_idle(work);
       if (any_of(tiles)) {
         const int previous = tile;
         tile = next_tile(work, tile);
-        if (changes && is_idle(work)) {
+        if (changes && idle) {
           marks |= kIdle;
           pass_item(work, tile);
           tile = tiles.first - 1;
-        } else if (takes_main_step(work, tiles, tile, previous)) {
-          marks |= kQuick;
+        } else if (takes_main_step(tiles, kind, tile, previous)) {
           if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
 #pragma unroll 1
@@ -348,7 +354,6 @@ struct Consumer {
         }
         changes = tile < tiles.first;
       } else {
-        const Work kind = kind_of(work);
         if (kind == Work::end) break;
         if (kind == Work::flush) {
           if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later

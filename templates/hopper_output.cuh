@@ -35,7 +35,9 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
   bool failed = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    failed |= !(rows.sum[h] < kLargestSum) || !(fabsf(rows.reference[h]) < kLargeScore * kLog2Scale);
+    // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference, infinite.
+    const float reference = rows.reference[h];
+    failed |= !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kLog2Scale && reference != -kInfinity);
     if constexpr (kCapped) failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
   }
   float zero[4] = {};

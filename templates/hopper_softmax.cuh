@@ -65,8 +65,8 @@ __device__ inline void raise_references(RowStates& rows, const float (&maximum)[
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float reference = fmaxf(rows.reference[h], maximum[h]);
-    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-    factor[h] = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
+    // A row that has seen nothing has nothing to multiply; and (-inf) - (-inf) must not become NaN.
+    factor[h] = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
     rows.reference[h] = reference;
     rows.sum[h] *= factor[h];
   }
@@ -90,48 +90,64 @@ __device__ inline float exp2_polynomial(float s, float offset) {
   return p * __uint_as_float(__float_as_uint(shifted) << 23);
 }
 
-// Scores become probabilities, `power(i, s[i])`, and are added to the sums.
+// Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp sees are 0.
 template <class Power>
-__device__ inline void exponentiate(Scores& s, RowStates& rows, const Power& power) {
+__device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, const Power& power) {
+  constexpr int kGroup = kGroupColumns / 2;  // registers
   float sum[4] = {};
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    s[i] = power(i, s[i]);
-    if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+  for (int first = 0; first < kScores; first += kGroup) {
+    if (columns.any_of_group(first / kGroup)) {
+#pragma unroll
+      for (int i = first; i < kScores && i < first + kGroup; ++i) {
+        s[i] = power(i, s[i]);
+        if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = first; i < kScores && i < first + kGroup; ++i) s[i] = 0;
+    }
   }
   rows.sum[0] += sum[0] + sum[1];
   rows.sum[1] += sum[2] + sum[3];
 }
 
-// The standard step: references rise to this tile's maxima before anything is exponentiated. Right for every input.
-__device__ inline void careful_softmax(Scores& s, RowStates& rows, float (&factor)[2]) {
-  float maximum[2];
-  row_maxima(s, maximum);
-  if constexpr (config.reference == Reference::previous) {
-    // Those of a quick step before this one are due.
-    maximum[0] = fmaxf(maximum[0], rows.seen[0]);
-    maximum[1] = fmaxf(maximum[1], rows.seen[1]);
-    rows.seen[0] = rows.seen[1] = -kInfinity;
+// The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is exponentiated. If
+// `exact` that is right for every input. If not, references may be older (Reference::first), once all rows of the warp have one, and
+// reference_failed says in the end whether that was right.
+__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact, float (&factor)[2]) {
+  const bool rises = kMainIsCareful || exact || config.reference != Reference::first ||
+                     __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+  factor[0] = factor[1] = 1.0f;
+  if (rises) {
+    float maximum[2];
+    row_maxima(s, maximum);
+    if constexpr (config.reference == Reference::previous) {
+      // Those of a quick step before this one are due.
+      maximum[0] = fmaxf(maximum[0], rows.seen[0]);
+      maximum[1] = fmaxf(maximum[1], rows.seen[1]);
+      rows.seen[0] = rows.seen[1] = -kInfinity;
+    }
+    maximum[0] = quad_max(maximum[0]);
+    maximum[1] = quad_max(maximum[1]);
+    if constexpr (config.max_logit) {
+      rows.top[0] = fmaxf(rows.top[0], maximum[0]);
+      rows.top[1] = fmaxf(rows.top[1], maximum[1]);
+    }
+    raise_references(rows, maximum, factor);
   }
-  maximum[0] = quad_max(maximum[0]);
-  maximum[1] = quad_max(maximum[1]);
-  if constexpr (config.max_logit) {
-    rows.top[0] = fmaxf(rows.top[0], maximum[0]);
-    rows.top[1] = fmaxf(rows.top[1], maximum[1]);
-  }
-  raise_references(rows, maximum, factor);
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
   float offset[2] = {reference[0] * kLog2Scale, reference[1] * kLog2Scale};
-  // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted first. Where this is
-  // not the main step it always is, which takes less code (15 ms of compiling at d=128).
+  // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted first. Where there
+  // is another try for large references, it does that always.
   const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
-  if (!kMainIsCareful || __any_sync(0xffffffff, large)) {
+  if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
     offset[0] = offset[1] = 0;
   }
-  exponentiate(s, rows, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+  exponentiate(s, rows, columns, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
 }
 
 // With the reference of earlier tiles: raises them to what the last quick step has seen.
@@ -170,7 +186,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
   if (!in_pass) {
-    exponentiate(s, rows, [&](int i, float x) {
+    exponentiate(s, rows, all_columns(), [&](int i, float x) {
       const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
       return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
     });

@@ -36,6 +36,7 @@ struct KernelConfig {
   bool inputs_of_batches = false;   // one of them is the same for all batch indices
   bool has_mask = false;            // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;      // variant.gen.cuh's may_see() is not always true
+  bool mask_is_range = false;       // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
   int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
