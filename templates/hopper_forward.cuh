@@ -33,8 +33,10 @@ __device__ inline bool any_of_warpgroup(bool vote) {
 struct Consumer {
   // Of an item; in one register, there is no other left.
   static constexpr u32 kFresh = 1;  // O holds nothing of it yet
-  static constexpr u32 kExact = 2;  // every step takes the standard softmax
-  static constexpr u32 kIdle = 4;   // it ends before this warpgroup's rows begin
+  static constexpr u32 kItem = 2;   // it is one: O is to be written
+  static constexpr u32 kValues = 4; // P of the tile before has still to be multiplied with V
+  static constexpr u32 kExact = 8;  // every step takes the standard softmax
+  static constexpr u32 kIdle = 16;  // it ends before this warpgroup's rows begin
 
   const KernelParams& params;
   const TensorMaps& maps;
@@ -43,6 +45,7 @@ struct Consumer {
   Ring<kQStages> q_ring = {};  // of this item
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
   u32 marks = 0;
+  Tiles tiles;              // of this item, that this warpgroup visits
   Queries queries;          // of this item's main steps
 
   Output o;
@@ -51,7 +54,12 @@ struct Consumer {
   RowStates rows;
 
   __device__ static Work kind_of(const WorkState& work) { return static_cast<Work>(uniform(static_cast<int>(work.kind))); }
-  __device__ static bool sees_keys(const WorkState& work) { return uniform(any_of(work.tiles)); }
+  __device__ bool is_marked(u32 mark) const { return uniform(marks & mark); }
+  __device__ static u32 marks_of(const WorkState& work) {
+    const Work kind = kind_of(work);
+    return kFresh | (is_item(kind) ? kItem : 0) | (any_of(work.tiles) ? kValues : 0) |
+           (kMainIsCareful || kind == Work::careful_item ? kExact : 0) | (is_idle(work) ? kIdle : 0);
+  }
   __device__ int next_tile(const WorkState& work, int tile) const {
     return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
   }
@@ -135,7 +143,7 @@ struct Consumer {
     pin_registers(s);
     release_keys();
     if (last) release_queries();
-    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false);
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
@@ -215,9 +223,9 @@ struct Consumer {
   __device__ void pass_item(const WorkState& work, int tile) {
     wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     release_values();
-    if (tile >= own_tiles(work).first) release_queries();
+    if (tile >= tiles.first) release_queries();
 #pragma unroll 1
-    for (; tile >= own_tiles(work).first; tile = next_tile(work, tile)) {
+    for (; tile >= tiles.first; tile = next_tile(work, tile)) {
       if constexpr (kTakesTurns) {
         begin_turn();
         end_turn();
@@ -231,11 +239,10 @@ struct Consumer {
   // which the O of the item before is written. Either product may be missing: at the beginning, at the end, around items that see no
   // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
   // products one at a time.
-  __device__ void careful_step(const WorkState& work, int tile, bool changes) {
-    // What is read of the work states here and in run() is read again where it is needed: there are no registers to hold it.
+  __device__ void careful_step(int& tile, bool changes) {
+    const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
-    const bool scores = sees_keys(work);
-    const bool output = sees_keys(changes ? before : work) && !(marks & kIdle);
+    const bool output = is_marked(kValues);
     if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kIssueInTurn) begin_turn();
     pin_registers(o);
@@ -243,6 +250,13 @@ struct Consumer {
     issue_output();
     commit_products();
     if constexpr (!config.overlap) wait_products<0>();
+    // What comes next is looked up under this product.
+    if (changes) {
+      wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+      tiles = own_tiles(work);
+      tile = tiles.last;
+    }
+    const bool scores = uniform(any_of(tiles));
     if constexpr (kOwnTiles) {
       if (changes && passes_tile(before, work)) pass_tile(output);
     }
@@ -255,24 +269,24 @@ struct Consumer {
     pin_registers(o);
     if (output) release_values();
     if (changes) {
-      // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
+    // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
-      if (kind_of(before) != Work::flush) finish_item(before, output);
+      if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
-      marks = kFresh | (kMainIsCareful || kind_of(work) == Work::careful_item ? kExact : 0);
+      marks = marks_of(work);
     }
-    const Tiles tiles = own_tiles(work);
-    const bool mixed = uniform(is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
+    const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
+    const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
     release_keys();
     ring.advance();
     if (last) release_queries();
-    const Columns columns = apply_score_and_mask(s, params, work, tile, inputs, mixed);
+    apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
-    careful_softmax(s, rows, columns, uniform(marks & kExact), factor);
+    careful_softmax(s, rows, columns, is_marked(kExact), factor);
     if constexpr (kSoftmaxInTurn) end_turn();
     rescale(o, factor);
     convert(p, s);
@@ -293,7 +307,7 @@ struct Consumer {
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if (!uniform(marks & kExact) && reference_failed(work, rows, o)) note_failure(work);
+      if (!is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
     if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
@@ -313,10 +327,10 @@ struct Consumer {
   }
 
   // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have one.
-  __device__ bool takes_main_step(const Tiles& tiles, Work kind, int tile, int previous) {
+  __device__ bool takes_main_step(int tile, int previous) {
     if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;
-    if (kind == Work::careful_item) return false;
+    if (is_marked(kExact)) return false;
     return !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
@@ -328,24 +342,16 @@ struct Consumer {
     int tile = 0;
     while (true) {
       const WorkState& work = shared.work(q_ring.count);
-      if (changes) {
-        wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
-        tile = own_tiles(work).last;
-      }
-      careful_step(work, tile, changes);
+      careful_step(tile, changes);
       if (changes) release_output();
-      // All that is asked of the state, so that it is read at once.
-      const Tiles tiles = own_tiles(work);
-      const Work kind = kind_of(work);
-      const bool idle = is_idle(work);
       if (any_of(tiles)) {
         const int previous = tile;
         tile = next_tile(work, tile);
-        if (changes && idle) {
-          marks |= kIdle;
+        if (changes && is_marked(kIdle)) {
+          marks &= ~kValues;
           pass_item(work, tile);
           tile = tiles.first - 1;
-        } else if (takes_main_step(tiles, kind, tile, previous)) {
+        } else if (takes_main_step(tile, previous)) {
           if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
 #pragma unroll 1
@@ -354,6 +360,7 @@ struct Consumer {
         }
         changes = tile < tiles.first;
       } else {
+        const Work kind = kind_of(work);
         if (kind == Work::end) break;
         if (kind == Work::flush) {
           if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later

@@ -243,69 +243,76 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 
 // ---- masks ----
 
-// A thread's columns in a row as bits: bit 2 j + c of word j / 16 is column 8 j + c. A group is 32 columns of the warp.
+// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first.
 constexpr int kColumnWords = (kTileKv + 127) / 128;
 constexpr int kGroupColumns = 32;
 
-// The columns that some row of the warp sees.
+// Which columns are seen.
 struct Columns {
-  u32 words[kColumnWords];
-  __device__ bool any_of_group(int group) const { return words[group / 4] >> group % 4 * 8 & 0xff; }
+  u32 of_row[2][kColumnWords];  // by this thread's rows
+  u32 of_warp[kColumnWords];    // by some row of the warp
+  __device__ bool any_of_group(int group) const { return of_warp[group / 4] >> group % 4 * 8 & 0xff; }
 };
 __device__ inline Columns all_columns() {
   Columns columns;
-  for (u32& word : columns.words) word = 0xffffffff;
+#pragma unroll
+  for (int word = 0; word < kColumnWords; ++word) {
+    columns.of_row[0][word] = columns.of_row[1][word] = columns.of_warp[word] = 0xffffffff;
+  }
   return columns;
 }
 
-// How many of a word's columns lie before column `end`, counted from the thread's first.
+// How many of a word's columns lie before column `end`.
 __device__ inline int columns_before(int end) {
   const int inside = min(max(end, 0), 128);
   return inside / 8 * 2 + min(inside % 8, 2);
 }
 
-// -infinity where a key is not visible. Where a query sees a range of keys, that is a bit for each column: comparisons take two
-// cycles of a scheduler each, and there would be two or three for every score.
-__device__ inline Columns hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile) {
+// Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler each, and there would
+// be two or three for every score.
+__device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {
+  if constexpr (!config.mask_is_range) return all_columns();
   const u32 thread = recompute(threadIdx.x);
   const int k_lo = first_key(thread, tile);
-  Columns columns = {};
+  Columns columns;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
-    if constexpr (config.mask_is_range) {
-      const int begin = kv_begin(params, seq, q, q) - k_lo, end = min(kv_end(params, seq, q, q), seq.k_len) - k_lo;
+    const int begin = kv_begin(params, seq, q, q) - k_lo, end = min(kv_end(params, seq, q, q), seq.k_len) - k_lo;
 #pragma unroll
-      for (int word = 0; word < kColumnWords; ++word) {
-        const int first = columns_before(begin - word * 128);
-        const u32 seen = bit_range(first, max(columns_before(end - word * 128) - first, 0));
-#pragma unroll
-        for (int j = word * 16; j < kRowPairs && j < word * 16 + 16; ++j)
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            if (!(seen >> (j % 16 * 2 + c) & 1)) s[4 * j + 2 * h + c] = -kInfinity;
-          }
-        columns.words[word] |= seen;
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kRowPairs; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const KeyPosition<int> k = {k_lo, 8 * j + c};
-          if (k >= seq.k_len || !visible(params, seq, q, k)) s[4 * j + 2 * h + c] = -kInfinity;
-        }
+    for (int word = 0; word < kColumnWords; ++word) {
+      const int first = columns_before(begin - word * 128);
+      columns.of_row[h][word] = bit_range(first, max(columns_before(end - word * 128) - first, 0));
     }
   }
-  if constexpr (!config.mask_is_range) return all_columns();
 #pragma unroll
-  for (u32& word : columns.words) word = __reduce_or_sync(0xffffffff, word);
+  for (int word = 0; word < kColumnWords; ++word) {
+    columns.of_warp[word] = __reduce_or_sync(0xffffffff, columns.of_row[0][word] | columns.of_row[1][word]);
+  }
   return columns;
 }
 
-// The score function, then the mask.
-__device__ inline Columns apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs,
-                                               bool mixed) {
+// -infinity where a key is not visible.
+__device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile, const Columns& columns) {
+  const u32 thread = recompute(threadIdx.x);
+  const int k_lo = first_key(thread, tile);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const auto [seq, q] = query_of(work, thread, h);
+#pragma unroll
+    for (int j = 0; j < kRowPairs; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const KeyPosition<int> k = {k_lo, 8 * j + c};
+        const bool seen = config.mask_is_range ? columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1 : k < seq.k_len && visible(params, seq, q, k);
+        if (!seen) s[4 * j + 2 * h + c] = -kInfinity;
+      }
+  }
+}
+
+// The score function, then the mask where it cuts.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs,
+                                            bool mixed, const Columns& columns) {
   if constexpr (!kScaleFolded) {
     Tile tile = {params, work, index, inputs};
     tile.begin();
@@ -318,7 +325,7 @@ __device__ inline Columns apply_score_and_mask(Scores& s, const KernelParams& pa
       compute_logits<config.score_loads>(s, tile);
     }
   }
-  return mixed ? hide_keys(s, params, work, index) : all_columns();
+  if (mixed) hide_keys(s, params, work, index, columns);
 }
 
 }  // namespace flashjit
