@@ -152,18 +152,12 @@ __device__ inline void pin_registers(float (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// Where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of eight rows. `next_panel` is the
-// step, in bytes, to the panel of the next columns; operands that are not read transposed ignore it. Only the low word depends on the
-// address, and steps are added to it.
-template <int next_panel = 16>
-struct MatrixDescriptor {
-  u32 low;
+// The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of eight rows.
+// `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read transposed ignore it. The high word
+// is always kDescriptorHigh, and a step further in shared memory is added to the low one, in 16 bytes.
+__device__ inline u32 descriptor(u32 address, int next_panel = 16) {
   // In a cluster, addresses have the block's number in bits that mean something else here.
-  __device__ explicit MatrixDescriptor(u32 address) : low((address & 0x3FFFF) >> 4 | next_panel >> 4 << 16) {}
-  __device__ u64 at(int bytes) const {
-    constexpr u32 kSwizzle128 = 1u << 30, kEightRows = 8 * kPanelWidth;
-    return static_cast<u64>(kEightRows >> 4 | kSwizzle128) << 32 | (low + (bytes >> 4));
-  }
-};
+  return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
+}
 
 }  // namespace flashjit

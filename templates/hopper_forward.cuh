@@ -31,21 +31,14 @@ __device__ inline bool any_of_warpgroup(bool vote) {
 }
 
 struct Consumer {
-  // Of an item; in one register, there is no other left.
-  static constexpr u32 kFresh = 1;  // O holds nothing of it yet
-  static constexpr u32 kItem = 2;   // it is one: O is to be written
-  static constexpr u32 kValues = 4; // P of the tile before has still to be multiplied with V
-  static constexpr u32 kExact = 8;  // every step takes the standard softmax
-  static constexpr u32 kIdle = 16;  // it ends before this warpgroup's rows begin
-
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
   Inputs inputs = {shared, maps.has_inputs != 0};
   Ring<kQStages> q_ring = {};  // of this item
   Ring<kStages> ring = {};  // of the next K; V is one tile behind
-  u32 marks = 0;
   Tiles tiles;              // of this item, that this warpgroup visits
+  u32 marks = 0;            // what it is to this warpgroup: in one register, there are few
   Queries queries;          // of this item's main steps
 
   Output o;
@@ -53,13 +46,7 @@ struct Consumer {
   u32 p[kTileKv / 16][4];
   RowStates rows;
 
-  __device__ static Work kind_of(const WorkState& work) { return static_cast<Work>(uniform(static_cast<int>(work.kind))); }
-  __device__ bool is_marked(u32 mark) const { return uniform(marks & mark); }
-  __device__ static u32 marks_of(const WorkState& work) {
-    const Work kind = kind_of(work);
-    return kFresh | (is_item(kind) ? kItem : 0) | (any_of(work.tiles) ? kValues : 0) |
-           (kMainIsCareful || kind == Work::careful_item ? kExact : 0) | (is_idle(work) ? kIdle : 0);
-  }
+  __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
   __device__ int next_tile(const WorkState& work, int tile) const {
     return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
   }
@@ -82,22 +69,14 @@ struct Consumer {
 
   // S = Q K^T, issued.
   __device__ void issue_scores() {
-    constexpr PanelLayout kQ = kLayout.q, kK = kLayout.k;
-    constexpr int kPanelSteps = kPanelWidth / 32;
-    const MatrixDescriptor<> q(recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth));
-    const MatrixDescriptor<> k(recompute(shared.k(ring.stage())));
-#pragma unroll
-    for (int step = 0; step < padded_dim_qk(config) / 16; ++step) {
-      const int panel = step / kPanelSteps, within = step % kPanelSteps * 32;
-      multiply_scores(s, q.at(panel * kQ.panel_bytes() + within), k.at(panel * kK.panel_bytes() + within), step > 0);
-    }
+    const u32 q = recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth);
+    multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
   }
 
   // O += P V, issued.
   __device__ void issue_output() {
-    const MatrixDescriptor<kLayout.v.panel_bytes()> v(recompute(shared.v(ring.previous().stage())));
-#pragma unroll
-    for (int step = 0; step < kTileKv / 16; ++step) multiply_output(o, p[step], v.at(step * 16 * kPanelWidth), step > 0 || !(marks & kFresh));
+    const u32 v = recompute(shared.v(ring.previous().stage()));
+    multiply_output(o, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
     marks &= ~kFresh;
   }
 
@@ -196,12 +175,6 @@ struct Consumer {
     ring.advance();
   }
 
-  // Is there one at the end of the item before, or at the beginning of this one?
-  __device__ bool passes_tile(const WorkState& before, const WorkState& work) const {
-    const u32 self = warpgroup_id();
-    return uniform(before.own[self].first > before.tiles.first || work.own[self].last < work.tiles.last);
-  }
-
   // In the middle of the step between the two items. The values of the item before, if there are any, go back first: the copies of this
   // tile may need their place. Those of this tile are then what the step releases.
   __device__ void pass_tile(bool holds_values) {
@@ -214,12 +187,7 @@ struct Consumer {
     if constexpr (kSoftmaxInTurn) end_turn();
   }
 
-  // Does the item end before this warpgroup's rows begin?
-  __device__ static bool is_idle(const WorkState& work) {
-    return kWarpgroups > 1 && uniform(query_of_row(work, warpgroup_id() * kRowsPerWarpgroup) > work.range_hi);
-  }
-
-  // Then all but the first step of it is left out, whose result nobody looks at: the values as well, and the tiles from `tile` on.
+  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody looks at: the values as well, and the tiles from `tile` on.
   __device__ void pass_item(const WorkState& work, int tile) {
     wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     release_values();
@@ -233,6 +201,15 @@ struct Consumer {
       pass_copies();
       release_values();
     }
+  }
+
+  // The item that comes next: its marks.
+  __device__ u32 look_up(int& tile) {
+    wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+    const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
+    tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first), uniform(share.tiles.full_last)};
+    tile = tiles.last;
+    return uniform(share.marks);
   }
 
   // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
@@ -251,15 +228,11 @@ struct Consumer {
     commit_products();
     if constexpr (!config.overlap) wait_products<0>();
     // What comes next is looked up under this product.
-    if (changes) {
-      wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
-      tiles = own_tiles(work);
-      tile = tiles.last;
+    const u32 marks_of_next = changes ? look_up(tile) : marks;
+    if constexpr (kOwnTiles) {
+      if (changes && uniform((marks & kPassesFirst) != 0 || (marks_of_next & kPassesLast) != 0)) pass_tile(output);
     }
     const bool scores = uniform(any_of(tiles));
-    if constexpr (kOwnTiles) {
-      if (changes && passes_tile(before, work)) pass_tile(output);
-    }
     if (scores) wait_barrier(shared.k_full(ring.stage()), ring.parity());
     begin_products();
     issue_scores();
@@ -269,24 +242,24 @@ struct Consumer {
     pin_registers(o);
     if (output) release_values();
     if (changes) {
-    // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
+      // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
       if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
-      marks = marks_of(work);
+      marks = marks_of_next;
     }
     const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
-    const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
     release_keys();
     ring.advance();
     if (last) release_queries();
+    const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
     apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
     float factor[2];
     if constexpr (kSoftmaxInTurn) begin_turn();
-    careful_softmax(s, rows, columns, is_marked(kExact), factor);
+    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
     if constexpr (kSoftmaxInTurn) end_turn();
     rescale(o, factor);
     convert(p, s);
@@ -331,7 +304,7 @@ struct Consumer {
     if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;
     if (is_marked(kExact)) return false;
-    return !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+    return is_marked(kAllBegun) || !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
   __device__ void run() {
@@ -360,7 +333,7 @@ struct Consumer {
         }
         changes = tile < tiles.first;
       } else {
-        const Work kind = kind_of(work);
+        const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
         if (kind == Work::end) break;
         if (kind == Work::flush) {
           if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later

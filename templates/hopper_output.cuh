@@ -87,12 +87,15 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   }
   fence_async_proxy();
   __syncwarp();
+  Sequence seq = work.seq;
+  seq.b = uniform(seq.b);
+  seq.h = uniform(seq.h);
+  const int query = uniform(work.q_lo + static_cast<int>(first_row) / kGroup);
+  const u32 first_panel = uniform(panel);
   if (lane != 0) return;
-  const Sequence& seq = work.seq;
-  const int query = work.q_lo + static_cast<int>(first_row) / kGroup;
-#pragma unroll 1
+#pragma unroll
   for (int i = 0; i < kO.panels(); ++i) {
-    const u32 from = panel + i * kO.panel_bytes();
+    const u32 from = first_panel + i * kO.panel_bytes();
     const int column = i * kPanelWidth / 2;
     if constexpr (config.pack_heads) {
       store_box(map, from, column, 0, query, seq.hk, seq.b);

@@ -26,11 +26,8 @@ __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsP
 // that parts, and keeps what it computes beside that branch in uniform registers, as descriptors of matrix products: one branch in the
 // main step that it cannot tell about costs them all.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
-// The tiles that this warpgroup visits.
-__device__ inline Tiles own_tiles(const WorkState& work) {
-  const Tiles tiles = kOwnTiles ? work.own[warpgroup_id()] : work.tiles;
-  return {uniform(tiles.first), uniform(tiles.last), uniform(tiles.full_first), uniform(tiles.full_last)};
-}
+__device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
+__device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
 
 // The row of the tile that this thread's row h is.
 __device__ inline int tile_row(u32 thread, int h) {
@@ -243,21 +240,27 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 
 // ---- masks ----
 
-// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first.
+// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first. A group is 32 columns of the
+// warp, 16 registers of S: what to do with it is decided for the warp.
 constexpr int kColumnWords = (kTileKv + 127) / 128;
-constexpr int kGroupColumns = 32;
+constexpr int kGroupScores = 16;
 
 // Which columns are seen.
 struct Columns {
   u32 of_row[2][kColumnWords];  // by this thread's rows
-  u32 of_warp[kColumnWords];    // by some row of the warp
-  __device__ bool any_of_group(int group) const { return of_warp[group / 4] >> group % 4 * 8 & 0xff; }
+  u32 some[kColumnWords];       // by some row of the warp
+  u32 hidden[kColumnWords];     // from some row of the warp
+  __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) { return words[group / 4] >> group % 4 * 8 & 0xff; }
+  // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out.
+  __device__ bool sees_group(int group) const { return !config.has_mask || any_of_group(some, group); }
+  __device__ bool cuts_group(int group) const { return !config.has_mask || (sees_group(group) && any_of_group(hidden, group)); }
 };
 __device__ inline Columns all_columns() {
   Columns columns;
 #pragma unroll
   for (int word = 0; word < kColumnWords; ++word) {
-    columns.of_row[0][word] = columns.of_row[1][word] = columns.of_warp[word] = 0xffffffff;
+    columns.of_row[0][word] = columns.of_row[1][word] = columns.some[word] = 0xffffffff;
+    columns.hidden[word] = 0;
   }
   return columns;
 }
@@ -287,26 +290,38 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
   }
 #pragma unroll
   for (int word = 0; word < kColumnWords; ++word) {
-    columns.of_warp[word] = __reduce_or_sync(0xffffffff, columns.of_row[0][word] | columns.of_row[1][word]);
+    columns.some[word] = __reduce_or_sync(0xffffffff, columns.of_row[0][word] | columns.of_row[1][word]);
+    columns.hidden[word] = __reduce_or_sync(0xffffffff, ~columns.of_row[0][word] | ~columns.of_row[1][word]);
   }
   return columns;
 }
 
-// -infinity where a key is not visible.
+// -infinity where a key is not visible, but in groups that no row sees.
 __device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile, const Columns& columns) {
-  const u32 thread = recompute(threadIdx.x);
-  const int k_lo = first_key(thread, tile);
+  if constexpr (config.mask_is_range) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const auto [seq, q] = query_of(work, thread, h);
+    for (int first = 0; first < kScores; first += kGroupScores) {
+      if (!columns.cuts_group(first / kGroupScores)) continue;
 #pragma unroll
-    for (int j = 0; j < kRowPairs; ++j)
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const KeyPosition<int> k = {k_lo, 8 * j + c};
-        const bool seen = config.mask_is_range ? columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1 : k < seq.k_len && visible(params, seq, q, k);
-        if (!seen) s[4 * j + 2 * h + c] = -kInfinity;
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
+        const int j = i / 4, h = i / 2 % 2, c = i % 2;
+        if (!(columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1)) s[i] = -kInfinity;
       }
+    }
+  } else {
+    const u32 thread = recompute(threadIdx.x);
+    const int k_lo = first_key(thread, tile);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto [seq, q] = query_of(work, thread, h);
+#pragma unroll
+      for (int j = 0; j < kRowPairs; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const KeyPosition<int> k = {k_lo, 8 * j + c};
+          if (k >= seq.k_len || !visible(params, seq, q, k)) s[4 * j + 2 * h + c] = -kInfinity;
+        }
+    }
   }
 }
 

@@ -46,18 +46,18 @@ __device__ inline bool arguments_were_small(float reference, float sum, int k_le
   return sum < exp2_approx(kLargestCapped * kLog2e - reference) && missed * 0x1p12f <= sum;
 }
 
-__device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
+// Of the groups that are seen.
+__device__ inline void row_maxima(const Scores& s, const Columns& columns, float (&maximum)[2]) {
+  // Two chains of dependent instructions per row.
+  float m[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    // Two chains of dependent instructions per row.
-    float a = s[2 * h], b = s[2 * h + 1];
+  for (int first = 0; first < kScores; first += kGroupScores) {
+    if (!columns.sees_group(first / kGroupScores)) continue;
 #pragma unroll
-    for (int j = 1; j < kScores / 4; ++j) {
-      a = fmaxf(a, s[4 * j + 2 * h]);
-      b = fmaxf(b, s[4 * j + 2 * h + 1]);
-    }
-    maximum[h] = fmaxf(a, b);
+    for (int i = first; i < kScores && i < first + kGroupScores; ++i) m[i % 4] = fmaxf(m[i % 4], s[i]);
   }
+  maximum[0] = fmaxf(m[0], m[1]);
+  maximum[1] = fmaxf(m[2], m[3]);
 }
 
 // References rise to the maximum. `factor` is what sums and O must be multiplied by.
@@ -93,19 +93,18 @@ __device__ inline float exp2_polynomial(float s, float offset) {
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp sees are 0.
 template <class Power>
 __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, const Power& power) {
-  constexpr int kGroup = kGroupColumns / 2;  // registers
   float sum[4] = {};
 #pragma unroll
-  for (int first = 0; first < kScores; first += kGroup) {
-    if (columns.any_of_group(first / kGroup)) {
+  for (int first = 0; first < kScores; first += kGroupScores) {
+    if (columns.sees_group(first / kGroupScores)) {
 #pragma unroll
-      for (int i = first; i < kScores && i < first + kGroup; ++i) {
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
         s[i] = power(i, s[i]);
         if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
       }
     } else {
 #pragma unroll
-      for (int i = first; i < kScores && i < first + kGroup; ++i) s[i] = 0;
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) s[i] = 0;
     }
   }
   rows.sum[0] += sum[0] + sum[1];
@@ -121,7 +120,7 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   factor[0] = factor[1] = 1.0f;
   if (rises) {
     float maximum[2];
-    row_maxima(s, maximum);
+    row_maxima(s, columns, maximum);
     if constexpr (config.reference == Reference::previous) {
       // Those of a quick step before this one are due.
       maximum[0] = fmaxf(maximum[0], rows.seen[0]);
@@ -183,7 +182,7 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
-  if constexpr (config.reference == Reference::previous) row_maxima(s, rows.seen);
+  if constexpr (config.reference == Reference::previous) row_maxima(s, all_columns(), rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
   if (!in_pass) {
     exponentiate(s, rows, all_columns(), [&](int i, float x) {

@@ -36,10 +36,25 @@ __device__ inline bool is_mixed(const Tiles& tiles, int tile) { return tile < ti
 
 constexpr bool kOwnTiles = has_own_tiles(config);
 
+// What an item is to a warpgroup, as bits that it may then change.
+constexpr u32 kFresh = 1;        // O holds nothing of it yet
+constexpr u32 kItem = 2;         // it is one: O is to be written
+constexpr u32 kValues = 4;       // P of the tile before has still to be multiplied with V
+constexpr u32 kExact = 8;        // every step takes the standard softmax
+constexpr u32 kIdle = 16;        // it ends before this warpgroup's rows begin
+constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's
+constexpr u32 kPassesFirst = 64;
+constexpr u32 kAllBegun = 128;   // every row sees a key behind those that all rows see, so it has a reference when the main steps begin
+
+struct alignas(16) Share {
+  Tiles tiles;  // that this warpgroup visits: at least one if there are any
+  u32 marks;
+};
+
 // One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
 struct alignas(16) WorkState {
+  Share shares[kWarpgroups];
   Tiles tiles;
-  Tiles own[kOwnTiles ? kWarpgroups : 1];  // those that a warpgroup's rows see: at least one if there are any
   Sequence seq;
   Work kind;
   int rank;                   // in the order of the items
@@ -51,9 +66,7 @@ struct alignas(16) WorkState {
   __device__ void set_other(Work other) {
     kind = other;
     tiles = {};
-    if constexpr (kOwnTiles) {
-      for (Tiles& none : own) none = {};
-    }
+    for (Share& share : shares) share = {tiles, kFresh};
   }
 };
 static_assert(sizeof(WorkState) <= kWorkStateBytes);
@@ -101,20 +114,34 @@ __device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& wo
   return tiles;
 }
 
-// Those that a warpgroup visits: the block's, but one that its rows do not see. That is the last tile, as with a causal mask, or for the
-// last warpgroup the first, as at the front of a window: so a warpgroup has at most one to leave out between two items. Never none: all
-// warpgroups have the same items.
-__device__ inline Tiles own_tiles_of(const KernelParams& params, const WorkState& work, int warpgroup) {
-  const int first_row = warpgroup * kRowsPerWarpgroup;
-  const int lo = query_of_row(work, first_row), hi = query_of_row(work, first_row + kRowsPerWarpgroup - 1);
-  if (lo > work.range_hi) return work.tiles;
-  Tiles own = tiles_of(params, work, lo, min(hi, work.range_hi));
+// A warpgroup visits the block's tiles, but one that its rows do not see. That is the last tile, as with a causal mask, or for the last
+// warpgroup the first, as at the front of a window: so it has at most one to leave out between two items. Never none: all warpgroups
+// have the same items.
+__device__ inline Share share_of(const KernelParams& params, const WorkState& work, int warpgroup) {
   const Tiles& block = work.tiles;
-  const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
-  const bool is_last = warpgroup == kWarpgroups - 1;
-  own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
-  own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
-  return own;
+  Share share = {block, kFresh | kItem | (work.kind == Work::careful_item ? kExact : 0)};
+  if (!any_of(block)) return share;
+  share.marks |= kValues;
+  const int first_row = warpgroup * kRowsPerWarpgroup;
+  int lo = query_of_row(work, first_row), hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
+  if (kWarpgroups > 1 && lo > work.range_hi) {
+    share.marks |= kIdle;
+    return share;
+  }
+  if constexpr (kOwnTiles) {
+    Tiles own = tiles_of(params, work, lo, hi);
+    const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
+    const bool is_last = warpgroup == kWarpgroups - 1;
+    own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
+    own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
+    share.tiles = own;
+    share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
+  } else {
+    lo = work.range_lo;
+    hi = work.range_hi;
+  }
+  if (config.mask_is_range && full_end(params, work.seq, lo, hi) % kTileKv != 0) share.marks |= kAllBegun;
+  return share;
 }
 
 // False when the tile lies behind the end of its sequence.
@@ -128,10 +155,8 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
   work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
   work.tiles.last = visible_tile(params, work, work.tiles.last);
-  if constexpr (kOwnTiles) {
 #pragma unroll 1
-    for (int i = 0; i < kWarpgroups; ++i) work.own[i] = any_of(work.tiles) ? own_tiles_of(params, work, i) : work.tiles;
-  }
+  for (int i = 0; i < kWarpgroups; ++i) work.shares[i] = share_of(params, work, i);
   return true;
 }
 

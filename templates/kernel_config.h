@@ -127,6 +127,9 @@ struct PanelLayout {
 };
 constexpr PanelLayout panel_layout(int rows, int dims) { return {rows, round_up(dims, kPanelWidth / 2)}; }
 
+// The high word of an operand's descriptor: 128-byte swizzle, and the step from eight rows to the next.
+constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;
+
 constexpr int kRowsPerWarpgroup = 64;
 constexpr int kThreadsPerWarpgroup = 128;
 
@@ -186,7 +189,7 @@ constexpr int input_number(const KernelConfig& c, int i) {
 
 // Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ], tiles on 1024 bytes, where every
 // swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
-constexpr int kWorkStateBytes = 128;
+constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's state is read until
 // O is written, which is after Q of the next item may have been released.
 constexpr int kWorkSlots = 4;
