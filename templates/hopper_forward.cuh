@@ -203,13 +203,14 @@ struct Consumer {
     }
   }
 
-  // The item that comes next: its marks.
-  __device__ u32 look_up(int& tile) {
+  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
+  static constexpr int kNext = 16;
+  __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
     const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
     tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first), uniform(share.tiles.full_last)};
     tile = tiles.last;
-    return uniform(share.marks);
+    marks |= uniform(share.marks) << kNext;
   }
 
   // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
@@ -228,11 +229,11 @@ struct Consumer {
     commit_products();
     if constexpr (!config.overlap) wait_products<0>();
     // What comes next is looked up under this product.
-    const u32 marks_of_next = changes ? look_up(tile) : marks;
+    if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
-      if (changes && uniform((marks & kPassesFirst) != 0 || (marks_of_next & kPassesLast) != 0)) pass_tile(output);
+      if (changes && is_marked(kPassesFirst | kPassesLast << kNext)) pass_tile(output);
     }
-    const bool scores = uniform(any_of(tiles));
+    const bool scores = is_marked(changes ? kValues << kNext : kValues);
     if (scores) wait_barrier(shared.k_full(ring.stage()), ring.parity());
     begin_products();
     issue_scores();
@@ -246,7 +247,7 @@ struct Consumer {
       __syncwarp();
       if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
-      marks = marks_of_next;
+      marks >>= kNext;
     }
     const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
     wait_products<0>();
@@ -317,7 +318,7 @@ struct Consumer {
       const WorkState& work = shared.work(q_ring.count);
       careful_step(tile, changes);
       if (changes) release_output();
-      if (any_of(tiles)) {
+      if (is_marked(kValues)) {
         const int previous = tile;
         tile = next_tile(work, tile);
         if (changes && is_marked(kIdle)) {

@@ -13,9 +13,7 @@ struct Producer {
   const SharedMemory& shared;
   Ring<kQStages> q_ring = {};  // of the item that is found or announced next
   Ring<kStages> ring = {};     // of the next K
-  bool values_wait = false;    // the V of this tile, of the item that was announced last, is to be copied next
-  int waiting_tile = 0;
-  u32 waiting_item = 0;
+  int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
   Ring<1> inputs_ring = {};
   int dealt = 0;            // items that this block was given; -1: there are no more
   int window = 0;           // items since failed ones were last done again
@@ -55,9 +53,7 @@ struct Producer {
       if (maps.has_inputs) copy_inputs(work, tile);
     }
     ring.advance();
-    values_wait = true;
     waiting_tile = tile;
-    waiting_item = q_ring.count - 1;
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the scores of the tile
@@ -86,12 +82,12 @@ struct Producer {
   }
 
   __device__ void copy_waiting_values() {
-    if (!values_wait) return;
-    values_wait = false;
+    if (waiting_tile < 0) return;
     const Ring<kStages> at = ring.previous();
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     arrive_expecting(shared.v_full(at.stage()), kLayout.v.bytes());
-    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), shared.work(waiting_item), waiting_tile * kTileKv);
+    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), announced(), waiting_tile * kTileKv);
+    waiting_tile = -1;
   }
 
   __device__ void copy_queries(u32 to, u32 barrier, const WorkState& work) {
@@ -193,11 +189,9 @@ struct Producer {
         found = true;
       }
       if (tile < announced().tiles.first) {
-        // Q before the last V of the item before: that waits for a place. But the only place for Q is free when the last scores are there,
-        // and V must not wait for that.
-        if constexpr (kQStages == 1) copy_waiting_values();
+        // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+        copy_waiting_values();
         announce(shared.work(q_ring.count));
-        if constexpr (kQStages > 1) copy_waiting_values();
         if (announced().kind == Work::end) break;
         if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
         tile = announced().tiles.last;

@@ -44,7 +44,8 @@ constexpr u32 kExact = 8;        // every step takes the standard softmax
 constexpr u32 kIdle = 16;        // it ends before this warpgroup's rows begin
 constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's
 constexpr u32 kPassesFirst = 64;
-constexpr u32 kAllBegun = 128;   // every row sees a key behind those that all rows see, so it has a reference when the main steps begin
+constexpr u32 kAllBegun = 128;   // every row sees a key behind those that all rows see, so it has a reference when the main steps begin;
+                                 // not found out with own tiles, for which the producer has too few registers
 
 struct alignas(16) Share {
   Tiles tiles;  // that this warpgroup visits: at least one if there are any
@@ -123,12 +124,10 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
   if (!any_of(block)) return share;
   share.marks |= kValues;
   const int first_row = warpgroup * kRowsPerWarpgroup;
-  int lo = query_of_row(work, first_row), hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
+  const int lo = query_of_row(work, first_row), hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
   if (kWarpgroups > 1 && lo > work.range_hi) {
     share.marks |= kIdle;
-    return share;
-  }
-  if constexpr (kOwnTiles) {
+  } else if constexpr (kOwnTiles) {
     Tiles own = tiles_of(params, work, lo, hi);
     const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
     const bool is_last = warpgroup == kWarpgroups - 1;
@@ -136,11 +135,9 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
     own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
     share.tiles = own;
     share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
-  } else {
-    lo = work.range_lo;
-    hi = work.range_hi;
+  } else if (config.mask_is_range && full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
+    share.marks |= kAllBegun;
   }
-  if (config.mask_is_range && full_end(params, work.seq, lo, hi) % kTileKv != 0) share.marks |= kAllBegun;
   return share;
 }
 
