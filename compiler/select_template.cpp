@@ -245,6 +245,7 @@ constexpr Honoured kHost[] = {
     {"family", {}, only<"host">},
     {"vector_bits", {}, implied},
     {"direction", Kind::Loop, only<"last_to_first">},
+    {"row", Kind::Mask, implied},
     {"reference", Kind::Softmax, only<"tile">},
 };
 

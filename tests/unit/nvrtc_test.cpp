@@ -96,11 +96,11 @@ TEST_F(NvrtcTest, ThreadsGetTheSameBytes) {
 }
 
 // A kernel around one of the matrix products of a configuration: `call` fills `sums` numbers, `between` stands before its end.
-std::string matrix_kernel(const std::string& name, int sums, const std::string& call, const std::string& between) {
+std::string matrix_kernel(const KernelConfig& c, const std::string& name, int sums, const std::string& call, const std::string& between) {
   const std::string count = std::to_string(sums);
-  return "extern \"C\" __global__ void __launch_bounds__(128) " + name + "(float* x, u64 a, u64 b) {\n"
+  return "extern \"C\" __global__ void __launch_bounds__(128) " + name + "(float* x, u32 a, u32 b) {\n"
          "  float sums[" + count + "] = {};\n"
-         "  u32 p[4] = {1, 2, 3, 4};\n"
+         "  [[maybe_unused]] const u32 p[" + std::to_string(c.tile_kv / 16) + "][4] = {{1, 2, 3, 4}};\n"
          "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
          "  " + call + "\n"
          "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
@@ -113,8 +113,8 @@ KernelSource matrix_kernels(const KernelConfig& c, const std::string& between = 
   KernelSource source{.generated = {{"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
                                     {"matrix.gen.cuh", emit_matrix(c)},
                                     {"entry.cu", "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
-                                                     matrix_kernel("scores", c.tile_kv / 2, "multiply_scores(sums, a, b, 0);", between) +
-                                                     matrix_kernel("output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
+                                                     matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
+                                                     matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
                       .entries = {"scores", "output"}};
   for (const EmbeddedFile& file : embedded_templates()) source.headers.push_back({std::string(file.name), std::string(file.text)});
   return source;
@@ -126,8 +126,10 @@ TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
     for (const int columns : {8, 16, 72, 128, 136, 176, 256}) {
       KernelConfig c;
       c.element = element;
-      c.tile_kv = columns;
+      c.tile_q = 64;
+      c.head_dim_qk = 32;
       c.sum_in_matrix = columns % 16 != 0;  // the row sum's eight columns beside a V that is padded to 16
+      c.tile_kv = c.sum_in_matrix ? 32 : columns;
       c.head_dim_v = columns - (c.sum_in_matrix ? 8 : 0);
       const KernelSource source = matrix_kernels(c);
       const std::string type = element == Element::f16 ? ".f32.f16.f16" : ".f32.bf16.bf16";
@@ -142,14 +144,15 @@ TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
       ASSERT_TRUE(ptx) << ptx.error().message;
       std::size_t count = 0;
       for (std::size_t at = ptx->find(instruction); at != std::string::npos; at = ptx->find(instruction, at + 1)) ++count;
-      EXPECT_EQ(count, 2u);
+      // 16 columns of Q and K, or 16 keys, are one instruction.
+      EXPECT_EQ(count, (c.tile_kv == columns ? 2u : 0u) + static_cast<std::size_t>(c.tile_kv / 16));
     }
   }
 }
 
 TEST_F(NvrtcTest, SerialisationIsSeen) {
   KernelConfig c;
-  c.tile_kv = c.head_dim_v = 64;
+  c.tile_q = c.tile_kv = c.head_dim_qk = c.head_dim_v = 64;
   const auto cubin = nvrtc->compile(matrix_kernels(c, "sums[3] *= x[0];"), Target{.name = "sm_90a"});
   ASSERT_TRUE(cubin) << cubin.error().message << cubin.error().detail;
   EXPECT_NE(cubin->facts.serialised, "") << cubin->log;
