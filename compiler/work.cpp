@@ -168,6 +168,7 @@ struct WorkSampler::Parts {
 WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q)
     : parts_(std::make_unique<Parts>(spec, tiles, shape)) {
   Work& work = parts_->same;
+  work.row_is_range = tiles.row_is_range;
   work.mask_nodes = spec.mask ? static_cast<double>(node_count(spec.mask)) : 0;
   work.score_nodes = spec.score ? static_cast<double>(node_count(spec.score)) : 0;
   work.symbolic_slots = symbolic_slots(spec.score);

@@ -54,6 +54,9 @@ const FixedCase kCases[] = {
     {"decode",          "fwd bf16 d=128 heads=32/8 lse=ln", {1, 1, 1}, {1500, 1500, 1500}},
     {"one-by-one",      "fwd bf16 d=64 heads=1 lse=ln max_logit", {1}, {1}},
     {"long-keys",       "fwd bf16 d=128 heads=1 lse=ln", {40}, {20000}},
+    // some of 32 columns are hidden from all rows, the others seen by all
+    {"keys-end-in-32",  "fwd fp16 d=24 heads=7/1 layout=bhsd lse=log2", {257}, {136}},
+    {"mask-ends-in-32", "fwd bf16 d=64 heads=2 mask=\"chunk(40)\" lse=ln", {160}, {160}},
     {"more-queries",    "fwd bf16 d=64 heads=2 mask=\"causal\" lse=ln max_logit", {300}, {100}},
     {"more-queries-tl", "fwd bf16 d=64 heads=2 mask=\"causal\" align=top_left lse=ln", {300}, {100}},
     {"no-keys",         "fwd bf16 d=64 heads=2 lse=ln max_logit", {65}, {0}},

@@ -68,6 +68,16 @@ std::string violation(const TileAnalysis& tiles, const Visible& visible, Environ
       if (!visible(q, k) && k >= at.full_begin && k < at.full_end) return "hidden inside the full range" + place;
     }
   }
+  for (std::int64_t q = q_lo; q <= q_hi && tiles.row_is_range; ++q) {
+    set(environment, Variable::QLo, q);
+    set(environment, Variable::QHi, q);
+    const Limits row = limits_of(tiles, environment);
+    for (std::int64_t k = 0; k < visible.k_len; ++k) {
+      if (visible(q, k) != (k >= row.kv_begin && k < row.kv_end)) {
+        return "a row that is no range at q=" + std::to_string(q) + " k=" + std::to_string(k);
+      }
+    }
+  }
   for (std::int64_t tile : {1, 2, 3}) {
     for (std::int64_t k_lo = 0; k_lo < visible.k_len; k_lo += tile) {
       bool any = false, every = true;
@@ -91,12 +101,13 @@ TEST(IntervalTiles, SoundForRandomMasks) {
   const unsigned seed = std::random_device{}();
   testing::RandomExprs random(seed);
   testing::RandomExprs::World world;
-  int understood = 0;
+  int understood = 0, ranges = 0;
   for (int i = 0; i < 800; ++i) {
     const Expr mask = random.mask(i % 4);
     ASSERT_TRUE(mask);
     if (!check_ranges(mask, default_ranges(64, 64, 64, 64, 64))) continue;
     const TileAnalysis tiles = analyse_tiles(mask);
+    ranges += tiles.row_is_range;
     understood += tiles.kv_begin->op != Op::IntConst || tiles.kv_end->op != Op::Variable;
     for (int j = 0; j < 4; ++j) {
       random.fill(world);
@@ -115,6 +126,7 @@ TEST(IntervalTiles, SoundForRandomMasks) {
     }
   }
   EXPECT_GT(understood, 160) << "most random masks should give limits of their own";
+  EXPECT_GT(ranges, 20) << "some should be found to be ranges";
 }
 
 // Where the hull and the full range are exactly the first and last visible key, and the keys that all queries see.
@@ -182,6 +194,18 @@ TEST(IntervalTiles, ExactForNamedMasks) {
       }
     }
   }
+}
+
+// Kernels take the mask of a tile from two comparisons a row where this is true.
+TEST(IntervalTiles, RowsThatAreRanges) {
+  for (const char* mask : {"true", "causal", "causal_top_left", "window(1024, 0)", "causal & window(1023, 0)", "causal & chunk(2048)",
+                           "prefix(512)", "k < lens[b] & causal", "h < 2 & causal | h >= 2 & window(2, 0)", "window(n, n)"}) {
+    EXPECT_TRUE(analyse_tiles(parsed(mask)).row_is_range) << mask;
+  }
+  for (const char* mask : {"k < 4 | window(1024, 0)", "(q - k) % 128 == 0", "document(ids) & causal", "tree(words)", "k != q"}) {
+    EXPECT_FALSE(analyse_tiles(parsed(mask)).row_is_range) << mask;
+  }
+  EXPECT_TRUE(analyse_tiles(Expr()).row_is_range);
 }
 
 // These texts end up in kernels and are read in a profiler.
