@@ -187,7 +187,8 @@ struct Consumer {
     if constexpr (kSoftmaxInTurn) end_turn();
   }
 
-  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody looks at: the values as well, and the tiles from `tile` on.
+  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody looks at: the values
+  // as well, and the tiles from `tile` on.
   __device__ void pass_item(const WorkState& work, int tile) {
     wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     release_values();
@@ -203,7 +204,8 @@ struct Consumer {
     }
   }
 
-  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
+  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few. In turns there is
+  // no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last use of the only Q.
   static constexpr int kNext = 16;
   __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
@@ -305,7 +307,8 @@ struct Consumer {
     if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;
     if (is_marked(kExact)) return false;
-    return is_marked(kAllBegun) || !is_mixed(tiles, previous) || !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+    if (is_marked(kAllBegun) || !is_mixed(tiles, previous)) return true;
+    return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
   __device__ void run() {
