@@ -39,7 +39,7 @@ struct HopperCalibration {
   double launch_us = 5;
 };
 constexpr HopperCalibration kCalibration;
-constexpr int kMaskNodesInFit = 12;  // what masks of this size cost is in careful_clocks_per_key
+constexpr int kMaskNodesInFit = 12;  // what masks of this size cost is in careful_clocks_per_key, and all masks whose rows are ranges
 
 TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;

@@ -9,6 +9,7 @@
 
 #include "compiler/expr_rules.h"
 #include "compiler/interval.h"
+#include "compiler/interval_bounds.h"
 
 namespace flashjit {
 namespace {
@@ -61,11 +62,6 @@ class TileSolver {
   Region both(const Region& a, const Region& b);
   Region less_equal(const Expr& a, const Expr& b);
 
-  Expr bound(const Expr& e, bool upper);
-  Expr linear_bound(const Linear& linear, bool upper);
-  Expr product_bound(const Expr& x, const Expr& y, bool upper);
-  Expr extreme_bound(const Node& node, bool upper);
-
   KeyRange hull(const KeyRange& a, const KeyRange& b);
   KeyRange longer(const KeyRange& a, const KeyRange& b);
   KeyRange chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no);
@@ -75,6 +71,7 @@ class TileSolver {
   Expr touches(const KeyRange& range, bool with_begin, bool with_end);
 
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
+  Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
   // For a limit or a guard, where empty would mean "none": growing too large to build spoils the whole analysis.
   Expr limit(const Expr& e) {
     failed_ = failed_ || !e;
@@ -90,77 +87,10 @@ class TileSolver {
 
   Simplifier simplifier_{true};
   RangeAnalysis facts_{widest_ranges()};
+  QueryBounds bounds_{simplifier_, facts_};
   int steps_ = 0;
   bool failed_ = false;
 };
-
-// ---- bounds over q_lo <= q <= q_hi ----
-
-Expr TileSolver::linear_bound(const Linear& linear, bool upper) {
-  Linear sum;
-  sum.constant = linear.constant;
-  for (const LinearTerm& term : linear.terms) {
-    const Expr most = bound(term.atom, (term.factor > 0) == upper);
-    const auto part = most ? linear_of(most) : std::nullopt;
-    const auto next = part ? add(sum, *part, term.factor) : std::nullopt;
-    if (!next) return {};
-    sum = *next;
-  }
-  return tidy(to_expr(sum));
-}
-
-Expr TileSolver::product_bound(const Expr& x, const Expr& y, bool upper) {
-  if (uses(y, Variable::Q)) {
-    if (!uses(x, Variable::Q)) return product_bound(y, x, upper);
-    if (facts_.of(x).lo < 0 || facts_.of(y).lo < 0) return {};
-    return bound(x, upper) * bound(y, upper);
-  }
-  const IntInterval sign = facts_.of(y);
-  if (sign.lo >= 0) return bound(x, upper) * y;
-  if (sign.hi <= 0) return bound(x, !upper) * y;
-  const Expr a = bound(x, false) * y, b = bound(x, true) * y;
-  return upper ? max(a, b) : min(a, b);
-}
-
-Expr TileSolver::extreme_bound(const Node& node, bool upper) {
-  const Expr a = bound(node.args[0], upper), b = bound(node.args[1], upper);
-  // One bound is enough where the other can only improve it.
-  if ((node.op == Op::Min) == upper && (!a || !b)) return a ? a : b;
-  return node.op == Op::Min ? min(a, b) : max(a, b);
-}
-
-// The largest (upper) or smallest value that `e`, which has no k, takes in the tile; empty when unknown.
-Expr TileSolver::bound(const Expr& e, bool upper) {
-  if (!uses(e, Variable::Q)) return e;
-  const Node& node = *e;
-  switch (node.op) {
-    case Op::Variable: return Expr::variable(upper ? Variable::QHi : Variable::QLo);
-    case Op::Add:
-    case Op::Sub:
-    case Op::Neg: {
-      const auto linear = linear_of(e);
-      return linear ? linear_bound(*linear, upper) : Expr();
-    }
-    case Op::Mul: return tidy(product_bound(node.args[0], node.args[1], upper));
-    case Op::Div: return uses(node.args[1], Variable::Q) ? Expr() : tidy(bound(node.args[0], upper) / node.args[1]);
-    case Op::Mod: {
-      if (!upper) return number(0);
-      return tidy(bound(node.args[1], true) - number(1));
-    }
-    case Op::Min:
-    case Op::Max: return tidy(extreme_bound(node, upper));
-    case Op::Abs: {
-      const Expr lo = bound(node.args[0], false), hi = bound(node.args[0], true);
-      return tidy(upper ? max(hi, -lo) : max(max(lo, -hi), number(0)));
-    }
-    case Op::Where: {
-      const Expr a = bound(node.args[1], upper), b = bound(node.args[2], upper);
-      if (!uses(node.args[0], Variable::Q)) return tidy(where(node.args[0], a, b));
-      return tidy(upper ? max(a, b) : min(a, b));
-    }
-    default: return {};
-  }
-}
 
 // ---- ranges ----
 
@@ -450,16 +380,6 @@ Region TileSolver::region(const Expr& e, bool negated) {
       return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1], negated) : unknown();
     default: return unknown();
   }
-}
-
-// What a bound over q_lo..q_hi is for a tile of one query.
-Expr of_one_query(const Expr& e) {
-  if (!uses(e, Variable::QLo) && !uses(e, Variable::QHi)) return e;
-  if (e->op == Op::Variable) return Expr::variable(Variable::Q);
-  std::vector<Expr> args;
-  for (const Expr& arg : e->args) args.push_back(of_one_query(arg));
-  Result<Expr> made = Expr::make(e->op, std::move(args));
-  return made ? *made : e;
 }
 
 // [begin, end) of the range inside 0..k_len; false when the range is too large an expression.

@@ -159,6 +159,16 @@ double hopper_us(const std::string& spec, const std::string& pins, const Shape& 
   return roofline(plan, shape).predicted.total;
 }
 
+// Where rows are ranges a mask becomes bits, however long its text: chunks as long as the sequence change nothing.
+TEST(CostModel, RangesCostNothingForTheirLength) {
+  const auto predicted = [](const std::string& mask) {
+    return hopper_us("fwd bf16 d=64 heads=16 mask=\"" + mask + "\"", "tile_q=128,tile_kv=128", {8, 2048, 2048});
+  };
+  const double causal = predicted("causal");
+  EXPECT_DOUBLE_EQ(predicted("causal & chunk(2048) & chunk(4096)"), causal);
+  EXPECT_GT(predicted("causal & chunk(2048) & chunk(4096) & (k + q) % 8192 != 8191"), causal);
+}
+
 TEST(CostModel, HopperKnowsWavesAndTails) {
   const std::string spec = "fwd bf16 d=128 heads=16";
   // 16 heads x 8 tiles of 128 rows are one wave of 132 SMs; 9 tiles are two.
