@@ -129,6 +129,7 @@ std::string emit_config(const Plan& plan) {
   field("has_score", c.has_score);
   field("score_has_tanh", c.score_has_tanh);
   field("score_cap", float_literal(c.score_cap));
+  field("score_factor", float_literal(c.score_factor));
   field("score_loads", c.score_loads);
   field("has_mask", c.has_mask);
   field("mask_has_holes", c.mask_has_holes);

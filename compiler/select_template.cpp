@@ -305,16 +305,17 @@ Expr without_factors(Expr expr, double& factor) {
   }
 }
 
-// KernelConfig::score_cap. Factors far from 1 are left alone: their powers must not leave the range of fp32.
-float cap_of(const AttentionSpec& spec) {
+// KernelConfig::score_cap and score_factor. Factors far from 1 are left alone: their powers must not leave the range of fp32.
+void set_cap(const AttentionSpec& spec, KernelConfig& c) {
   const auto moderate = [](double factor) { return std::fabs(factor) > 0x1p-20 && std::fabs(factor) < 0x1p20; };
-  if (!spec.score) return 0;
+  if (!spec.score) return;
   double cap = 1, factor = spec.effective_scale();
   const Expr tanh = without_factors(simplify(spec.score), cap);
-  if (tanh->op != Op::Tanh || !moderate(cap)) return 0;
+  if (tanh->op != Op::Tanh || !moderate(cap)) return;
   const Expr argument = without_factors(tanh->args[0], factor);
-  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor)) return 0;
-  return static_cast<float>(std::fabs(cap));
+  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor) || cap * factor < 0) return;
+  c.score_cap = static_cast<float>(std::fabs(cap));
+  c.score_factor = static_cast<float>(std::fabs(factor));
 }
 
 Result<void> finish_sync(const Program& program, Plan& plan) {
@@ -362,7 +363,7 @@ Result<void> select_template(Program& program, Plan& plan) {
   plan.config = KernelConfig{};
   plan.config.element = *element;
   plan.config.score_has_tanh = plan.spec.score && uses(plan.spec.score, Op::Tanh);
-  plan.config.score_cap = cap_of(plan.spec);
+  set_cap(plan.spec, plan.config);
   plan.config.score_loads = loads_per_key(plan.spec.score);
   const std::string loop = print(family->value);
   const Matcher matcher{loop, honoured_by(loop), plan.config};

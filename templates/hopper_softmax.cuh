@@ -28,6 +28,7 @@ struct RowStates {
 // so far suggest that they are small. A row's sum says in the end whether they were.
 constexpr bool kCapped = config.score_cap > 0 && kLogitsInPass;
 constexpr float kLargestCapped = config.score_cap * SmallArguments::kValueThere;
+constexpr CappedExponent kCappedExponent = {config.score_cap * kLog2e, config.score_factor};
 
 // If all keys were like those of the first tile, would the sums pass?
 __device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len) {
@@ -177,6 +178,15 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
   rows.sum[1] += sum[2] + sum[3];
 }
 
+// Products of capped scores, whose arguments are small, to probabilities.
+__device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
+  exponentiate(s, rows, all_columns(), [&](int i, float x) {
+    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
+    return polynomial ? exp2_polynomial(kCappedExponent.of(x, 0) / kLog2Scale, offset[i / 2 % 2])
+                      : exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2]));
+  });
+}
+
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked once at the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
@@ -189,7 +199,9 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
       const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
       return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
     });
-  } else if (config.score_has_tanh && (uniform(rows.polynomial) || small_arguments(s, tile))) {
+  } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
+    exponentiate_capped(s, rows, offset);
+  } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {
     exponentiate_logits(s, rows, offset, tile, SmallArguments());
   } else {
     exponentiate_logits(s, rows, offset, tile, FullRange());

@@ -175,11 +175,35 @@ __device__ inline float exponent(Odd logit, float scale, float offset) {
 // everywhere, and beyond kLargest faster than tanh.
 struct SmallArguments {
   static constexpr float kLargest = 0.35f, kValueThere = 0.336377f;
+  static constexpr float c0 = 0.999997131f, c1 = -0.332909541f, c2 = 0.123950313f;
   template <class X>
   __device__ Odd tanh_(X argument) const {
     const Scaled s = scaled(argument);
     const float f = s.factor, f2 = f * f;
-    return {s.x, s.x * s.x, 0.999997131f * f, -0.332909541f * f * f2, 0.123950313f * f * f2 * f2};
+    return {s.x, s.x * s.x, c0 * f, c1 * f * f2, c2 * f * f2 * f2};
+  }
+};
+
+// An exponent that is cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient is 1, and it is
+// t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read, which they have to share with the
+// products beside them (d=128: 0.985 of the time; H200, 2026-11-22).
+struct CappedExponent {
+  float root, half, rest;
+
+  __device__ static constexpr float fifth_root(float x) {
+    float root = 1;
+    for (int i = 0; i < 64; ++i) root = (4 * root + x / (root * root * root * root)) / 5;
+    return root;
+  }
+  __device__ constexpr CappedExponent(float cap, float factor) : root(fifth_root(SmallArguments::c2 * cap)), half(0), rest(0) {
+    half = SmallArguments::c1 * cap / (root * root * root) / 2;
+    rest = SmallArguments::c0 * cap / root - half * half;
+    root *= factor;
+  }
+
+  __device__ float of(float x, float offset) const {
+    const float t = x * root, v = fmaf(t, t, half);
+    return fmaf(fmaf(v, v, rest), t, -offset);
   }
 };
 

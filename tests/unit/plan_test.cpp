@@ -245,6 +245,8 @@ TEST(Plan, WhichScoresAreCapped) {
       {"tanh(s)", 1},
       {"-(tanh(s / -40.0) * 40.0)", 40},
       {"2.0 * (tanh(s * 0.5) / 8.0)", 0.25f},
+      {"-softcap(50.0)", 0},
+      {"50.0 * tanh(s / -50.0)", 0},
       {"softcap(50.0) + 1.0", 0},
       {"softcap(50.0) * k", 0},
       {"softcap(50.0) * slope[h]", 0},
@@ -262,6 +264,8 @@ TEST(Plan, WhichScoresAreCapped) {
     const std::string text = std::string("fwd bf16 d=128 heads=4 params=\"slope: fp32[1]\" mask=\"slope[h] > -1.0\" score=\"") + score + "\"";
     EXPECT_EQ(planned(text, "sm_90a").config.score_cap, cap) << score;
   }
+  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 score=\"softcap(50.0)\"", "sm_90a").config.score_factor, 0.125f / 50);
+  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 scale=2.0 score=\"-tanh(s * -0.5)\"", "sm_90a").config.score_factor, 1);
   EXPECT_EQ(planned("fwd bf16 d=128 heads=4", "sm_90a").config.score_cap, 0);
   EXPECT_EQ(planned("fwd bf16 d=128 heads=4 scale=1e-8 score=\"softcap(50.0)\"", "sm_90a").config.score_cap, 0);
 }

@@ -16,6 +16,7 @@ namespace flashjit {
 namespace {
 
 using device::flashjit::abs_i;
+using device::flashjit::CappedExponent;
 using device::flashjit::exponent;
 using device::flashjit::KeyPosition;
 using device::flashjit::Linear;
@@ -114,6 +115,27 @@ TEST(Symbolic, TanhBeyondSmallArguments) {
   }
   EXPECT_EQ(polynomial(INFINITY), INFINITY);
   EXPECT_EQ(polynomial(-INFINITY), -INFINITY);
+}
+
+// The polynomial of SmallArguments, in another form.
+TEST(Symbolic, CappedExponents) {
+  for (const float cap : {1.44f, 72.1f, 0.01f, 3e4f, 2e-6f, 1e6f}) {
+    for (const float factor : {1.0f, 0.0018f, 300.0f, 1e-6f}) {
+      const CappedExponent exponents(cap, factor);
+      for (int i = -1000; i <= 1000; ++i) {
+        const float x = SmallArguments::kLargest * static_cast<float>(i) / 1000 / factor;
+        const double exact = cap * std::tanh(static_cast<double>(x) * factor);
+        EXPECT_NEAR(exponents.of(x, 3.0f), exact - 3, 4e-6 * std::fabs(exact) + 4e-7) << cap << " " << factor << " " << x;
+      }
+      for (double x = SmallArguments::kLargest; x < 1e3; x *= 1.01) {
+        const double plain = SmallArguments().tanh_(Scaled{static_cast<float>(x / factor), factor});
+        EXPECT_NEAR(exponents.of(static_cast<float>(x / factor), 0) / cap / plain, 1, 2e-6) << cap << " " << factor << " " << x;
+      }
+      EXPECT_EQ(exponents.of(INFINITY, 3.0f), INFINITY);
+      EXPECT_EQ(exponents.of(-INFINITY, 3.0f), -INFINITY);
+      EXPECT_TRUE(std::isnan(exponents.of(std::numeric_limits<float>::quiet_NaN(), 3.0f)));
+    }
+  }
 }
 
 TEST(Symbolic, FactorsOfTanh) {
