@@ -332,10 +332,10 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
     Tile tile = {params, work, index, inputs};
     tile.begin();
     const auto keep = [&](int i, float logit) { s[i] = logit; };
-    if (kHasInputs && inputs.given) {
-      for_each_logit(s, tile, FullRange(), keep);
-    } else if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
+    if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
       for_each_logit(s, tile, SmallArguments(), keep);
+    } else if (!config.score_loads || (kHasInputs && inputs.given)) {
+      for_each_logit(s, tile, FullRange(), keep);
     } else {
       compute_logits<config.score_loads>(s, tile);
     }
