@@ -35,6 +35,7 @@ class Simplifier {
   Expr rewrite_not(const Expr& a);
   Expr rewrite_where(const Expr& c, const Expr& a, const Expr& b);
   Expr from(const Linear& linear);
+  Expr from(const Linear& linear, const Expr& otherwise);
   void flatten(Op op, const Expr& expr, std::vector<Expr>& out) const;
   bool implies(const Expr& a, const Expr& b);
   bool contradict(const Expr& a, const Expr& b) const;

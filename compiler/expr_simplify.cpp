@@ -81,6 +81,15 @@ Expr Simplifier::from(const Linear& linear) {
   return sum && sum->args.empty() ? intern(sum) : sum;
 }
 
+// Terms gathered from a node may pass 64 bits on the way to a sum that does not: 2^50 * (k - q) as 2^50 * k - 2^50 * q. One operation cannot.
+Expr Simplifier::from(const Linear& linear, const Expr& otherwise) {
+  const Expr sum = from(linear);
+  const auto given = [&](const Expr& e) {
+    return e->op == Op::IntConst || std::ranges::any_of(linear.terms, [&](const LinearTerm& term) { return term.atom.get() == e.get(); });
+  };
+  return sum && (given(sum) || std::ranges::all_of(sum->args, given) || exact(sum)) ? sum : otherwise;
+}
+
 bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_parts(a); }
 
 bool Simplifier::exact_parts(const Expr& a) {
@@ -141,7 +150,7 @@ Expr Simplifier::rewrite_div_mod(Op op, const Expr& a, const Expr& b) {
   Linear quotient = *linear;
   for (LinearTerm& term : quotient.terms) term.factor /= n;
   quotient.constant = linear->constant / n - below;
-  return from(quotient);
+  return from(quotient, same_node);
 }
 
 // min and max of ints: arguments that another one makes superfluous are dropped.
@@ -182,7 +191,7 @@ Expr Simplifier::rewrite_int(Op op, std::vector<Expr> args) {
       const Expr node = make(op, args);
       if (!node) return node;
       const auto linear = linear_of(node);
-      return linear ? from(*linear) : node;
+      return linear ? from(*linear, node) : node;
     }
   }
 }

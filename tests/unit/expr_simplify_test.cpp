@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/expr.h"
+#include "compiler/interval.h"
 #include "tests/unit/expr_random.h"
 
 namespace flashjit {
@@ -79,6 +80,18 @@ TEST(ExprSimplify, Table) {
 TEST(ExprSimplify, LeavesOverflowVisible) {
   const Expr expr = simplify(parsed("k < 9223372036854775807 + 1"));
   EXPECT_EQ(print(expr), "k < 9223372036854775807 + 1");
+}
+
+// Multiplied out, parts of a sum could leave 64 bits that its value stays within.
+TEST(ExprSimplify, MakesNoOverflow) {
+  const VariableRanges ranges = default_ranges(2, 4, 2, 4096, 4096);
+  for (const char* text : {"k_len <= 72039246744072 * (k - (q + k_len - q_len)) * 22", "1125899906842624 * (k - q + 1) < 5"}) {
+    const Expr expr = parsed(text);
+    ASSERT_TRUE(check_ranges(expr, ranges)) << text;
+    EXPECT_TRUE(check_ranges(simplify(expr), ranges)) << print(simplify(expr));
+  }
+  // Where nothing can overflow they are.
+  EXPECT_EQ(print(simplify(parsed("k < 8 * (q + k_len - q_len) * 2"))), "k < q * 16 + k_len * 16 - q_len * 16");
 }
 
 TEST(ExprSimplify, KeepsTheValue) {
