@@ -81,13 +81,10 @@ Expr Simplifier::from(const Linear& linear) {
   return sum && sum->args.empty() ? intern(sum) : sum;
 }
 
-// Terms gathered from a node may pass 64 bits on the way to a sum that does not: 2^50 * (k - q) as 2^50 * k - 2^50 * q. One operation cannot.
+// Terms gathered from a node may pass 64 bits on the way to a sum that does not: 2^50 * (k - q) as 2^50 * k - 2^50 * q.
 Expr Simplifier::from(const Linear& linear, const Expr& otherwise) {
   const Expr sum = from(linear);
-  const auto given = [&](const Expr& e) {
-    return e->op == Op::IntConst || std::ranges::any_of(linear.terms, [&](const LinearTerm& term) { return term.atom.get() == e.get(); });
-  };
-  return sum && (given(sum) || std::ranges::all_of(sum->args, given) || exact(sum)) ? sum : otherwise;
+  return sum && exact(sum) ? sum : otherwise;
 }
 
 bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_parts(a); }
