@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "compiler/candidates.h"
-#include "compiler/cost_model.h"
-#include "compiler/passes.h"
-#include "compiler/select_template.h"
+#include "compiler/choice/candidates.h"
+#include "compiler/choice/cost_model.h"
+#include "compiler/program/passes.h"
+#include "compiler/program/select_template.h"
 
 namespace flashjit {
 

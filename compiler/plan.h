@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/interval.h"
-#include "compiler/ir.h"
+#include "compiler/analysis/interval.h"
+#include "compiler/program/ir.h"
 #include "compiler/result.h"
-#include "compiler/schedule.h"
-#include "compiler/spec.h"
-#include "compiler/target.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
 #include "templates/kernel_config.h"
 
 namespace flashjit {

@@ -1,8 +1,8 @@
 // What tests of the store share: a folder of their own, and keys.
 #pragma once
 
-#include "runtime/key.h"
-#include "runtime/store_entry.h"
+#include "runtime/store/key.h"
+#include "runtime/store/entry.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

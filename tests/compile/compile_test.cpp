@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "compiler/target.h"
+#include "compiler/spec/target.h"
 #include "fmt/format.h"
-#include "runtime/compile.h"
-#include "runtime/nvrtc_log.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/nvrtc_log.h"
 
 namespace flashjit {
 namespace {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/device_memory.h"
-#include "runtime/environment.h"
-#include "runtime/nvrtc.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/engine/environment.h"
+#include "runtime/compile/nvrtc.h"
 
 namespace flashjit {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
-#include "runtime/device_memory.h"
-#include "runtime/kernels.h"
-#include "runtime/tensor_maps.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/launch/kernels.h"
+#include "runtime/launch/tensor_maps.h"
 #include "tests/embed/allocations.h"
 
 namespace flashjit {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "runtime/device_memory.h"
+#include "runtime/driver/device_memory.h"
 
 namespace flashjit::testing_random {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "flashjit/flashjit.hpp"
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 #include "tests/random/case.h"
 
 namespace flashjit::testing_random {

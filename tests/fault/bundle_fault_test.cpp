@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/bundle.h"
-#include "runtime/environment.h"
+#include "runtime/bundle/bundle.h"
+#include "runtime/engine/environment.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

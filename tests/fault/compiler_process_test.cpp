@@ -1,6 +1,6 @@
 // A compiler that crashes, hangs or talks nonsense, in a process of its own: each is an error of that kernel, and the next compile
 // works. The bad compilers are scripts.
-#include "runtime/compiler_process.h"
+#include "runtime/compile/compiler_process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

@@ -9,7 +9,7 @@
 #include <regex>
 #include <set>
 
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 namespace flashjit {
 namespace {
@@ -106,7 +106,7 @@ const SpecRow kSpecRows[] = {
 #undef FLASHJIT_ROW
 
 TEST(KeyFault, EveryFieldOfTheSpec) {
-  expect_all_named(fields_of_struct("compiler/spec.h", "AttentionSpec"), kSpecRows, "AttentionSpec");
+  expect_all_named(fields_of_struct("compiler/spec/spec.h", "AttentionSpec"), kSpecRows, "AttentionSpec");
   const auto base = parse_spec(kBase);
   ASSERT_TRUE(base) << base.error().message;
   const auto plan = plan_spec(kBase, "sm_80", "");
@@ -163,7 +163,7 @@ const ScheduleRow kScheduleRows[] = {
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {
-  expect_all_named(fields_of_struct("compiler/schedule.h", "Schedule"), kScheduleRows, "Schedule");
+  expect_all_named(fields_of_struct("compiler/spec/schedule.h", "Schedule"), kScheduleRows, "Schedule");
   auto plan = plan_spec(kBase, "sm_90a", "");
   ASSERT_TRUE(plan);
   const auto source = emit_cuda(*plan);
@@ -191,7 +191,7 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
       {"tiles", "variant.gen.cuh"}, {"wide_ints", "variant.gen.cuh"}, {"notes", "texts"}, {"candidates", "not compiled"}, {"program", "text"}};
   expect_all_named(fields_of_struct("compiler/plan.h", "Plan"), plan_rows, "Plan");
   const CoveredRow source_rows[] = {{"generated", "below"}, {"headers", "below"}, {"entries", "names within generated files"}};
-  expect_all_named(fields_of_struct("codegen/emit_cuda.h", "KernelSource"), source_rows, "KernelSource");
+  expect_all_named(fields_of_struct("codegen/cuda/emit.h", "KernelSource"), source_rows, "KernelSource");
 
   auto plan = plan_spec(kBase, "sm_90a", "family=hopper");
   ASSERT_TRUE(plan) << plan.error().message;

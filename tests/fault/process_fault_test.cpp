@@ -11,8 +11,8 @@
 #include <random>
 
 #include "flashjit/flashjit.h"
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 
 namespace flashjit {
 namespace {

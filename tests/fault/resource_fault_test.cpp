@@ -9,7 +9,7 @@
 
 #include <fstream>
 
-#include "runtime/environment.h"
+#include "runtime/engine/environment.h"
 #include "tests/fault/system_calls.h"
 
 namespace flashjit {

@@ -8,9 +8,9 @@
 #include <regex>
 #include <set>
 
-#include "codegen/embedded_templates.h"
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "codegen/cuda/embedded_templates.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 #include "tests/fault/store_fixture.h"
 #include "tests/random/spec_generator.h"
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/store.h"
+#include "runtime/store/store.h"
 #include "tests/store_fixture.h"
 
 namespace flashjit {

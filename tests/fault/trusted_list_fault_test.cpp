@@ -1,8 +1,8 @@
 // Code from elsewhere that is sound by all its own checksums, and not what was listed (S5).
 #include <fstream>
 
-#include "runtime/bundle.h"
-#include "runtime/trusted_list.h"
+#include "runtime/bundle/bundle.h"
+#include "runtime/store/trusted_list.h"
 #include "tests/fault/store_fixture.h"
 
 namespace flashjit {

@@ -1,10 +1,10 @@
 // Bundles: the input as a file, as the index and the code of one whose lengths and checksums are right, and as a compressed kernel. And
 // as a manifest. Whatever is accepted is what the writer writes.
-#include "runtime/bundle_format.h"
+#include "runtime/bundle/format.h"
 
 #include <algorithm>
 
-#include "runtime/bundle_manifest.h"
+#include "runtime/bundle/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;

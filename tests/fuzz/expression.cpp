@@ -5,8 +5,8 @@
 #include <bit>
 #include <cmath>
 
-#include "compiler/expr.h"
-#include "compiler/interval.h"
+#include "compiler/language/expr.h"
+#include "compiler/analysis/interval.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;

@@ -1,5 +1,5 @@
 // .npy files: an accepted array has the bytes that its shape says, and is read again as it was written.
-#include "tools/npy.h"
+#include "tools/support/npy.h"
 
 #include <unistd.h>
 

@@ -2,7 +2,7 @@
 // legal have a plan.
 #include <array>
 
-#include "compiler/candidates.h"
+#include "compiler/choice/candidates.h"
 #include "compiler/plan.h"
 #include "tests/fuzz/fuzz.h"
 

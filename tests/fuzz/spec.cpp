@@ -1,5 +1,5 @@
 // Spec texts: what is accepted prints as a text that means the same, and an error is the user's mistake, not ours.
-#include "compiler/spec.h"
+#include "compiler/spec/spec.h"
 
 #include "tests/fuzz/fuzz.h"
 

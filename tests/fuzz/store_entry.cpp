@@ -1,10 +1,10 @@
 // Entries of the kernel store: the input as a file, as a file whose checksum was put right, and as the parts of one whose lengths are
 // right too. Whatever is accepted is what encode() writes.
-#include "runtime/store_entry.h"
+#include "runtime/store/entry.h"
 
 #include <algorithm>
 
-#include "runtime/sha256.h"
+#include "runtime/store/sha256.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;

@@ -11,9 +11,9 @@
 #include <random>
 #include <thread>
 
-#include "codegen/host_backend.h"
-#include "tests/reference/compare.h"
-#include "tests/reference/half.h"
+#include "codegen/host/backend.h"
+#include "tools/reference/compare.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "compiler/dtype.h"
+#include "compiler/spec/dtype.h"
 #include "flashjit/flashjit.hpp"
-#include "tests/reference/semantics.h"
+#include "tools/reference/semantics.h"
 
 namespace flashjit::testing_random {
 

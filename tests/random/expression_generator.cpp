@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "fmt/format.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {

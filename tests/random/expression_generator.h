@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "compiler/dtype.h"
+#include "compiler/spec/dtype.h"
 #include "tests/random/random.h"
-#include "tests/reference/semantics.h"
+#include "tools/reference/semantics.h"
 
 namespace flashjit::testing_random {
 

@@ -9,14 +9,14 @@
 #include <cstring>
 #include <utility>
 
-#include "compiler/schedule.h"
-#include "compiler/spec.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
 #include "fmt/format.h"
-#include "runtime/device_memory.h"
+#include "runtime/driver/device_memory.h"
 #include "tests/device/side_by_side.h"
 #include "tests/random/random.h"
 #include "tests/random/schedule_generator.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "flashjit/flashjit.hpp"
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 #include "tests/random/case.h"
-#include "tests/reference/compare.h"
+#include "tools/reference/compare.h"
 
 namespace flashjit::testing_random {
 

@@ -6,11 +6,11 @@
 #include <functional>
 #include <memory>
 
-#include "compiler/spec.h"
+#include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/random.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {
