@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "compiler/result.h"
-#include "compiler/spec.h"
+#include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 
 namespace flashjit::replay {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/kernels.h"
+#include "runtime/launch/kernels.h"
 
 namespace flashjit::replay {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "compiler/plan.h"
 #include "flashjit/flashjit.hpp"
 

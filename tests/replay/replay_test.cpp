@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/sha256.h"
+#include "runtime/store/sha256.h"
 #include "tests/replay/texts.h"
 
 namespace flashjit::replay {

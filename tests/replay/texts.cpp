@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "codegen/emit_cuda.h"
-#include "compiler/candidates.h"
-#include "runtime/compile.h"
+#include "codegen/cuda/emit.h"
+#include "compiler/choice/candidates.h"
+#include "runtime/compile/compile.h"
 #include "tests/replay/launch.h"
 
 namespace flashjit::replay {
