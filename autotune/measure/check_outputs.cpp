@@ -35,7 +35,8 @@ std::vector<float> values_of(Dtype dtype) {
   return values;
 }
 
-Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector<float>& values, std::int64_t begin, std::int64_t end) {
+Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector<float>& values, std::int64_t begin,
+                   std::int64_t end) {
   Sums sums;
   const auto at = [&](const NamedTensor& t, std::int64_t i) {
     if (values.empty()) return reinterpret_cast<const float*>(t.bytes.data())[i];
@@ -64,8 +65,11 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
   {
     std::vector<std::jthread> workers;
     for (std::size_t t = 0; t < threads; ++t) {
-      const auto cut = [&](std::size_t i) { return elements * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(threads); };
-      workers.emplace_back([&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); });
+      const auto cut = [&](std::size_t i) {
+        return elements * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(threads);
+      };
+      workers.emplace_back(
+          [&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); });
     }
   }
   Sums all;
@@ -74,7 +78,8 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
     all.square_of_difference += part.square_of_difference;
     all.largest = std::max(all.largest, part.largest);
     if (part.unlike >= 0) all.unlike = part.unlike;
-    if (part.largest_difference > all.largest_difference) all.largest_difference = part.largest_difference, all.worst = part.worst;
+    if (part.largest_difference > all.largest_difference)
+      all.largest_difference = part.largest_difference, all.worst = part.worst;
   }
   return all;
 }
@@ -92,12 +97,15 @@ std::vector<NamedTensor> outputs_of(ProblemData& data) {
 std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got) {
   for (const NamedTensor& a : expected) {
     const Sums sums = compare_all(a, *got.find(a.name));
-    if (sums.unlike >= 0) return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
+    if (sums.unlike >= 0)
+      return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
     const double unit = std::max(reference::unit_roundoff(a.dtype), kLeastUnit);
     if (std::sqrt(sums.square_of_difference) > kRmsUnits * unit * std::sqrt(sums.square) ||
         sums.largest_difference > kLargestUnits * unit * std::max(sums.largest, std::numeric_limits<double>::min())) {
-      return fmt::format("{}: differs from the default kernel by {:.2g} in the norm and {:.2g} at element {}, far beyond rounding", a.name,
-                         std::sqrt(sums.square_of_difference / std::max(sums.square, 1e-300)), sums.largest_difference, sums.worst);
+      return fmt::format(
+          "{}: differs from the default kernel by {:.2g} in the norm and {:.2g} at element {}, far beyond rounding",
+          a.name, std::sqrt(sums.square_of_difference / std::max(sums.square, 1e-300)), sums.largest_difference,
+          sums.worst);
     }
   }
   return {};

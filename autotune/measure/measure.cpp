@@ -12,8 +12,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options, const Sampler& sample,
-                                    const RoundDone& round_done) {
+Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
+                                    const Sampler& sample, const RoundDone& round_done) {
   const auto start = Clock::now();
   const double budget = options.seconds * static_cast<double>(subjects.size());
   for (int i = 0; i < options.warm_up; ++i) {

@@ -1,5 +1,5 @@
-// How kernels are timed. Several subjects are measured in interleaved rounds, so that clocks, temperature and neighbours
-// touch all of them alike; the median and the 10th and 90th percentile of the rounds are reported.
+// How kernels are timed. Several subjects are measured in interleaved rounds, so that clocks, temperature and
+// neighbours touch all of them alike; the median and the 10th and 90th percentile of the rounds are reported.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 namespace flashjit {
 
 struct MeasureOptions {
-  int warm_up = 3;       // runs of each subject before the first that counts
+  int warm_up = 3;  // runs of each subject before the first that counts
   int min_rounds = 5;
   int max_rounds = 200;
   double seconds = 1.0;  // stop after this long per subject, once min_rounds are done
@@ -29,14 +29,14 @@ using RoundDone = std::function<void(double seconds)>;  // for progress; the tot
 Result<std::vector<Timing>> measure_host(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                          const RoundDone& round_done = {});
 
-// One sample: the microseconds of a launch, taken as the mean of `starts` of them one after the other (what is shorter than the
-// clock's steps needs several).
+// One sample: the microseconds of a launch, taken as the mean of `starts` of them one after the other (what is shorter
+// than the clock's steps needs several).
 using Sampler = std::function<Result<double>(const Launch& launch, int starts)>;
 Sampler host_sampler();
 Result<Sampler> gpu_sampler(const GpuContext& gpu, const Stream& stream, std::size_t l2_bytes);
 
-// Between two samples the L2 cache is overwritten, outside of the timed region: a model's other layers do the same to the
-// inputs of an attention call.
+// Between two samples the L2 cache is overwritten, outside of the timed region: a model's other layers do the same to
+// the inputs of an attention call.
 Result<std::vector<Timing>> measure_gpu(const GpuContext& gpu, const Stream& stream, std::size_t l2_bytes,
                                         const std::vector<Launch>& subjects, const MeasureOptions& options,
                                         const RoundDone& round_done = {});

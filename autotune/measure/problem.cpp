@@ -43,9 +43,12 @@ NamedTensor offsets(const char* name, const std::vector<std::int64_t>& lengths) 
 }
 
 // How large each tensor parameter has to be for the indices that mask and score compute.
-Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec, const ProblemShape& shape) {
-  const std::int64_t q_len = std::max<std::int64_t>(shape.longest_q(), 1), k_len = std::max<std::int64_t>(shape.longest_k(), 1);
-  VariableRanges ranges = default_ranges(std::max<std::int64_t>(shape.batch, 1), spec.heads_q, spec.heads_kv, q_len, k_len);
+Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
+                                                                      const ProblemShape& shape) {
+  const std::int64_t q_len = std::max<std::int64_t>(shape.longest_q(), 1),
+                     k_len = std::max<std::int64_t>(shape.longest_k(), 1);
+  VariableRanges ranges =
+      default_ranges(std::max<std::int64_t>(shape.batch, 1), spec.heads_q, spec.heads_kv, q_len, k_len);
   if (spec.layout != Layout::Packed) {  // every sequence has these lengths
     ranges.of[static_cast<int>(Variable::QLen)] = {q_len, q_len};
     ranges.of[static_cast<int>(Variable::KLen)] = {k_len, k_len};
@@ -61,8 +64,10 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
       std::int64_t& extent = shapes[index.param.name][static_cast<std::size_t>(index.dimension)];
       // An index taken from data has no known end; such a tensor has to come from a file.
       if (index.range.hi > SizeBound::kLargest) {
-        return invalid(fmt::format("parameter {}: the mask or score computes an index without a known end, so a random tensor "
-                                   "cannot be drawn; give it with --param {}=FILE.npy", index.param.name, index.param.name));
+        return invalid(
+            fmt::format("parameter {}: the mask or score computes an index without a known end, so a random tensor "
+                        "cannot be drawn; give it with --param {}=FILE.npy",
+                        index.param.name, index.param.name));
       }
       extent = std::max(extent, index.range.hi + 1);
     }
@@ -100,10 +105,12 @@ class Builder {
   // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
   Result<void> room_for(const NamedTensor& tensor) {
     planned_ += static_cast<double>(byte_count(tensor));
-    const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+    const double memory =
+        static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
     if (planned_ <= 0.8 * memory) return {};
-    return invalid(fmt::format("--shape: the tensors up to {} need {:.1f} GB, this machine has {:.1f} GB of memory; choose a smaller b, q or k",
-                               tensor.name, planned_ * 1e-9, memory * 1e-9));
+    return invalid(fmt::format(
+        "--shape: the tensors up to {} need {:.1f} GB, this machine has {:.1f} GB of memory; choose a smaller b, q or k",
+        tensor.name, planned_ * 1e-9, memory * 1e-9));
   }
 
   const InputFiles& inputs_;
@@ -117,15 +124,18 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
                        [&](const Param& p) { return p.name == name && (p.rank == 0) == scalar; });
   };
   std::string known;
-  for (const Param& param : spec.params) known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", param.name, param.rank == 0 ? "a number" : "a file");
+  for (const Param& param : spec.params)
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", param.name, param.rank == 0 ? "a number" : "a file");
   if (known.empty()) known = "none";
   for (const auto& [name, file] : inputs.files) {
     if (name == "q" || name == "k" || name == "v" || (name == "sink" && spec.sink) || is_param(name, false)) continue;
-    return invalid(fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
+    return invalid(
+        fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
   }
   for (const auto& [name, value] : inputs.scalars) {
     if (is_param(name, true)) continue;
-    return invalid(fmt::format("{}={}: this spec has no number parameter of that name; its parameters: {}", name, value, known));
+    return invalid(
+        fmt::format("{}={}: this spec has no number parameter of that name; its parameters: {}", name, value, known));
   }
   return {};
 }
@@ -137,7 +147,9 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   FLASHJIT_TRY(check_names(spec, inputs));
   const bool packed = spec.layout == Layout::Packed;
   if (packed && std::max(shape.q_tokens(), shape.k_tokens()) > SizeBound::kLargest) {
-    return invalid(fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have", SizeBound::kLargest));
+    return invalid(
+        fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have",
+                    SizeBound::kLargest));
   }
   Builder builder(inputs, seed);
   FLASHJIT_TRY(builder.input({"q", Role::Input, spec.dtype, token_shape(spec, shape, true, spec.d_qk), {}}, true));
@@ -146,11 +158,14 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   if (spec.sink) FLASHJIT_TRY(builder.input({"sink", Role::Input, Dtype::F32, {spec.heads_q}, {}}, true));
 
   ProblemData data;
-  for (std::size_t i = 0; i < shape.q.size(); ++i) data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) * static_cast<std::uint64_t>(shape.k[i]);
+  for (std::size_t i = 0; i < shape.q.size(); ++i)
+    data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
+                         static_cast<std::uint64_t>(shape.k[i]);
   FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape));
   for (const Param& param : spec.params) {
     if (param.rank > 0) {
-      FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
+      FLASHJIT_TRY(
+          builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
     } else {
       const auto given = inputs.scalars.find(param.name);
       data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
@@ -158,8 +173,9 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   }
 
   FLASHJIT_TRY(builder.output({"o", Role::Output, spec.out_dtype, token_shape(spec, shape, true, spec.d_v), {}}));
-  const std::vector<std::int64_t> rows = packed ? std::vector<std::int64_t>{spec.heads_q, shape.q_tokens()}
-                                                : std::vector<std::int64_t>{shape.batch, spec.heads_q, shape.longest_q()};
+  const std::vector<std::int64_t> rows = packed
+                                             ? std::vector<std::int64_t>{spec.heads_q, shape.q_tokens()}
+                                             : std::vector<std::int64_t>{shape.batch, spec.heads_q, shape.longest_q()};
   if (spec.lse != Lse::None) FLASHJIT_TRY(builder.output({"lse", Role::Output, Dtype::F32, rows, {}}));
   if (spec.max_logit) FLASHJIT_TRY(builder.output({"max_logit", Role::Output, Dtype::F32, rows, {}}));
   data.tensors_ = std::move(builder.tensors);
@@ -204,9 +220,15 @@ Arguments ProblemData::arguments_at(const std::vector<void*>& pointers) const {
       a.params[t.name] = view;
       continue;
     }
-    const std::pair<const char*, Tensor*> slots[] = {
-        {"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}, {"lse", &a.lse}, {"max_logit", &a.max_logit}, {"sink", &a.sink},
-        {"offsets_q", &a.offsets_q}, {"offsets_k", &a.offsets_k}};
+    const std::pair<const char*, Tensor*> slots[] = {{"q", &a.q},
+                                                     {"k", &a.k},
+                                                     {"v", &a.v},
+                                                     {"o", &a.o},
+                                                     {"lse", &a.lse},
+                                                     {"max_logit", &a.max_logit},
+                                                     {"sink", &a.sink},
+                                                     {"offsets_q", &a.offsets_q},
+                                                     {"offsets_k", &a.offsets_k}};
     for (const auto& [slot_name, slot] : slots) {
       if (t.name == slot_name) *slot = view;
     }

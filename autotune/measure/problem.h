@@ -29,7 +29,8 @@ struct NamedTensor {
 struct InputFiles {
   std::map<std::string, std::string> files;
   std::map<std::string, double> scalars;
-  // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there are files.
+  // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there
+  // are files.
   std::function<Result<void>(const std::string& file, bool exact_shape, NamedTensor& tensor)> read;
 };
 

@@ -54,7 +54,9 @@ std::uint64_t ancestors(std::int64_t node, std::int64_t word) {
 }
 
 std::int64_t extent(const NamedTensor& tensor, std::size_t from_last) {
-  return tensor.shape.size() <= from_last ? 1 : std::max<std::int64_t>(tensor.shape[tensor.shape.size() - 1 - from_last], 1);
+  return tensor.shape.size() <= from_last
+             ? 1
+             : std::max<std::int64_t>(tensor.shape[tensor.shape.size() - 1 - from_last], 1);
 }
 
 void fill_slopes(NamedTensor& tensor, std::int64_t begin, std::int64_t end) {
@@ -80,8 +82,8 @@ void fill_ints(NamedTensor& tensor, std::int64_t begin, std::int64_t end, Random
   const int size = size_of(tensor.dtype);
   for (std::int64_t i = begin; i < end; ++i) {
     const std::uint64_t value = tensor.contents == Contents::Tree ? ancestors(i / row % rows, i % row)
-                                : ids                             ? static_cast<std::uint64_t>(i % row * kDocuments / row)
-                                                                  : random.bits();
+                                : ids ? static_cast<std::uint64_t>(i % row * kDocuments / row)
+                                      : random.bits();
     std::memcpy(tensor.bytes.data() + i * size, &value, static_cast<std::size_t>(size));  // little-endian host
   }
 }
@@ -103,7 +105,8 @@ void fill_random(NamedTensor& tensor, std::uint64_t seed) {
   const std::uint64_t own_seed = hash(tensor.name, seed);
   const std::int64_t elements = static_cast<std::int64_t>(tensor.bytes.size()) / size_of(tensor.dtype);
   const std::int64_t chunks = (elements + kChunk - 1) / kChunk;
-  const int threads = static_cast<int>(std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, std::max<std::int64_t>(chunks, 1)));
+  const int threads = static_cast<int>(
+      std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, std::max<std::int64_t>(chunks, 1)));
   std::vector<std::jthread> workers;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {

@@ -29,9 +29,11 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
     const std::string_view part = rest.substr(0, plus);
     std::int64_t value = 0;
     const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (part.empty() || error != std::errc() || stop != part.data() + part.size() || value < 0 || value > SizeBound::kLargest) {
-      return invalid(fmt::format("--shape: {}={} is not a size from 0 to {}; write {}=4096, or {}=100+37+0 for packed sequences",
-                                 name, text.substr(0, 40), SizeBound::kLargest, name, name));
+    if (part.empty() || error != std::errc() || stop != part.data() + part.size() || value < 0 ||
+        value > SizeBound::kLargest) {
+      return invalid(
+          fmt::format("--shape: {}={} is not a size from 0 to {}; write {}=4096, or {}=100+37+0 for packed sequences",
+                      name, text.substr(0, 40), SizeBound::kLargest, name, name));
     }
     lengths.push_back(value);
     if (plus == std::string_view::npos) break;
@@ -42,8 +44,9 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
 
 Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t value) {
   if (value >= bound.min && value <= bound.max) return {};
-  return invalid(fmt::format("--shape: {}={} is outside what the spec allows ({} to {}); change the shape or the spec's bound",
-                             name, value, bound.min, bound.max));
+  return invalid(
+      fmt::format("--shape: {}={} is outside what the spec allows ({} to {}); change the shape or the spec's bound",
+                  name, value, bound.min, bound.max));
 }
 
 }  // namespace
@@ -61,7 +64,8 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
     const std::string_view name = item.substr(0, item.find('='));
     std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : name == "k" ? &k : nullptr;
     if (!into || name.size() == item.size()) {
-      return invalid(fmt::format("--shape: '{}' is not one of b=, q=, k=; write b=2,q=4096,k=4096", item.substr(0, 40)));
+      return invalid(
+          fmt::format("--shape: '{}' is not one of b=, q=, k=; write b=2,q=4096,k=4096", item.substr(0, 40)));
     }
     if (!into->empty()) return invalid(fmt::format("--shape: {} is given twice", name));
     FLASHJIT_ASSIGN(lengths, parse_lengths(name, item.substr(name.size() + 1)));
@@ -83,8 +87,8 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   for (auto* lengths : {&q, &k}) {
     if (lengths->size() == 1) lengths->assign(static_cast<std::size_t>(shape.batch), (*lengths)[0]);
     if (lengths->size() != static_cast<std::size_t>(shape.batch)) {
-      return invalid(fmt::format("--shape: {} lists {} lengths for {} sequences; give one for each", lengths == &q ? "q" : "k",
-                                 lengths->size(), shape.batch));
+      return invalid(fmt::format("--shape: {} lists {} lengths for {} sequences; give one for each",
+                                 lengths == &q ? "q" : "k", lengths->size(), shape.batch));
     }
   }
   shape.q = std::move(q);

@@ -22,22 +22,23 @@ struct Field {
 
 constexpr Field kReport[] = {{"specs", Type::List, true}};
 constexpr Field kSpec[] = {
-    {"spec", Type::Text, true},    {"shape", Type::Text},         {"flops", Type::Number},      {"bytes", Type::Number},
-    {"peak_tflops", Type::Number}, {"peak_tbs", Type::Number},    {"default_us", Type::Number}, {"best_us", Type::Number},
-    {"best_schedule", Type::Text}, {"first_choice_us", Type::Number}, {"regret", Type::Number}, {"tried", Type::Number},
-    {"space", Type::Number},       {"cut", Type::List},           {"candidates", Type::List}};
+    {"spec", Type::Text, true},        {"shape", Type::Text},         {"flops", Type::Number},
+    {"bytes", Type::Number},           {"peak_tflops", Type::Number}, {"peak_tbs", Type::Number},
+    {"default_us", Type::Number},      {"best_us", Type::Number},     {"best_schedule", Type::Text},
+    {"first_choice_us", Type::Number}, {"regret", Type::Number},      {"tried", Type::Number},
+    {"space", Type::Number},           {"cut", Type::List},           {"candidates", Type::List}};
 constexpr Field kCut[] = {{"why", Type::Text}, {"count", Type::Number}};
-constexpr Field kCandidate[] = {
-    {"schedule", Type::Text, true}, {"predicted_us", Type::Number}, {"us", Type::Number},         {"us_low", Type::Number},
-    {"us_high", Type::Number},      {"status", Type::Text},         {"registers", Type::Number},  {"smem_bytes", Type::Number},
-    {"why", Type::Text}};
+constexpr Field kCandidate[] = {{"schedule", Type::Text, true}, {"predicted_us", Type::Number}, {"us", Type::Number},
+                                {"us_low", Type::Number},       {"us_high", Type::Number},      {"status", Type::Text},
+                                {"registers", Type::Number},    {"smem_bytes", Type::Number},   {"why", Type::Text}};
 
 bool is(const Json& value, Type type) {
   return type == Type::Text ? value.is_string() : type == Type::Number ? value.is_number() : value.is_array();
 }
 
 Error wrong(std::string_view place, std::string_view expected, const Json* value) {
-  return invalid(fmt::format("report: {} must be {}, it is {}", place, expected, value ? value->type_name() : "missing"));
+  return invalid(
+      fmt::format("report: {} must be {}, it is {}", place, expected, value ? value->type_name() : "missing"));
 }
 
 Result<void> check(const Json& object, const std::string& place, std::span<const Field> fields) {

@@ -14,19 +14,24 @@ namespace {
 
 using State = SearchSubject::State;
 
-constexpr double kShortUs = 20;         // what is shorter is started several times per sample
-constexpr double kSampleUs = 60;        // which then takes about this long
+constexpr double kShortUs = 20;   // what is shorter is started several times per sample
+constexpr double kSampleUs = 60;  // which then takes about this long
 constexpr int kMostStarts = 16;
-constexpr int kWarmUpRounds = 2;        // at least
-constexpr double kHopeless = 1.4;       // over the fastest in the warm-up, where clocks still move
-constexpr int kFirstJudgement = 3;      // rounds
-constexpr int kRetries = 3;             // of a sample that is no time
-constexpr double kMostTie = 0.02;       // on a machine noisier than that the medians decide: a rule may not cost more
+constexpr int kWarmUpRounds = 2;    // at least
+constexpr double kHopeless = 1.4;   // over the fastest in the warm-up, where clocks still move
+constexpr int kFirstJudgement = 3;  // rounds
+constexpr int kRetries = 3;         // of a sample that is no time
+constexpr double kMostTie = 0.02;   // on a machine noisier than that the medians decide: a rule may not cost more
 
 class Search {
  public:
   Search(std::size_t count, std::size_t reference, const SearchBench& bench, const SearchOptions& options)
-      : reference_(reference), bench_(bench), options_(options), samples_(count + 1), warm_us_(count, 0), random_(options.seed) {
+      : reference_(reference),
+        bench_(bench),
+        options_(options),
+        samples_(count + 1),
+        warm_us_(count, 0),
+        random_(options.seed) {
     result_.subjects.resize(count);
   }
 
@@ -53,7 +58,9 @@ class Search {
       FLASHJIT_ASSIGN(us, bench_.sample(subject, starts));
       if (std::isfinite(us) && us > 0) return us;
     }
-    return Error{ErrorKind::Driver, fmt::format("{} samples in a row were not positive: this machine's timer cannot be used", kRetries), {}};
+    return Error{ErrorKind::Driver,
+                 fmt::format("{} samples in a row were not positive: this machine's timer cannot be used", kRetries),
+                 {}};
   }
 
   // Nothing: the subject failed, which is noted.
@@ -81,7 +88,8 @@ class Search {
       if (alive(i)) fastest = std::min(fastest, warm_us_[i]);
     }
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
-      if (alive(i) && i != reference_ && warm_us_[i] > kHopeless * fastest) stop(i, warm_us_[i] / fastest, "in the warm-up");
+      if (alive(i) && i != reference_ && warm_us_[i] > kHopeless * fastest)
+        stop(i, warm_us_[i] / fastest, "in the warm-up");
     }
     if (fastest < kShortUs) starts_ = std::min(kMostStarts, static_cast<int>(std::ceil(kSampleUs / fastest)));
     best_ = reference_;
@@ -119,7 +127,8 @@ class Search {
   // Ratios of two subjects round by round, as far as both ran.
   std::vector<double> ratios(std::size_t a, std::size_t b) const {
     std::vector<double> out;
-    for (std::size_t r = 0; r < std::min(samples_[a].size(), samples_[b].size()); ++r) out.push_back(samples_[a][r] / samples_[b][r]);
+    for (std::size_t r = 0; r < std::min(samples_[a].size(), samples_[b].size()); ++r)
+      out.push_back(samples_[a][r] / samples_[b][r]);
     return out;
   }
 
@@ -210,7 +219,8 @@ MedianInterval median_interval(std::vector<double> samples) {
   return {percentile(samples, 0.5), samples[rank], samples[samples.size() - 1 - rank]};
 }
 
-Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench, const SearchOptions& options) {
+Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
+                            const SearchOptions& options) {
   return Search(subjects, reference, bench, options).run();
 }
 

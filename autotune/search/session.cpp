@@ -28,8 +28,10 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
     options.device = Device::Host;
     auto host = Engine::create(options);
     if (!host) {
-      return Error{ErrorKind::NotFound, fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",
-                                                    engine.error().message, host.error().message), {}};
+      return Error{ErrorKind::NotFound,
+                   fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",
+                               engine.error().message, host.error().message),
+                   {}};
     }
     engine = std::move(host);
   }

@@ -29,7 +29,7 @@ class Session {
   int ordinal() const { return ordinal_; }  // of the GPU
   const Machine& machine() const { return machine_; }
   const std::string& uuid() const { return uuid_; }  // of the GPU; empty on the host
-  GpuState state() const;  // of the GPU, as far as it is known
+  GpuState state() const;                            // of the GPU, as far as it is known
   Result<Sampler> sampler() const;
   Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                       const RoundDone& round_done) const;

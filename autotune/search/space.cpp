@@ -19,7 +19,8 @@ std::string without_numbers(const std::string& text) {
   std::string out;
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool begins = digit(text[i]) && (i == 0 || text[i - 1] == ' ' || text[i - 1] == '(');  // not that of a name, as in sm_80
+    const bool begins =
+        digit(text[i]) && (i == 0 || text[i - 1] == ' ' || text[i - 1] == '(');  // not that of a name, as in sm_80
     if (!begins) {
       out += text[i];
       continue;
@@ -30,7 +31,8 @@ std::string without_numbers(const std::string& text) {
   return out;
 }
 
-double predicted(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles, const Shape& shape, const Schedule& s) {
+double predicted(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles, const Shape& shape,
+                 const Schedule& s) {
   return predict(spec, target, s, shape, work_of(spec, tiles, shape, s)).total;
 }
 
@@ -38,8 +40,8 @@ bool by_time(const Candidate& a, const Candidate& b) { return a.predicted_us < b
 
 // Sets `field` to each of `values` but its own, if it is free.
 template <class T>
-void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule::*field, std::initializer_list<T> values,
-          std::vector<Schedule>& out) {
+void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule::* field,
+          std::initializer_list<T> values, std::vector<Schedule>& out) {
   if (pins.*field || !(from.*field)) return;
   for (const T value : values) {
     if (from.*field == value) continue;
@@ -51,8 +53,8 @@ void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule:
 
 }  // namespace
 
-SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles, const Shape& shape,
-               const Schedule& untuned) {
+SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles,
+                     const Shape& shape, const Schedule& untuned) {
   SearchSpace space;
   std::map<std::string, int> cut;
   bool has_untuned = false;
@@ -76,12 +78,13 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
     std::stable_sort(space.schedules.begin(), space.schedules.end(), by_time);
   }
   for (const auto& [why, count] : cut) space.cut.push_back({why, count});
-  std::stable_sort(space.cut.begin(), space.cut.end(), [](const CutReason& a, const CutReason& b) { return a.count > b.count; });
+  std::stable_sort(space.cut.begin(), space.cut.end(),
+                   [](const CutReason& a, const CutReason& b) { return a.count > b.count; });
   return space;
 }
 
-std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles,
-                                  const Shape& shape, const Schedule& from) {
+std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins,
+                                  const TileAnalysis& tiles, const Shape& shape, const Schedule& from) {
   std::vector<Schedule> all;
   vary(from, pins, &Schedule::order, {TileOrder::Natural, TileOrder::LongestFirst}, all);
   vary(from, pins, &Schedule::stages, {1, 2, 3, 4}, all);
@@ -111,7 +114,8 @@ std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& targe
   return out;
 }
 
-std::vector<std::size_t> shortlist(const std::vector<Candidate>& schedules, std::size_t count, const std::vector<Schedule>& taken) {
+std::vector<std::size_t> shortlist(const std::vector<Candidate>& schedules, std::size_t count,
+                                   const std::vector<Schedule>& taken) {
   const auto shape_of = [](const Schedule& s) { return std::tuple(s.family, s.tile_q, s.tile_kv); };
   std::map<decltype(shape_of(Schedule{})), int> of_shape;
   std::vector<std::size_t> list;

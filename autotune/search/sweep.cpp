@@ -7,8 +7,8 @@
 
 namespace flashjit {
 
-void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs, const TuneOptions& options,
-           const JobDone& done) {
+void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs,
+           const TuneOptions& options, const JobDone& done) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> stop = false;
   std::mutex turn;

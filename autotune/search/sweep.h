@@ -13,7 +13,7 @@ namespace flashjit {
 using JobDone = std::function<bool(std::size_t job, const Session& session, Result<TuneOutcome> outcome)>;
 
 // Jobs are begun in order. On the host nothing is compiled while something is measured: both need the cores.
-void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs, const TuneOptions& options,
-           const JobDone& done);
+void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs,
+           const TuneOptions& options, const JobDone& done);
 
 }  // namespace flashjit

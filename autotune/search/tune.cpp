@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShortlist = 8;     // schedules of a batch
-constexpr double kExhaustiveReach = 1.5;   // predicted times over the first choice's, beyond which nothing is measured
+constexpr double kExhaustiveReach = 1.5;  // predicted times over the first choice's, beyond which nothing is measured
 constexpr double kLeastSeconds = 0.3;     // for measuring, however long compiling took
 constexpr double kGiveUp = 1.5;           // predicted time over the first choice's, beyond which no further batch looks
 
@@ -35,7 +35,9 @@ struct Entry {
 };
 
 bool in_model_order(const Entry& a, const Entry& b) {
-  const auto place = [](const Entry& e) { return std::tuple(e.candidate.predicted_us, !e.enumerated, print(e.candidate.schedule)); };
+  const auto place = [](const Entry& e) {
+    return std::tuple(e.candidate.predicted_us, !e.enumerated, print(e.candidate.schedule));
+  };
   return place(a) < place(b);
 }
 
@@ -45,7 +47,8 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
     for (std::size_t i = next++; i < count; i = next++) body(i);
   };
   std::vector<std::jthread> others;
-  for (std::size_t t = 1; t < std::min<std::size_t>(count, static_cast<std::size_t>(threads)); ++t) others.emplace_back(work);
+  for (std::size_t t = 1; t < std::min<std::size_t>(count, static_cast<std::size_t>(threads)); ++t)
+    others.emplace_back(work);
   work();
 }
 
@@ -53,16 +56,20 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
 
 class Tuning::Parts {
  public:
-  Parts(Session& session, TuneJob job, const TuneOptions& options) : session_(session), job_(std::move(job)), options_(options) {}
+  Parts(Session& session, TuneJob job, const TuneOptions& options)
+      : session_(session), job_(std::move(job)), options_(options) {}
 
   Result<void> compile() {
     const auto start = Clock::now();
     shape_ = shape_of(job_.shape);
-    if (shape_.b < 1 || shape_.q_len < 1 || shape_.k_len < 1) return invalid("shape: there is nothing to measure; every size must be at least 1");
+    if (shape_.b < 1 || shape_.q_len < 1 || shape_.k_len < 1)
+      return invalid("shape: there is nothing to measure; every size must be at least 1");
     FLASHJIT_ASSIGN(plan, plan_spec(text(), session_.target(), print(job_.pins), units()));
     plan_ = std::move(plan);
-    auto drawing = std::async(std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
-    // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to keep.
+    auto drawing = std::async(
+        std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
+    // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
+    // keep.
     FLASHJIT_ASSIGN(untuned, prepare(job_.pins));
     untuned_ = untuned->facts().schedule;
     FLASHJIT_ASSIGN(schedule, parse_schedule(untuned_));
@@ -125,7 +132,8 @@ class Tuning::Parts {
       while (within < space_.schedules.size() && space_.schedules[within].predicted_us <= reach) ++within;
       batch.assign(space_.schedules.begin(), space_.schedules.begin() + static_cast<std::ptrdiff_t>(within));
       if (within < space_.schedules.size()) {
-        space_.cut.push_back({"predicted to take more than 1.5 times as long as the first choice", static_cast<int>(space_.schedules.size() - within)});
+        space_.cut.push_back({"predicted to take more than 1.5 times as long as the first choice",
+                              static_cast<int>(space_.schedules.size() - within)});
       }
     } else {
       for (const std::size_t i : shortlist(space_.schedules, kShortlist, {})) batch.push_back(space_.schedules[i]);
@@ -157,7 +165,8 @@ class Tuning::Parts {
         if (batch.size() < kShortlist && from[i].predicted_us <= limit) batch.push_back(from[i]);
       }
     };
-    std::vector<Candidate> near = neighbours(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, entries_[best_].candidate.schedule);
+    std::vector<Candidate> near =
+        neighbours(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, entries_[best_].candidate.schedule);
     std::erase_if(near, [&](const Candidate& c) { return std::ranges::find(tried, c.schedule) != tried.end(); });
     std::vector<std::size_t> all(near.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -176,7 +185,8 @@ class Tuning::Parts {
       made[i] = compile_one(batch[i], first);
       say(fmt::format("compiled {}/{}", ++done, batch.size()));
     });
-    const std::optional<Schedule> best = entries_.empty() ? std::nullopt : std::optional(entries_[best_].candidate.schedule);
+    const std::optional<Schedule> best =
+        entries_.empty() ? std::nullopt : std::optional(entries_[best_].candidate.schedule);
     for (Entry& entry : made) entries_.push_back(std::move(entry));
     std::stable_sort(entries_.begin(), entries_.end(), in_model_order);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -194,7 +204,8 @@ class Tuning::Parts {
     c.predicted_us = candidate.predicted_us;
     auto kernel = prepare(candidate.schedule);
     if (!kernel) {
-      const bool spills = kernel.error().kind == ErrorKind::Unsupported;  // what the engine says of kernels that the compiler spoiled
+      const bool spills =
+          kernel.error().kind == ErrorKind::Unsupported;  // what the engine says of kernels that the compiler spoiled
       c.status = spills ? "spills" : "failed";
       c.why = kernel.error().message;
       return entry;
@@ -280,7 +291,8 @@ class Tuning::Parts {
       return sampler_([&] { return entries_[subjects[subject]].kernel->run(arguments_, stream()); }, starts);
     };
     bench.round_done = [&](std::size_t best, double us) {
-      say(fmt::format("{} schedules, best so far {:.1f} us: {}", subjects.size(), us, print(entries_[subjects[best]].candidate.schedule)));
+      say(fmt::format("{} schedules, best so far {:.1f} us: {}", subjects.size(), us,
+                      print(entries_[subjects[best]].candidate.schedule)));
     };
     FLASHJIT_ASSIGN(found, search(subjects.size(), reference, bench, options));
     const double untuned_us = found.subjects[reference].us;
@@ -354,12 +366,12 @@ class Tuning::Parts {
   Session& session_;
   const TuneJob job_;
   const TuneOptions options_;
-  Clock::time_point begun_;         // with measuring
+  Clock::time_point begun_;  // with measuring
   Shape shape_;
   Plan plan_;
   SearchSpace space_;
-  std::string untuned_;             // the default's schedule
-  std::vector<Entry> entries_;      // in the model's order
+  std::string untuned_;         // the default's schedule
+  std::vector<Entry> entries_;  // in the model's order
   std::size_t untuned_place_ = 0, best_ = 0;
   bool searched_ = false;
   std::unique_ptr<ProblemData> data_;
@@ -396,8 +408,16 @@ std::string today() {
 
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date) {
   const TunedCandidate& best = outcome.of(outcome.best);
-  return {print(outcome.spec), machine, version(), shape_of(outcome.shape), best.schedule, best.us, best.us_low, best.us_high,
-          outcome.of(outcome.untuned).us, date};
+  return {print(outcome.spec),
+          machine,
+          version(),
+          shape_of(outcome.shape),
+          best.schedule,
+          best.us,
+          best.us_low,
+          best.us_high,
+          outcome.of(outcome.untuned).us,
+          date};
 }
 
 }  // namespace flashjit

@@ -19,7 +19,7 @@ struct TuneJob {
   AttentionSpec spec;
   ProblemShape shape;
   Schedule pins;
-  InputFiles inputs;  // what is not given is drawn at random
+  InputFiles inputs;           // what is not given is drawn at random
   std::vector<Schedule> also;  // measured too if they are legal: earlier winners, records from elsewhere
 };
 
@@ -39,7 +39,7 @@ struct TunedCandidate {
   std::string status;  // measured, stopped (clearly slower), failed, spills, wrong
   double us = 0, us_low = 0, us_high = 0;
   int registers = 0, smem_bytes = 0;
-  std::string why;     // of every status but measured
+  std::string why;  // of every status but measured
   bool timed() const { return us > 0; }
 };
 
@@ -47,9 +47,9 @@ struct TuneOutcome {
   AttentionSpec spec;
   ProblemShape shape;
   double flops = 0, bytes = 0;
-  double peak_tflops = 0, peak_tbs = 0;  // of the target's row
+  double peak_tflops = 0, peak_tbs = 0;                 // of the target's row
   std::size_t untuned = 0, first_choice = 0, best = 0;  // indices into candidates
-  std::vector<TunedCandidate> candidates;  // in the model's order: what was compiled
+  std::vector<TunedCandidate> candidates;               // in the model's order: what was compiled
   double noise = 0;
   int space = 0, legal = 0;
   std::vector<CutReason> cut;
@@ -61,7 +61,8 @@ struct TuneOutcome {
   double gain() const { return candidates[untuned].us / candidates[best].us; }
 };
 
-// In two steps, so that one job can be compiled while another is measured: `compile` needs the processor, `measure` the device too.
+// In two steps, so that one job can be compiled while another is measured: `compile` needs the processor, `measure` the
+// device too.
 class Tuning {
  public:
   static Result<std::unique_ptr<Tuning>> compile(Session& session, TuneJob job, const TuneOptions& options);

@@ -154,7 +154,8 @@ std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& contex
 }
 
 // One function of variant.gen.cuh.
-std::string function(std::string_view comment, std::string_view declaration, const Expr& expr, const CudaExprContext& context) {
+std::string function(std::string_view comment, std::string_view declaration, const Expr& expr,
+                     const CudaExprContext& context) {
   return fmt::format("// {}\n__device__ inline {} {{\n{}{}}}\n\n", comment, declaration, locals({expr}, context),
                      cuda_function_body(expr, context));
 }
@@ -170,22 +171,27 @@ std::string mask_function(const Plan& plan) {
 std::string score_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints, true};
   // With 64-bit ints nothing may be computed from 32-bit operands alone: there the key is one of them, not a symbol.
-  const std::string_view key = plan.wide_ints ? "" : ", class Key", ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k";
-  return function(fmt::format("The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.\n"
-                              "template <class Math, class Params, class Number{}>", key),
-                  fmt::format("auto score(Math math, const Params& params, const Sequence& seq, Number s, {})", ends),
-                  plan.spec.score ? plan.spec.score : Expr::variable(Variable::S), context);
+  const std::string_view key = plan.wide_ints ? "" : ", class Key",
+                         ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k";
+  return function(
+      fmt::format(
+          "The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.\n"
+          "template <class Math, class Params, class Number{}>",
+          key),
+      fmt::format("auto score(Math math, const Params& params, const Sequence& seq, Number s, {})", ends),
+      plan.spec.score ? plan.spec.score : Expr::variable(Variable::S), context);
 }
 
 // For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const std::vector<Expr> inputs = score_inputs(plan.spec.score);
-  return fmt::format("// The tensors that score() reads at every key: their indices besides query and key.\n"
-                     "template <class Visit>\n"
-                     "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit) {{\n"
-                     "{}{}}}\n\n",
-                     locals(inputs, context), cuda_visit_inputs(inputs, context));
+  return fmt::format(
+      "// The tensors that score() reads at every key: their indices besides query and key.\n"
+      "template <class Visit>\n"
+      "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit) {{\n"
+      "{}{}}}\n\n",
+      locals(inputs, context), cuda_visit_inputs(inputs, context));
 }
 
 std::string emit_variant(const Plan& plan) {
@@ -200,15 +206,18 @@ std::string emit_variant(const Plan& plan) {
   const TileAnalysis& t = plan.tiles;
 
   std::string text = header(plan, "The mask and the score of this kernel.");
-  text += "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
-          "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
+  text +=
+      "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
+      "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
   text += mask_function(plan);
   text += score_function(plan);
   if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
-  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}), t.kv_begin, context);
+  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}),
+                   t.kv_begin, context);
   text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.kv_end, context);
   text += function("Keys from this one ...", declared("int full_begin", {"q_lo", "q_hi"}), t.full_begin, context);
-  text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}), t.full_end, context);
+  text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}),
+                   t.full_end, context);
   text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.",
                    declared("bool may_see", {"q_lo", "q_hi", "k_lo", "k_hi"}), t.may_see ? t.may_see : yes, context);
   return text + "}  // namespace flashjit\n";
@@ -231,7 +240,8 @@ Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& hea
 }
 
 // `entry` goes last: it is the one to compile.
-Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry, std::vector<std::string> entries) {
+Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry,
+                              std::vector<std::string> entries) {
   if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
   KernelSource source;
   source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
@@ -253,10 +263,13 @@ Result<KernelSource> emit_sync(const Plan& plan) {
 }
 
 Result<KernelSource> emit_hopper(const Plan& plan) {
-  const std::string cluster = plan.config.cluster == 1 ? "" : fmt::format("__cluster_dims__({}, 1, 1) ", plan.config.cluster);
+  const std::string cluster =
+      plan.config.cluster == 1 ? "" : fmt::format("__cluster_dims__({}, 1, 1) ", plan.config.cluster);
   std::string entry = header(plan, "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.") +
                       "#include \"config.gen.cuh\"\n#include \"templates/hopper/forward.cuh\"\n\n"
-                      "extern \"C\" __global__ void " + cluster + "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
+                      "extern \"C\" __global__ void " +
+                      cluster +
+                      "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
                       "flashjit_forward(const __grid_constant__ flashjit::KernelParams params,\n"
                       "                 const __grid_constant__ flashjit::TensorMaps maps) {\n"
                       "  flashjit::hopper_forward(params, maps);\n}\n";

@@ -16,9 +16,9 @@ struct SourceFile {
 };
 
 struct KernelSource {
-  std::vector<SourceFile> generated;          // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] entry.cu (last: compiled)
-  std::vector<SourceFile> headers;            // the embedded templates these include, transitively
-  std::vector<std::string> entries;           // extern "C" names: "flashjit_forward"
+  std::vector<SourceFile> generated;  // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] entry.cu (last: compiled)
+  std::vector<SourceFile> headers;    // the embedded templates these include, transitively
+  std::vector<std::string> entries;   // extern "C" names: "flashjit_forward"
 };
 
 Result<KernelSource> emit_cuda(const Plan& plan);

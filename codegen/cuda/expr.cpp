@@ -359,8 +359,9 @@ class CudaPrinter {
   }
 
   std::string parameter(const Node& node) {
-    std::string text = fmt::format("{}(params, {}", node.args.empty() ? scalar_name(node.param.dtype) : load_name(node.param.dtype),
-                                   index_of(node.param));
+    std::string text =
+        fmt::format("{}(params, {}", node.args.empty() ? scalar_name(node.param.dtype) : load_name(node.param.dtype),
+                    index_of(node.param));
     for (const Expr& arg : node.args) text += ", " + render(arg, kTernary);
     text += ')';
     const bool narrow = node.type == Type::Int && (node.param.dtype == Dtype::I32 || node.param.dtype == Dtype::U8);

@@ -1,5 +1,5 @@
-// The two matrix products of a hopper kernel as text: wgmma instructions, whose operands are as many as the tile is wide, which is
-// why they cannot be a template.
+// The two matrix products of a hopper kernel as text: wgmma instructions, whose operands are as many as the tile is
+// wide, which is why they cannot be a template.
 #pragma once
 
 #include <string>

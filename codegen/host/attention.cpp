@@ -20,9 +20,7 @@ class Tile {
   Tile(Ir& ir, Value* call) : ir_(ir), call_(call) {}
   Value* pointer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.ptr, name); }
   Value* integer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.i64, name); }
-  Value* scratch(std::int64_t at) const {
-    return ir_.byte_offset(pointer(offsetof(TileCall, scratch), "scratch"), at);
-  }
+  Value* scratch(std::int64_t at) const { return ir_.byte_offset(pointer(offsetof(TileCall, scratch), "scratch"), at); }
   Value* rows() const { return integer(offsetof(TileCall, rows), "rows"); }
   Value* q_lo() const { return integer(offsetof(TileCall, q_lo), "q_lo"); }
   RowPlace place(Value* row) const {
@@ -105,9 +103,8 @@ llvm::Function* TileEmitter::emit_softmax(const char* name, bool masked) {
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
     if (!masked) return emit_softmax_row(tile, row, first_key, columns, nullptr);
     Value* seen = seen_columns(tile, row, first_key, columns);
-    ir_.if_then(b_.CreateICmpSGT(seen, ir_.integer(0)), "seen", [&] {
-      emit_softmax_row(tile, row, first_key, padded(seen), b_.CreateAdd(first_key, seen));
-    });
+    ir_.if_then(b_.CreateICmpSGT(seen, ir_.integer(0)), "seen",
+                [&] { emit_softmax_row(tile, row, first_key, padded(seen), b_.CreateAdd(first_key, seen)); });
   });
   ir_.finish();
   return function;
@@ -136,15 +133,17 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), logits_stored(end_key != nullptr));
 }
 
-Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key) {
+Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns,
+                                     Value* end_key) {
   Value* least = Ir::real(ir_.f32v, -kInfinity);
-  const Ir::Values maxima =
-      ir_.loop(ir_.integer(0), columns, c_.panel, "column", {least, least}, [&](Value* column, const Ir::Values& carried) {
+  const Ir::Values maxima = ir_.loop(
+      ir_.integer(0), columns, c_.panel, "column", {least, least}, [&](Value* column, const Ir::Values& carried) {
         Ir::Values next = carried;
         for (int v = 0; v < 2; ++v) {
           Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
           Value* address = ir_.word(s, at);
-          Value* logits = emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), b_.CreateAdd(first_key, at), end_key);
+          Value* logits =
+              emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), b_.CreateAdd(first_key, at), end_key);
           if (logits_stored(end_key != nullptr)) ir_.store(logits, address);
           next[v] = ir_.max(logits, next[v]);
         }
@@ -156,26 +155,27 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
 void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
   Value* unit = Ir::real(ir_.f32v, stored ? 1.0 : plan_.spec.effective_scale() * std::numbers::log2e);
-  const Ir::Values sums = ir_.loop(
-      ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
-      [&](Value* column, const Ir::Values& carried) {
-        Ir::Values next = carried;
-        for (int v = 0; v < 2; ++v) {
-          Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
-          Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
-          // Not fused: the largest logit was rounded after the multiplication, and its difference from itself must be 0.
-          Value* logit = stored ? x : b_.CreateFMul(x, unit);
-          Value* power = b_.CreateFAdd(logit, minus_m);
-          Value* value = exp2(ir_, power);
-          next[v] = b_.CreateFAdd(next[v], value);
-          if (c_.pack == 1) {
-            ir_.store(value, ir_.word(p, at));
-          } else {
-            ir_.store(narrow(ir_, value, Dtype::BF16), b_.CreateGEP(ir_.i16, p, at), 2);
-          }
-        }
-        return next;
-      });
+  const Ir::Values sums =
+      ir_.loop(ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
+               [&](Value* column, const Ir::Values& carried) {
+                 Ir::Values next = carried;
+                 for (int v = 0; v < 2; ++v) {
+                   Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
+                   Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
+                   // Not fused: the largest logit was rounded after the multiplication, and its difference from itself
+                   // must be 0.
+                   Value* logit = stored ? x : b_.CreateFMul(x, unit);
+                   Value* power = b_.CreateFAdd(logit, minus_m);
+                   Value* value = exp2(ir_, power);
+                   next[v] = b_.CreateFAdd(next[v], value);
+                   if (c_.pack == 1) {
+                     ir_.store(value, ir_.word(p, at));
+                   } else {
+                     ir_.store(narrow(ir_, value, Dtype::BF16), b_.CreateGEP(ir_.i16, p, at), 2);
+                   }
+                 }
+                 return next;
+               });
   ir_.store(b_.CreateFAdd(sums[0], sums[1]), l);
 }
 
@@ -262,7 +262,8 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
 // How many of the tile's first columns the block of rows around `row` has to look at.
 Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns) {
   Value* block = b_.CreateUDiv(row, ir_.integer(c_.row_block));
-  Value* address = ir_.byte_offset(tile.scratch(c_.ranges_at()), b_.CreateMul(block, ir_.integer(HostConfig::kRangeBytes)));
+  Value* address =
+      ir_.byte_offset(tile.scratch(c_.ranges_at()), b_.CreateMul(block, ir_.integer(HostConfig::kRangeBytes)));
   Value* begin = ir_.load(ir_.i64, address, 8);
   Value* end = ir_.load(ir_.i64, ir_.byte_offset(address, std::int64_t{8}), 8);
   Value* seen = larger(smaller(b_.CreateSub(end, k_lo), columns), ir_.integer(0));

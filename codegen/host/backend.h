@@ -1,5 +1,5 @@
-// The host backend's interface: Plan (of a host target) -> machine code through LLVM. Implemented by the optional library
-// libflashjit_host.so, which holds LLVM; the runtime opens it with dlopen, so nothing else needs LLVM.
+// The host backend's interface: Plan (of a host target) -> machine code through LLVM. Implemented by the optional
+// library libflashjit_host.so, which holds LLVM; the runtime opens it with dlopen, so nothing else needs LLVM.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What one host kernel is: sizes and layouts, computed once and used by the emitters and by the code that calls the kernel.
+// What one host kernel is: sizes and layouts, computed once and used by the emitters and by the code that calls the
+// kernel.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +20,8 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Matrix products work on 32-bit words: one fp32 or two neighbouring bf16 of the summed dimension. The right-hand matrix is
-// packed into panels of `panel` columns: [columns / panel][words][panel].
+// Matrix products work on 32-bit words: one fp32 or two neighbouring bf16 of the summed dimension. The right-hand
+// matrix is packed into panels of `panel` columns: [columns / panel][words][panel].
 struct HostConfig {
   Product product = Product::Fma;
   bool avx512 = false;
@@ -31,8 +32,8 @@ struct HostConfig {
   int tile_q = 0, tile_kv = 0;
   Dtype dtype = Dtype::F32, out_dtype = Dtype::F32;
   int d_qk = 0, d_v = 0;
-  int words_qk = 0;   // words of a row of Q and K, padded
-  int width_v = 0;    // columns of V and O, padded to panels
+  int words_qk = 0;  // words of a row of Q and K, padded
+  int width_v = 0;   // columns of V and O, padded to panels
 
   // Row strides of the scratch matrices in words. One line of padding keeps rows out of each other's cache sets.
   int q_stride() const { return words_qk + 16; }
@@ -84,12 +85,12 @@ inline HostConfig config_of(const Plan& plan) {
 
 // One call of flashjit_tile: one query tile of one head. Read by generated code through offsetof.
 struct TileCall {
-  const void* params;        // KernelParams: the run-time parameters of mask and score
-  const void* q;             // row q_lo
-  const void* k;             // packed
-  const void* v;             // packed
-  void* o;                   // row q_lo
-  float* lse;                // element q_lo, where asked for
+  const void* params;  // KernelParams: the run-time parameters of mask and score
+  const void* q;       // row q_lo
+  const void* k;       // packed
+  const void* v;       // packed
+  void* o;             // row q_lo
+  float* lse;          // element q_lo, where asked for
   float* max_logit;
   char* scratch;
   std::int64_t q_token, o_token;  // strides in elements
@@ -103,7 +104,7 @@ struct TileCall {
 struct PackCall {
   const void* source;
   void* target;
-  std::int64_t token;        // stride in elements
+  std::int64_t token;  // stride in elements
   std::int64_t keys;
   std::int64_t v_panel_words;
 };
@@ -115,7 +116,7 @@ struct NaiveCall {
   const void* k;
   const void* v;
   void* o;
-  float* scores;             // k_len floats
+  float* scores;  // k_len floats
   float* probabilities;
   float* lse;
   float* max_logit;

@@ -51,8 +51,8 @@ Capabilities detect() {
   can.avx512 = can.avx2 && (saved & kZmm) == kZmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) && bit(seven.ebx, 28) &&
                bit(seven.ebx, 30) && bit(seven.ebx, 31);
   can.avx512_bf16 = can.avx512 && bit(seven_one.eax, 5);
-  can.amx_bf16 = can.avx512_bf16 && (saved & kTiles) == kTiles && bit(seven.edx, 22) && bit(seven.edx, 24) &&
-                 request_tiles();
+  can.amx_bf16 =
+      can.avx512_bf16 && (saved & kTiles) == kTiles && bit(seven.edx, 22) && bit(seven.edx, 24) && request_tiles();
   return can;
 }
 

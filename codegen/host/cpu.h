@@ -7,7 +7,8 @@
 
 namespace flashjit::host {
 
-// Instructions the processor has, whose registers the operating system saves, and, for AMX, that it lets this process use.
+// Instructions the processor has, whose registers the operating system saves, and, for AMX, that it lets this process
+// use.
 const Capabilities& cpu();
 
 // True when every instruction set a host target uses is there.

@@ -15,13 +15,12 @@ ExprEmitter::ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order,
       params_(params),
       order_(order),
       // bit() reads all 64 bits of a loaded int, also where every other int is narrow.
-      int_(wide || std::any_of(order.begin(), order.end(), [](const Param& p) { return p.dtype == Dtype::I64; }) ? ir.i64
-                                                                                                              : ir.i32),
+      int_(wide || std::any_of(order.begin(), order.end(), [](const Param& p) { return p.dtype == Dtype::I64; })
+               ? ir.i64
+               : ir.i32),
       lanes_valid_(lanes_valid) {}
 
-void ExprEmitter::set_int(Variable variable, Value* i64_value) {
-  set(variable, ir_.b.CreateTrunc(i64_value, int_));
-}
+void ExprEmitter::set_int(Variable variable, Value* i64_value) { set(variable, ir_.b.CreateTrunc(i64_value, int_)); }
 
 void ExprEmitter::set_keys(Value* first_key) {
   set(Variable::K, ir_.b.CreateAdd(ir_.splat(ir_.b.CreateTrunc(first_key, int_)), ir_.lane_numbers(int_)));
@@ -168,7 +167,8 @@ bool ExprEmitter::steps_with_keys(const Expr& expr) {
   const Node& node = *expr;
   if (node.op == Op::Variable) return node.variable == Variable::K;
   if (node.op == Op::Add) {
-    if (!uses(node.args[0], Variable::K)) return !emit(node.args[0])->getType()->isVectorTy() && steps_with_keys(node.args[1]);
+    if (!uses(node.args[0], Variable::K))
+      return !emit(node.args[0])->getType()->isVectorTy() && steps_with_keys(node.args[1]);
     return steps_with_keys(node.args[0]) && !emit(node.args[1])->getType()->isVectorTy();
   }
   if (node.op == Op::Sub) return steps_with_keys(node.args[0]) && !emit(node.args[1])->getType()->isVectorTy();
@@ -239,9 +239,10 @@ Value* ExprEmitter::read_vector(const Param& param, Value* base, const std::vect
   b.CreateCondBr(b.CreateICmpEQ(step, ir_.integer(1)), near, far);
   b.SetInsertPoint(near);
   Value* address = b.CreateGEP(raw, row, first);
-  Value* together = lanes_valid_ ? static_cast<Value*>(b.CreateMaskedLoad(raws, address, llvm::Align(size_of(param.dtype)),
-                                                                          mask, llvm::Constant::getNullValue(raws)))
-                                 : ir_.load(raws, address, size_of(param.dtype));
+  Value* together = lanes_valid_
+                        ? static_cast<Value*>(b.CreateMaskedLoad(raws, address, llvm::Align(size_of(param.dtype)), mask,
+                                                                 llvm::Constant::getNullValue(raws)))
+                        : ir_.load(raws, address, size_of(param.dtype));
   b.CreateBr(join);
   b.SetInsertPoint(far);
   Value* apart = gather();

@@ -11,8 +11,8 @@ namespace flashjit::host {
 
 class ExprEmitter {
  public:
-  // `params` is the KernelParams block. Ints have 64 bits when `wide`, else 32. `lanes_valid` (or null) tells which keys
-  // exist: only their parameters are read.
+  // `params` is the KernelParams block. Ints have 64 bits when `wide`, else 32. `lanes_valid` (or null) tells which
+  // keys exist: only their parameters are read.
   ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order, bool wide, Value* lanes_valid);
 
   void set(Variable variable, Value* value) { variables_[static_cast<std::size_t>(variable)] = value; }
@@ -30,8 +30,8 @@ class ExprEmitter {
   Value* divide(const Node& node, Value* x, Value* y);
   Value* function(const Node& node, Value* x);
   Value* read_param(const Node& node);
-  Value* read_vector(const Param& param, Value* base, const std::vector<Value*>& index, const std::vector<Value*>& stride,
-                     bool unit_step);
+  Value* read_vector(const Param& param, Value* base, const std::vector<Value*>& index,
+                     const std::vector<Value*>& stride, bool unit_step);
   Value* raw_to_value(Value* raw, Dtype dtype);
   void widen_together(Value*& x, Value*& y);
   llvm::Type* raw_type(Dtype dtype);

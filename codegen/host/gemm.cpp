@@ -29,7 +29,8 @@ void emit_vector_body(Ir& ir, const MicroKernel& kernel, llvm::Function* functio
         Value* right = ir.word(B, b.CreateMul(i, ir.integer(panel)));
         for (int u = 0; u < kernel.unroll; ++u) {
           Value* columns[2];
-          for (int v = 0; v < 2; ++v) columns[v] = ir.load(ir.vector_of(word), ir.word(right, u * panel + v * lanes), 64);
+          for (int v = 0; v < 2; ++v)
+            columns[v] = ir.load(ir.vector_of(word), ir.word(right, u * panel + v * lanes), 64);
           for (int row = 0; row < rows; ++row) {
             Value* left = ir.splat(ir.load(word, ir.word(a, row * kernel.a_stride + u)));
             for (int v = 0; v < 2; ++v) acc[row * 2 + v] = multiply_add(ir, left, columns[v], acc[row * 2 + v]);
@@ -92,7 +93,8 @@ llvm::Function* emit_micro_kernel(Ir& ir, const MicroKernel& kernel) {
 }
 
 void emit_amx_begin(Ir& ir) {
-  // Palette 1: eight tiles, each 16 rows of 64 bytes. Bytes per row are 16-bit fields from byte 16 on, rows bytes from 48 on.
+  // Palette 1: eight tiles, each 16 rows of 64 bytes. Bytes per row are 16-bit fields from byte 16 on, rows bytes from
+  // 48 on.
   std::vector<std::uint8_t> config(64, 0);
   config[0] = 1;
   for (int tile = 0; tile < 8; ++tile) {

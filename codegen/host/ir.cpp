@@ -86,9 +86,9 @@ void Ir::if_then(Value* condition, const char* name, const std::function<void()>
 }
 
 llvm::Function* Ir::function(const std::string& name, const std::vector<llvm::Type*>& arguments, bool exported) {
-  llvm::Function* function =
-      llvm::Function::Create(llvm::FunctionType::get(nothing, arguments, false),
-                             exported ? llvm::Function::ExternalLinkage : llvm::Function::InternalLinkage, name, module);
+  llvm::Function* function = llvm::Function::Create(
+      llvm::FunctionType::get(nothing, arguments, false),
+      exported ? llvm::Function::ExternalLinkage : llvm::Function::InternalLinkage, name, module);
   function->addFnAttr(llvm::Attribute::NoUnwind);
   if (!exported) function->addFnAttr(llvm::Attribute::NoInline);
   if (config.avx512) {

@@ -74,7 +74,8 @@ Result<std::unique_ptr<Code>> Code::link(llvm::Module& module, llvm::TargetMachi
   // The only functions LLVM may call on its own: it turns loops into them.
   llvm::orc::SymbolMap known;
   auto add = [&](const char* name, auto* function) {
-    known[code->jit_->mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function), llvm::JITSymbolFlags::Exported};
+    known[code->jit_->mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function),
+                                                llvm::JITSymbolFlags::Exported};
   };
   add("memcpy", &std::memcpy);
   add("memset", &std::memset);

@@ -40,7 +40,9 @@ struct Sequence {
 class Problem {
  public:
   Problem(const AttentionSpec& spec, const KernelParams& params)
-      : params_(params), packed_(spec.layout == Layout::Packed), element_(size_of(spec.dtype)),
+      : params_(params),
+        packed_(spec.layout == Layout::Packed),
+        element_(size_of(spec.dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
   Sequence sequence(std::int64_t b) const {
@@ -70,7 +72,8 @@ class Problem {
  private:
   const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
                  int element) const {
-    return static_cast<const char*>(base) + ((packed_ ? 0 : b * stride.batch) + h * stride.head + token * stride.token) * element;
+    return static_cast<const char*>(base) +
+           ((packed_ ? 0 : b * stride.batch) + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
   bool packed_;
@@ -125,18 +128,19 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_at = 0, v_at = 0;         // bytes from the start of the packed area
+    std::int64_t k_at = 0, v_at = 0;              // bytes from the start of the packed area
     std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
   };
   std::int64_t packed_bytes(std::int64_t keys) const {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64);
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
-  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel, std::vector<Pair> pairs,
-                 char* packed, char* scratch) const;
-  void pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk, char* packed) const;
-  void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head, std::int64_t tile,
-               const char* packed, char* scratch) const;
+  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
+                 std::vector<Pair> pairs, char* packed, char* scratch) const;
+  void pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
+            char* packed) const;
+  void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+               std::int64_t tile, const char* packed, char* scratch) const;
 
   AttentionSpec spec_;
   HostConfig config_;
@@ -179,8 +183,8 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
   if (!workspace) return out_of_memory(scratch + largest, "use fewer threads or shorter sequences");
   std::size_t begin = 0;
   for (const std::size_t end : round_ends) {
-    run_round(problem, params, parallel, {pairs.begin() + static_cast<std::ptrdiff_t>(begin),
-                                          pairs.begin() + static_cast<std::ptrdiff_t>(end)},
+    run_round(problem, params, parallel,
+              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)},
               workspace->data() + scratch, workspace->data());
     begin = end;
   }
@@ -206,7 +210,8 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     chunks += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
-  // A pair without keys has no packing item, so it shares first_pack with the next pair; the search finds the last such.
+  // A pair without keys has no packing item, so it shares first_pack with the next pair; the search finds the last
+  // such.
   parallel.run(chunks, [&](std::int64_t item, int) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
     pack(problem, params, pair, item - pair.first_pack, packed);
@@ -302,10 +307,24 @@ class NaiveKernel final : public HostKernel {
         if (q_row >= s.q_len) return;
         const std::int64_t token = s.q_first + q_row;
         float* own = scores + row * row_floats;
-        const NaiveCall call{&params, problem.q(b, h, token), problem.k(b, hk, s.k_first), problem.v(b, hk, s.k_first),
-                             problem.o(b, h, token), own, own + matrix / 4, problem.row_value(params.lse, b, h, token),
-                             problem.row_value(params.max_logit, b, h, token), params.k_stride.token,
-                             params.v_stride.token, b, h, hk, s.q_len, s.k_len, q_row, problem.sink(h)};
+        const NaiveCall call{&params,
+                             problem.q(b, h, token),
+                             problem.k(b, hk, s.k_first),
+                             problem.v(b, hk, s.k_first),
+                             problem.o(b, h, token),
+                             own,
+                             own + matrix / 4,
+                             problem.row_value(params.lse, b, h, token),
+                             problem.row_value(params.max_logit, b, h, token),
+                             params.k_stride.token,
+                             params.v_stride.token,
+                             b,
+                             h,
+                             hk,
+                             s.q_len,
+                             s.k_len,
+                             q_row,
+                             problem.sink(h)};
         step(&call);
       });
     }

@@ -56,8 +56,7 @@ Value* exp2(Ir& ir, Value* x) {
   Value* power = b.CreateFSub(rounded, Ir::real(type, kRoundToInteger));
   Value* rest = b.CreateFSub(clamped, power);
   // Relative error 9.2e-8 on [-0.5, 0.5], exact at 0.
-  Value* mantissa =
-      polynomial(ir, rest, {0.00132647272, 0.00967151264, 0.0555073374, 0.240222421, 0.693146978, 1.0});
+  Value* mantissa = polynomial(ir, rest, {0.00132647272, 0.00967151264, 0.0555073374, 0.240222421, 0.693146978, 1.0});
   return scale_by_power(ir, mantissa, power, rounded, x, -126, kInfinity);
 }
 
@@ -71,8 +70,8 @@ Value* exp(Ir& ir, Value* x) {
   // ln 2 in two parts, the first short enough that its product with `power` is exact.
   Value* rest = ir.fma(power, Ir::real(type, -0.693359375), clamped);
   rest = ir.fma(power, Ir::real(type, 2.12194440054690583e-4), rest);
-  Value* mantissa = polynomial(ir, rest, {0.00138368374, 0.00837482209, 0.0416682261, 0.166664201, 0.499999921,
-                                          1.00000004, 1.0});
+  Value* mantissa =
+      polynomial(ir, rest, {0.00138368374, 0.00837482209, 0.0416682261, 0.166664201, 0.499999921, 1.00000004, 1.0});
   return scale_by_power(ir, mantissa, power, rounded, x, -87.33, 88.37);
 }
 
@@ -85,8 +84,7 @@ Value* log(Ir& ir, Value* x) {
   Value* bits = b.CreateBitCast(x, integers);
   Value* offset = b.CreateSub(bits, whole(0x3f3504f3));
   Value* power = b.CreateSIToFP(b.CreateAShr(offset, 23), type);
-  Value* mantissa = b.CreateBitCast(
-      b.CreateAdd(b.CreateAnd(offset, whole(0x007fffff)), whole(0x3f3504f3)), type);
+  Value* mantissa = b.CreateBitCast(b.CreateAdd(b.CreateAnd(offset, whole(0x007fffff)), whole(0x3f3504f3)), type);
   // log((1 + t) / (1 - t)) = 2 (t + t^3/3 + t^5/5 + ...), |t| < 0.172.
   Value* one = Ir::real(type, 1);
   Value* t = b.CreateFDiv(b.CreateFSub(mantissa, one), b.CreateFAdd(mantissa, one));
@@ -109,8 +107,8 @@ Value* tanh(Ir& ir, Value* x) {
   large = ir.call(llvm::Intrinsic::copysign, {type}, {large, x});
   // Near zero the difference above would lose digits: an odd polynomial, relative error 6e-9.
   Value* square = b.CreateFMul(x, x);
-  Value* series = polynomial(ir, square, {0.0022704141, -0.00832418507, 0.0217628993, -0.0539585303, 0.133333006,
-                                          -0.333333332});
+  Value* series =
+      polynomial(ir, square, {0.0022704141, -0.00832418507, 0.0217628993, -0.0539585303, 0.133333006, -0.333333332});
   Value* small = ir.fma(b.CreateFMul(x, square), series, x);
   return b.CreateSelect(b.CreateFCmpOLT(size, Ir::real(type, 0.63)), small, large);
 }

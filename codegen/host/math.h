@@ -13,10 +13,10 @@ Value* tanh(Ir& ir, Value* x);
 Value* sigmoid(Ir& ir, Value* x);
 
 // Conversions of vectors of `lanes`. A value of a 16-bit type travels as <lanes x i16> in memory.
-Value* widen(Ir& ir, Value* raw, Dtype from);        // raw elements, <n x i16> or <n x float>, to <n x float>
-Value* narrow(Ir& ir, Value* values, Dtype to);      // <n x float> to raw elements, round to nearest even
+Value* widen(Ir& ir, Value* raw, Dtype from);    // raw elements, <n x i16> or <n x float>, to <n x float>
+Value* narrow(Ir& ir, Value* values, Dtype to);  // <n x float> to raw elements, round to nearest even
 
 Value* sum_lanes(Ir& ir, Value* vector);
-Value* max_lanes(Ir& ir, Value* vector);             // ignores NaN lanes
+Value* max_lanes(Ir& ir, Value* vector);  // ignores NaN lanes
 
 }  // namespace flashjit::host

@@ -32,9 +32,12 @@ class NaiveEmitter {
           });
       ir_.store(dot[0], ir_.word(scores, key));
     });
-    const RowPlace place{pointer(offsetof(NaiveCall, params)), integer(offsetof(NaiveCall, q_row)),
-                         integer(offsetof(NaiveCall, b)),      integer(offsetof(NaiveCall, h)),
-                         integer(offsetof(NaiveCall, hk)),     integer(offsetof(NaiveCall, q_len)),
+    const RowPlace place{pointer(offsetof(NaiveCall, params)),
+                         integer(offsetof(NaiveCall, q_row)),
+                         integer(offsetof(NaiveCall, b)),
+                         integer(offsetof(NaiveCall, h)),
+                         integer(offsetof(NaiveCall, hk)),
+                         integer(offsetof(NaiveCall, q_len)),
                          keys};
     ir_.loop(ir_.integer(0), keys, c_.lanes, "first", [&](Value* first) {
       Value* address = ir_.word(scores, first);
@@ -47,11 +50,11 @@ class NaiveEmitter {
     start(kNaiveSoftmaxName);
     Value *scores = pointer(offsetof(NaiveCall, scores)), *p = pointer(offsetof(NaiveCall, probabilities));
     Value* keys = integer(offsetof(NaiveCall, k_len));
-    const Ir::Values most = ir_.loop(
-        ir_.integer(0), keys, c_.lanes, "first", {Ir::real(ir_.f32v, -kInfinity)},
-        [&](Value* first, const Ir::Values& carried) {
-          return Ir::Values{ir_.max(ir_.load(ir_.f32v, ir_.word(scores, first)), carried[0])};
-        });
+    const Ir::Values most =
+        ir_.loop(ir_.integer(0), keys, c_.lanes, "first", {Ir::real(ir_.f32v, -kInfinity)},
+                 [&](Value* first, const Ir::Values& carried) {
+                   return Ir::Values{ir_.max(ir_.load(ir_.f32v, ir_.word(scores, first)), carried[0])};
+                 });
     Value* m = max_lanes(ir_, most[0]);
     Value* minus_m = ir_.splat(b_.CreateFNeg(reference_of(ir_, m)));
     const Ir::Values sums = ir_.loop(

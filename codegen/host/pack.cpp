@@ -73,8 +73,8 @@ void emit_pack_k(Ir& ir) {
     std::vector<Value*> rows;
     for (int lane = 0; lane < c.lanes; ++lane) {
       Value* one = b.CreateAdd(key, ir.integer(lane));
-      rows.push_back(b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)),
-                                    zeros));
+      rows.push_back(
+          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
     }
     Value* panel = b.CreateSDiv(key, ir.integer(c.panel));
     Value* column = b.CreateSub(key, b.CreateMul(panel, ir.integer(c.panel)));
@@ -83,7 +83,8 @@ void emit_pack_k(Ir& ir) {
     auto block = [&](Value* first, int elements, int words) {
       std::vector<Value*> square;
       for (Value* row : rows) {
-        square.push_back(load_words(ir, b.CreateGEP(element, row, b.CreateMul(first, ir.integer(c.pack))), 0, elements));
+        square.push_back(
+            load_words(ir, b.CreateGEP(element, row, b.CreateMul(first, ir.integer(c.pack))), 0, elements));
       }
       transpose(ir, square);
       for (int word = 0; word < words; ++word) {
@@ -117,17 +118,16 @@ void emit_pack_v(Ir& ir) {
     std::vector<Value*> rows;
     for (int i = 0; i < c.pack; ++i) {
       Value* one = b.CreateAdd(key, ir.integer(i));
-      rows.push_back(b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)),
-                                    zeros));
+      rows.push_back(
+          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
     }
     Value* to = ir.word(target, b.CreateMul(b.CreateSDiv(key, ir.integer(c.pack)), ir.integer(c.panel)));
     for (int column = 0; column < c.width_v; column += c.lanes) {
       std::vector<Value*> values;
       for (Value* row : rows) {
-        values.push_back(column >= c.d_v
-                             ? llvm::Constant::getNullValue(ir.vector_of(element))
-                             : load_elements(ir, element, b.CreateConstGEP1_64(element, row, column), c.lanes,
-                                             c.d_v - column));
+        values.push_back(column >= c.d_v ? llvm::Constant::getNullValue(ir.vector_of(element))
+                                         : load_elements(ir, element, b.CreateConstGEP1_64(element, row, column),
+                                                         c.lanes, c.d_v - column));
       }
       Value* words = nullptr;
       if (c.pack == 2) {

@@ -1,5 +1,5 @@
-// Packing: K transposed into panels of keys, V into panels of columns, Q copied to the worker's scratch, all as the words the
-// micro-kernels read.
+// Packing: K transposed into panels of keys, V into panels of columns, Q copied to the worker's scratch, all as the
+// words the micro-kernels read.
 #pragma once
 
 #include "codegen/host/ir.h"

@@ -20,7 +20,8 @@ Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* product
   Value* exists = nullptr;
   if (end_key) {
     Value* left = b.CreateSub(end_key, first_key);
-    Value* bounded = b.CreateSelect(b.CreateICmpSLT(left, ir.integer(ir.config.lanes)), left, ir.integer(ir.config.lanes));
+    Value* bounded =
+        b.CreateSelect(b.CreateICmpSLT(left, ir.integer(ir.config.lanes)), left, ir.integer(ir.config.lanes));
     exists = b.CreateICmpSLT(ir.lane_numbers(ir.i32), ir.splat(b.CreateTrunc(bounded, ir.i32)));
   }
   ExprEmitter expressions(ir, row.params, spec.params, plan.wide_ints, exists);

@@ -10,12 +10,12 @@ struct RowPlace {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
 };
 
-// Logits times log2(e) of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides,
-// get -inf; with a null `end_key` every key exists and is visible.
+// Logits times log2(e) of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask
+// hides, get -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
 
-// The end of a row with maximum m (log2 units) and sum l: writes LSE and maximum where asked for, returns the factor that
-// makes the sum of the row's outputs the result.
+// The end of a row with maximum m (log2 units) and sum l: writes LSE and maximum where asked for, returns the factor
+// that makes the sum of the row's outputs the result.
 struct RowOutputs {
   Value *lse, *max_logit;  // addresses of the row's elements, or null
   Value* sink;             // natural units, or null

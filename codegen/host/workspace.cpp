@@ -16,7 +16,8 @@ constexpr std::int64_t kLargestKept = std::int64_t{512} << 20;
 
 std::unique_ptr<Workspace> Workspace::allocate(std::int64_t bytes) {
   bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data =
+      mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   // Advice only: packed K and V are read over and over, and large pages save TLB misses.
   madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);

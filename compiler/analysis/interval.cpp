@@ -65,7 +65,8 @@ void cancel_upwards(Linear& linear) {
   }
 }
 
-// x of n * floor(x / n) with a constant n (then `factor` must be a multiple of it) or any n (then the atom is the product).
+// x of n * floor(x / n) with a constant n (then `factor` must be a multiple of it) or any n (then the atom is the
+// product).
 struct Floored {
   Expr x, n;
   std::int64_t factor = 0;  // of x, once the rounding is forgotten
@@ -90,7 +91,8 @@ std::optional<Floored> floored(const LinearTerm& term) {
 
 // Forgets the rounding of n * floor(x / n): at most x, and at least x - n + 1. Nothing where there is none.
 std::optional<Linear> without_rounding(const Linear& linear) {
-  if (std::ranges::none_of(linear.terms, [](const LinearTerm& term) { return floored(term).has_value(); })) return std::nullopt;
+  if (std::ranges::none_of(linear.terms, [](const LinearTerm& term) { return floored(term).has_value(); }))
+    return std::nullopt;
   Linear result;
   result.constant = linear.constant;
   for (const LinearTerm& term : linear.terms) {
@@ -163,7 +165,9 @@ const RangeAnalysis::Known& RangeAnalysis::known(const Expr& expr) {
   const int problems = problems_;
   const Wide wide = compute(*expr, expr);
   if (wide.lo < kLeast || wide.hi > kLargest) {
-    note([&] { return fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr)); });
+    note([&] {
+      return fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr));
+    });
   }
   const IntInterval range = {static_cast<std::int64_t>(std::clamp<Int128>(wide.lo, kLeast, kLargest)),
                              static_cast<std::int64_t>(std::clamp<Int128>(wide.hi, kLeast, kLargest))};
@@ -178,8 +182,9 @@ IntInterval RangeAnalysis::positive_divisor(const Expr& divisor, const Node& nod
   IntInterval range = of(divisor);
   if (range.lo < 1) {
     note([&] {
-      return fmt::format("the divisor `{0}` of `{1}` can be {2}, and must be positive; write max({0}, 1)", shown(divisor),
-                         node.op == Op::Div ? "/" : "%", range.hi < 0 || range.lo < 0 ? "negative" : "0");
+      return fmt::format("the divisor `{0}` of `{1}` can be {2}, and must be positive; write max({0}, 1)",
+                         shown(divisor), node.op == Op::Div ? "/" : "%",
+                         range.hi < 0 || range.lo < 0 ? "negative" : "0");
     });
   }
   return {std::max<std::int64_t>(range.lo, 1), std::max<std::int64_t>(range.hi, 1)};
@@ -188,7 +193,8 @@ IntInterval RangeAnalysis::positive_divisor(const Expr& divisor, const Node& nod
 RangeAnalysis::Wide RangeAnalysis::division(const Node& node) {
   const IntInterval a = of(node.args[0]), b = positive_divisor(node.args[1], node);
   const auto floor_div = [](std::int64_t x, std::int64_t y) { return x / y - (x % y < 0); };
-  return {std::min(floor_div(a.lo, b.lo), floor_div(a.lo, b.hi)), std::max(floor_div(a.hi, b.lo), floor_div(a.hi, b.hi))};
+  return {std::min(floor_div(a.lo, b.lo), floor_div(a.lo, b.hi)),
+          std::max(floor_div(a.hi, b.lo), floor_div(a.hi, b.hi))};
 }
 
 RangeAnalysis::Wide RangeAnalysis::remainder(const Node& node) {
@@ -235,7 +241,8 @@ RangeAnalysis::Wide RangeAnalysis::compute(const Node& node, const Expr& expr) {
     default: return wide;
   }
   // What the parts allow apart from each other, and what they allow together. The sum alone may be impossible to form.
-  if (const std::optional<Linear> linear = linear_of(expr); linear && !(linear->terms.size() == 1 && same(linear->terms[0].atom, expr))) {
+  if (const std::optional<Linear> linear = linear_of(expr);
+      linear && !(linear->terms.size() == 1 && same(linear->terms[0].atom, expr))) {
     const Wide together = sum(*linear);
     wide = {std::max(wide.lo, together.lo), std::min(wide.hi, together.hi)};
   } else if (node.op == Op::Mul) {
@@ -247,8 +254,8 @@ RangeAnalysis::Wide RangeAnalysis::compute(const Node& node, const Expr& expr) {
   return wide;
 }
 
-VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t max_q_len,
-                              std::int64_t max_k_len) {
+VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
+                              std::int64_t max_q_len, std::int64_t max_k_len) {
   const auto indices = [](std::int64_t count) { return IntInterval{0, std::max<std::int64_t>(count - 1, 0)}; };
   const std::int64_t q_len = std::clamp<std::int64_t>(max_q_len, 0, kMaxTokens);
   const std::int64_t k_len = std::clamp<std::int64_t>(max_k_len, 0, kMaxTokens);
@@ -309,7 +316,8 @@ bool fits_32_bits(const Expr& expr, const VariableRanges& ranges) {
     if (use->type != Type::Int) return;
     if (parent && parent->op == Op::Bit && use.get() == parent->args[0].get() && is_64_bit_leaf(use)) return;
     const IntInterval range = analysis.of(use);
-    fits = fits && range.lo >= std::numeric_limits<std::int32_t>::min() && range.hi <= std::numeric_limits<std::int32_t>::max();
+    fits = fits && range.lo >= std::numeric_limits<std::int32_t>::min() &&
+           range.hi <= std::numeric_limits<std::int32_t>::max();
   });
   return fits && analysis.ok();
 }
@@ -322,8 +330,8 @@ Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges) {
     if (use->op != Op::Bit || !shift.empty()) return;
     const IntInterval range = analysis.of(use->args[1]);
     if (range.lo >= 0 && range.hi <= 63) return;
-    shift = fmt::format("bit() takes a bit number from 0 to 63, but `{0}` can be {1}; write ({0}) % 64", shown(use->args[1]),
-                        range.lo < 0 ? "negative" : fmt::format("{}", range.hi));
+    shift = fmt::format("bit() takes a bit number from 0 to 63, but `{0}` can be {1}; write ({0}) % 64",
+                        shown(use->args[1]), range.lo < 0 ? "negative" : fmt::format("{}", range.hi));
   });
   if (!analysis.ok()) return invalid(analysis.problem());
   if (!shift.empty()) return invalid(shift);

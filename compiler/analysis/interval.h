@@ -26,8 +26,8 @@ struct VariableRanges {
   IntInterval of[12];
 };
 // Lengths are cut to kMaxTokens.
-VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t max_q_len,
-                              std::int64_t max_k_len);
+VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
+                              std::int64_t max_q_len, std::int64_t max_k_len);
 
 // The interval of an int expression; nothing for one that depends on tensor data or scalars. Error when the value can
 // leave int64.
@@ -37,7 +37,8 @@ Result<std::optional<IntInterval>> interval_of(const Expr& expr, const VariableR
 // under bit(), which takes 64 bits in any case.
 bool fits_32_bits(const Expr& expr, const VariableRanges& ranges);
 
-// Checks what must hold before code is generated: divisors provably positive, shift amounts of bit() in 0..63 provable, no value can leave int64.
+// Checks what must hold before code is generated: divisors provably positive, shift amounts of bit() in 0..63 provable,
+// no value can leave int64.
 Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges);
 
 // For every Load: the interval of each index, so that the caller can compare it with the shape of the tensor it got.

@@ -1,9 +1,9 @@
 // Which keys a mask lets through for a tile of queries.
 //
-// Every sub-condition becomes two ranges of keys: one that holds every key which some query of the tile sees (`some`), and
-// one whose keys all queries see (`all`). A comparison is solved for k, and the solution, which depends on q, is bounded
-// over q_lo..q_hi. Conjunction intersects; disjunction takes the hull of the first and one of the two of the second.
-// What is not understood gives everything and nothing, which is always sound.
+// Every sub-condition becomes two ranges of keys: one that holds every key which some query of the tile sees (`some`),
+// and one whose keys all queries see (`all`). A comparison is solved for k, and the solution, which depends on q, is
+// bounded over q_lo..q_hi. Conjunction intersects; disjunction takes the hull of the first and one of the two of the
+// second. What is not understood gives everything and nothing, which is always sound.
 #include <limits>
 #include <optional>
 
@@ -53,10 +53,10 @@ class TileSolver {
  private:
   Region region(const Expr& e, bool negated);
   Region comparison(Op op, const Expr& a, const Expr& b, bool negated);
-  Region not_positive(const Linear& d);                  // d <= 0
-  Region free_of_keys(const Linear& rest);               // rest <= 0 without k
-  Region at_most(const Expr& t, const Expr& e);          // t(k) <= e
-  Region at_least(const Expr& t, const Expr& e);         // t(k) >= e
+  Region not_positive(const Linear& d);           // d <= 0
+  Region free_of_keys(const Linear& rest);        // rest <= 0 without k
+  Region at_most(const Expr& t, const Expr& e);   // t(k) <= e
+  Region at_least(const Expr& t, const Expr& e);  // t(k) >= e
   Region guarded(const Expr& condition);
   Region either(const Region& a, const Region& b);
   Region both(const Region& a, const Region& b);
@@ -160,7 +160,8 @@ KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
   if (length_a->op == Op::IntConst && length_a->integer <= kShort) return b;
   if (length_b->op == Op::IntConst && length_b->integer <= kShort) return a;
   // Every choice doubles the size of the next.
-  if (node_count(length_a) + node_count(length_b) > kMaxBound / 2) return node_count(length_a) <= node_count(length_b) ? a : b;
+  if (node_count(length_a) + node_count(length_b) > kMaxBound / 2)
+    return node_count(length_a) <= node_count(length_b) ? a : b;
   range = chosen(condition(length_b <= length_a), a, b);
   range.guard = a.guard;
   return range;
@@ -168,7 +169,9 @@ KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
 
 bool TileSolver::contiguous(const KeyRange& a, const KeyRange& b) {
   if (a.never || b.never || complementary(a, b)) return true;
-  const auto before = [&](const Expr& begin, const Expr& end) { return !begin || !end || simplifier_.at_most(begin, end); };
+  const auto before = [&](const Expr& begin, const Expr& end) {
+    return !begin || !end || simplifier_.at_most(begin, end);
+  };
   return (!a.begin && !b.begin) || (!a.end && !b.end) || (before(a.begin, b.end) && before(b.begin, a.end));
 }
 
@@ -376,8 +379,7 @@ Region TileSolver::region(const Expr& e, bool negated) {
     case Op::Lt:
     case Op::Le:
     case Op::Eq:
-    case Op::Ne:
-      return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1], negated) : unknown();
+    case Op::Ne: return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1], negated) : unknown();
     default: return unknown();
   }
 }
@@ -410,7 +412,8 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
   if (!fits(tiles.full_begin) || !fits(tiles.full_end)) tiles.full_begin = tiles.full_end = number(0);
   if (fits(visible.holes)) tiles.may_see = visible.holes;
   const auto of_row = [&](const Expr& e) { return tidy(of_one_query(e)); };
-  tiles.row_is_range = same(of_row(tiles.kv_begin), of_row(tiles.full_begin)) && same(of_row(tiles.kv_end), of_row(tiles.full_end));
+  tiles.row_is_range =
+      same(of_row(tiles.kv_begin), of_row(tiles.full_begin)) && same(of_row(tiles.kv_end), of_row(tiles.full_end));
   return tiles;
 }
 

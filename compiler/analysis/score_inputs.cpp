@@ -42,7 +42,8 @@ bool is_tiled(const Expr& load) {
 }  // namespace
 
 int query_index(const Expr& input) {
-  const auto query = std::find_if(input->args.begin(), input->args.end(), [](const Expr& index) { return is(index, Variable::Q); });
+  const auto query =
+      std::find_if(input->args.begin(), input->args.end(), [](const Expr& index) { return is(index, Variable::Q); });
   return query == input->args.end() ? -1 : static_cast<int>(query - input->args.begin());
 }
 

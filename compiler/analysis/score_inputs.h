@@ -7,10 +7,10 @@
 
 namespace flashjit {
 
-// The loads param[..., k] of elements of 16 or 32 bits that the score evaluates for every query and key, of parameters that it
-// reads nowhere else: a kernel may copy tiles of them as it copies those of K. Beside k there may be q and two more indices, the outer ones,
-// that are the same for all queries of a tile. None where it takes tanh, because then it is evaluated twice. Of the simplified score,
-// in order of first use, kMaxInputs at most.
+// The loads param[..., k] of elements of 16 or 32 bits that the score evaluates for every query and key, of parameters
+// that it reads nowhere else: a kernel may copy tiles of them as it copies those of K. Beside k there may be q and two
+// more indices, the outer ones, that are the same for all queries of a tile. None where it takes tanh, because then it
+// is evaluated twice. Of the simplified score, in order of first use, kMaxInputs at most.
 std::vector<Expr> score_inputs(const Expr& score);
 
 inline constexpr int kMostOuterIndices = 2;

@@ -11,11 +11,12 @@ namespace flashjit {
 namespace {
 
 constexpr int kSampledQueryTiles = 16;
-// Where in its sixteenth of the query tiles each sample lies, in sixteenths of that. Hardly ever the same place twice: masks with a period
-// (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles where the work grows evenly.
+// Where in its sixteenth of the query tiles each sample lies, in sixteenths of that. Hardly ever the same place twice:
+// masks with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over
+// tiles where the work grows evenly.
 constexpr int kSamplePlaces[kSampledQueryTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-constexpr int kSampledKvTiles = 16;   // per query tile, for masks with holes
-constexpr int kLattice = 4;           // mixed tiles are sampled at 4x4 positions for the visible share
+constexpr int kSampledKvTiles = 16;  // per query tile, for masks with holes
+constexpr int kLattice = 4;          // mixed tiles are sampled at 4x4 positions for the visible share
 
 // An environment for head 0 of sequence 0 with zeros in every parameter.
 struct SampleEnvironment {
@@ -61,7 +62,8 @@ double visible_share(const AttentionSpec& spec, SampleEnvironment& sample, std::
 }
 
 // Visits a sample of the KV tiles first..last-1 and scales up; only for masks with holes or for the visible share.
-Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample, const QueryTile& t, int tile_kv) {
+Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample, const QueryTile& t,
+                    int tile_kv) {
   const std::int64_t first = t.begin / tile_kv, last = (t.end + tile_kv - 1) / tile_kv, count = last - first;
   sample.set(Variable::QLo, t.q_lo);
   sample.set(Variable::QHi, t.q_hi);
@@ -100,9 +102,9 @@ Visits count_tiles(const QueryTile& t, int tile_kv) {
   return visits;
 }
 
-// What depends on the score is computed for every one. What depends on the key alone becomes an addend of the exponent, and only what is
-// read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as products without a score (300, 200 and 2 times;
-// H200, 2026-11-22, tests/device/RESULTS.md).
+// What depends on the score is computed for every one. What depends on the key alone becomes an addend of the exponent,
+// and only what is read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as
+// products without a score (300, 200 and 2 times; H200, 2026-11-22, tests/device/RESULTS.md).
 struct SymbolicSlots {
   static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;
 
@@ -142,7 +144,8 @@ struct WorkSampler::Parts {
   std::int64_t samples = 0;
   std::vector<QueryTile> visited;  // samples that see anything
 
-  Parts(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape) : spec(spec), tiles(tiles), shape(shape), sample(spec, shape) {}
+  Parts(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
+      : spec(spec), tiles(tiles), shape(shape), sample(spec, shape) {}
 
   void draw(int tile_q) {
     const std::int64_t query_tiles = (shape.q_len + tile_q - 1) / tile_q;
@@ -186,7 +189,8 @@ const Work& WorkSampler::with(int tile_kv) {
   const double samples = static_cast<double>(p.samples), k_len = static_cast<double>(p.shape.k_len);
   double visible = 0;
   for (const QueryTile& tile : p.visited) {
-    const Visits visits = p.tiles.may_see ? sample_tiles(p.spec, p.tiles, p.sample, tile, tile_kv) : count_tiles(tile, tile_kv);
+    const Visits visits =
+        p.tiles.may_see ? sample_tiles(p.spec, p.tiles, p.sample, tile, tile_kv) : count_tiles(tile, tile_kv);
     work.kv_tiles += visits.visited;
     work.kv_tiles_max = std::max(work.kv_tiles_max, visits.visited);
     work.mixed_tiles += visits.mixed;

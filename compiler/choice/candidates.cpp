@@ -12,9 +12,9 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMaxRegisters = 255;          // per thread, an encoding limit of every GPU so far
-constexpr int kRegisterGranule = 8;         // registers are given to warps in eights per thread
-constexpr int kReservedSmemPerBlock = 1024; // taken by the system from each block's share of the SM
+constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of every GPU so far
+constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
+constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
 constexpr int kMaxStages = 8;
 constexpr int kMaxWarps = 16;
 constexpr int kMaxBlocksPerSm = 32;
@@ -22,13 +22,15 @@ constexpr int kMaxTileKv = 256;
 constexpr int kMaxHostTile = 4096;
 
 // Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling schedules of
-// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers together
-// spills are rare and a few bytes, with 208 they are common. What spills is found in the compile log and passed over.
+// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers
+// together spills are rare and a few bytes, with 208 they are common. What spills is found in the compile log and
+// passed over.
 constexpr int kBaseRegisters = 35;
 constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads a tensor for every key
 
-// How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs registers,
-// and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only compile time.
+// How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
+// registers, and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only
+// compile time.
 int default_unroll(int steps) {
   for (const int part : {4, 3, 5, 7, 2}) {
     if (steps % part == 0) return part;
@@ -47,7 +49,7 @@ bool refuses_sync_fields(const AttentionSpec& spec, const Schedule& s, std::stri
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.tile_q % (*s.warps * 16) != 0) {
     return refuse(why, "tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
-                       *s.warps);
+                  *s.warps);
   }
   if (*s.tile_kv % 16 != 0)
     return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
@@ -66,22 +68,21 @@ bool refuses_sync_resources(const AttentionSpec& spec, const Target& target, con
   const int smem = sync_layout(sizes).bytes, blocks = *s.blocks_per_sm;
   if (smem > target.smem_per_block) {
     return refuse(
-        why,
-        "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages", smem,
-        target.name, target.smem_per_block);
+        why, "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages",
+        smem, target.name, target.smem_per_block);
   }
   if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
-                       blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
+                  blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
   }
   if (blocks * threads_of(sizes) > target.threads_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes),
-                       target.name, target.threads_per_sm);
+                  target.name, target.threads_per_sm);
   }
   const int needed = estimated_registers(spec, sizes), budget = register_budget(target, sizes);
   if (needed > budget) {
     return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
-                       needed, blocks, threads_of(sizes), budget);
+                  needed, blocks, threads_of(sizes), budget);
   }
   return false;
 }
@@ -128,13 +129,14 @@ void enumerate_sync(const AttentionSpec& spec, const Schedule& pins, std::vector
   s.family = Family::Sync;
   s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
   s.order = pins.order.value_or(TileOrder::Natural);
-  const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}), all_stages = choices(pins.stages, {1, 2, 3}),
-             all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
+  const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}),
+             all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
   const auto places = choices(pins.q_in, {QueryPlace::Shared, QueryPlace::Registers});
   constexpr std::size_t kRowsAndWarps = 4;
   out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
-    const int most_warps = std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
+    const int most_warps =
+        std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
     for (const int rows : rows_choices(pins, warps)) {
       for (const int tile_kv : tiles_kv) {
         for (const int stages : all_stages) {
@@ -185,8 +187,8 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   return c;
 }
 
-// They are read 32 keys at a time. With the reference of the tile before, logits are computed before they are exponentiated, and rows
-// of several heads in a tile are no box of such a tensor: the score function reads memory then.
+// They are read 32 keys at a time. With the reference of the tile before, logits are computed before they are
+// exponentiated, and rows of several heads in a tile are no box of such a tensor: the score function reads memory then.
 void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
   if (!spec.score || c.tile_kv % 32 != 0 || c.reference == Reference::previous || c.pack_heads) return;
   for (const Expr& input : score_inputs(spec.score)) {

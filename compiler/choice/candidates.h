@@ -31,8 +31,8 @@ int register_budget(const Target& target, const KernelConfig& sizes);
 // What the estimate leaves of the budget, for a complete schedule.
 int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
-// Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family that does.
-// Empty: some do.
+// Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family
+// that does. Empty: some do.
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target);
 
 // Empty when the schedule is complete and can run; otherwise names the field, its value and the limit.

@@ -19,17 +19,20 @@ namespace {
 struct Calibration {
   std::string_view target;
   double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
-  double tile_clocks;        // waits and barriers per KV tile of a block that has the SM to itself
-  double one_stage_clocks;   // added when K and V alternate in one stage: there are two waits per tile, and less time in between
-  double launch_us;          // launch to first instruction, last store to done
-  double block_clocks;       // per block: offsets, first tile, output
-  double l2_bytes_per_clock; // per SM
-  double compute;            // of the compute time that all of these give
+  double tile_clocks;       // waits and barriers per KV tile of a block that has the SM to itself
+  double one_stage_clocks;  // added when K and V alternate in one stage: there are two waits per tile, and less time in
+                            // between
+  double launch_us;         // launch to first instruction, last store to done
+  double block_clocks;      // per block: offsets, first tile, output
+  double l2_bytes_per_clock;  // per SM
+  double compute;             // of the compute time that all of these give
 };
 constexpr Calibration kCalibrations[] = {
-    // H200, 2026-11-21: fitted to a sweep of d=32..256, full and causal, 1k, 4k and 16k tokens, 144 schedules in all, timed
+    // H200, 2026-11-21: fitted to a sweep of d=32..256, full and causal, 1k, 4k and 16k tokens, 144 schedules in all,
+    // timed
     // one after the other as tools/compare.py --sweep does. Regret of the first choice 0.5 % on average, 5 % at worst;
-    // error of the predicted time 10 % (rms). Head dims that are no multiple of 64, and 512 tokens, took 1.1 to 1.5 times as long
+    // error of the predicted time 10 % (rms). Head dims that are no multiple of 64, and 512 tokens, took 1.1 to 1.5
+    // times as long
     // (medians of 1700 times, 2026-11-22, tune_experiments), by which sync was taken where hopper was faster.
     {"", 0.46, 900, 100, 2.8, 2000, 48, 1.15},
 };
@@ -41,8 +44,9 @@ const Calibration& calibration_of(const Target& target) {
   return kCalibrations[0];
 }
 
-// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fit left over.
-// Of a score function: one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200, 2026-11-21).
+// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fit left
+// over. Of a score function: one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200,
+// 2026-11-21).
 constexpr double kSoftmaxSlots = 3, kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
@@ -67,7 +71,8 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
                         const Work& work) {
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
-  const TileClocks t = sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
+  const TileClocks t =
+      sync_tile_clocks(spec, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
   const double blocks =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
@@ -85,8 +90,9 @@ Prediction predict_sync(const AttentionSpec& spec, const Target& target, const S
 
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  p.compute =
-      calibration.compute * makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  p.compute = calibration.compute *
+              makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::LongestFirst) /
+              clocks_per_us;
   add_units(p, t, blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)), spec, target, shape);
   p.latency = calibration.launch_us;
   p.total = std::max(p.compute, p.memory) + p.latency;
@@ -111,7 +117,8 @@ Prediction predict_host(const AttentionSpec& spec, const Target& target, const S
   p.mma =
       2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
-  p.issue = scores * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) * 32 / target.vector_bits / clocks_per_us / cores;
+  p.issue = scores * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) * 32 / target.vector_bits /
+            clocks_per_us / cores;
   p.compute = (p.mma + p.exp + p.issue + tiles * kTileNanoseconds * 1e-3 / cores) * std::ceil(p.waves) / p.waves;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
   p.latency = 5;
@@ -130,7 +137,8 @@ double matrix_rate(const Target& target, Family family) {
 // Samples query tiles of every size that schedules ask for.
 class WorkSamplers {
  public:
-  WorkSamplers(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape) : spec_(spec), tiles_(tiles), shape_(shape) {}
+  WorkSamplers(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
+      : spec_(spec), tiles_(tiles), shape_(shape) {}
 
   Work of(const Schedule& schedule) {
     KernelConfig c = sizes_of(spec_, schedule);
@@ -138,8 +146,9 @@ class WorkSamplers {
     c.mask_has_holes = static_cast<bool>(tiles_.may_see);
     Work work = with(queries_together(c), c.tile_kv);
     if (c.loop != Loop::hopper || c.warpgroups < 2 || shape_.q_len < 1) return work;
-    // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that is time: d=64 full 1k
-    // takes 0.95 of it for 0.89 of the steps, causal 0.87 for 0.77, d=256 causal 0.97 for 0.95 (H200, 2026-11-22).
+    // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that
+    // is time: d=64 full 1k takes 0.95 of it for 0.89 of the steps, causal 0.87 for 0.77, d=256 causal 0.97 for 0.95
+    // (H200, 2026-11-22).
     constexpr double kGain = 0.5;
     const int queries = std::max(1, queries_per_tile(c) / c.warpgroups);
     double own = work.kv_tiles;
@@ -155,7 +164,9 @@ class WorkSamplers {
   }
 
  private:
-  const Work& with(int queries, int tile_kv) { return samplers_.try_emplace(queries, spec_, tiles_, shape_, queries).first->second.with(tile_kv); }
+  const Work& with(int queries, int tile_kv) {
+    return samplers_.try_emplace(queries, spec_, tiles_, shape_, queries).first->second.with(tile_kv);
+  }
 
   const AttentionSpec& spec_;
   const TileAnalysis& tiles_;
@@ -213,7 +224,8 @@ Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   Shape shape;
   shape.q_len = spec.q_len.pinned() ? spec.q_len.max : std::min(spec.q_len.max, kSequence);
-  shape.k_len = spec.k_len.pinned() ? spec.k_len.max : std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
+  shape.k_len =
+      spec.k_len.pinned() ? spec.k_len.max : std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
   const std::int64_t batch = shape.q_len < 64 ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
   return shape;
@@ -288,8 +300,8 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
   r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;
   r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
-  r.balance_point = matrix_rate(plan.target, *plan.schedule.family) * plan.target.clock_ghz * 1e9 * plan.target.sm_count /
-                    (plan.target.memory_tbs * 1e12);
+  r.balance_point = matrix_rate(plan.target, *plan.schedule.family) * plan.target.clock_ghz * 1e9 *
+                    plan.target.sm_count / (plan.target.memory_tbs * 1e12);
   r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
   r.predicted = predict(spec, plan.target, plan.schedule, shape, work);

@@ -25,10 +25,10 @@ Shape reference_shape(const AttentionSpec& spec);
 // What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. Masks that read tensors are counted
 // with zeros in them: `exact` is false.
 struct Work {
-  double kv_tiles = 0;        // visited per query tile, mean
-  double kv_tiles_max = 0;    // of the query tile with most
-  double mixed_tiles = 0;     // of the visited ones, those that need mask code, mean
-  double visible = 1;         // share of the q_len x k_len scores that the mask lets through
+  double kv_tiles = 0;      // visited per query tile, mean
+  double kv_tiles_max = 0;  // of the query tile with most
+  double mixed_tiles = 0;   // of the visited ones, those that need mask code, mean
+  double visible = 1;       // share of the q_len x k_len scores that the mask lets through
   bool exact = true;
   double mask_nodes = 0, score_nodes = 0;  // of the expressions; 0: there is none
   bool row_is_range = false;               // TileAnalysis's: hopper kernels do not evaluate the mask for each score
@@ -43,8 +43,8 @@ struct Prediction {
   double mma = 0, exp = 0, issue = 0, smem = 0;  // compute side, each alone at full rate
   double compute = 0;                            // together, with waves and tail
   double l2 = 0, memory = 0;
-  double latency = 0;                            // launch, first tile, last store
-  double waves = 0;                              // blocks over what runs at a time
+  double latency = 0;  // launch, first tile, last store
+  double waves = 0;    // blocks over what runs at a time
 };
 Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
                    const Work& work);
@@ -61,12 +61,12 @@ struct Roofline {
   double score_bytes_never_written = 0;  // memory of S and P, fp32 and the dtype
   double intensity = 0;                  // flops per fused byte
   double textbook_intensity = 0;
-  double balance_point = 0;              // flops per byte at which the target's arithmetic and memory take equally long
-  std::string limit;  // "matrix units", "exponentials", "shared memory", "issue", "memory", "L2", "latency"
-  double kv_cache_bytes_per_token = 0;   // K and V of all KV heads
+  double balance_point = 0;  // flops per byte at which the target's arithmetic and memory take equally long
+  std::string limit;         // "matrix units", "exponentials", "shared memory", "issue", "memory", "L2", "latency"
+  double kv_cache_bytes_per_token = 0;  // K and V of all KV heads
   double kv_cache_bytes_per_sequence = 0;
   double visible = 1;
-  bool exact = true;                     // false: the mask depends on tensors nobody has given
+  bool exact = true;  // false: the mask depends on tensors nobody has given
   Prediction predicted;
 };
 Roofline roofline(const Plan& plan, const Shape& shape);

@@ -28,7 +28,8 @@ struct TileClocks {
   double bound() const { return std::max({mma, exp, issue, smem}); }
 };
 
-// Instruction slots that the score function adds to a score, and the mask in the tiles that it cuts, but for its first nodes.
+// Instruction slots that the score function adds to a score, and the mask in the tiles that it cuts, but for its first
+// nodes.
 double score_slots(const Work& work);
 double mask_slots(const Work& work, int free_nodes);
 
@@ -39,8 +40,8 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
 
 // What each unit takes for `tiles` tiles of an SM, and memory for the problem.
-void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec, const Target& target,
-               const Shape& shape);
+void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec,
+               const Target& target, const Shape& shape);
 
 Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
                           const Work& work);

@@ -128,7 +128,7 @@ Expr as_float(const Expr& expr) {
 
 Error wrong_type(Op op, std::size_t position, Type got, std::string_view wanted) {
   const bool binary = arity(op) == 2 && op != Op::Min && op != Op::Max && op != Op::Bit;
-  const std::string where = binary            ? fmt::format("the {} side of `{}`", position == 0 ? "left" : "right", spelling(op))
+  const std::string where = binary ? fmt::format("the {} side of `{}`", position == 0 ? "left" : "right", spelling(op))
                             : arity(op) == 1 ? fmt::format("the argument of `{}`", spelling(op))
                                              : fmt::format("argument {} of `{}`", position + 1, spelling(op));
   std::string message = fmt::format("{} is {}, but must be {}", where, type_name(got), wanted);

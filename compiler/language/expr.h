@@ -22,27 +22,55 @@ enum class Type { Bool, Int, Float };
 
 enum class Op {
   // leaves
-  BoolConst, IntConst, FloatConst, Variable, Scalar,
+  BoolConst,
+  IntConst,
+  FloatConst,
+  Variable,
+  Scalar,
   Load,  // a tensor parameter, indexed by the int arguments
   // arithmetic (Int or Float; both arguments have the node's type)
-  Add, Sub, Mul, Div, Mod, Neg, Min, Max, Abs,
+  Add,
+  Sub,
+  Mul,
+  Div,
+  Mod,
+  Neg,
+  Min,
+  Max,
+  Abs,
   // comparisons (arguments Int or Float, result Bool); > and >= are built by swapping
-  Lt, Le, Eq, Ne,
+  Lt,
+  Le,
+  Eq,
+  Ne,
   // logic
-  And, Or, Not,
+  And,
+  Or,
+  Not,
   Where,    // where(bool, a, b)
   ToFloat,  // int -> float
-  Exp, Log, Sqrt, Tanh, Sigmoid,
-  Bit,      // bit(x, i): bit i (0..63) of the int x, as bool
+  Exp,
+  Log,
+  Sqrt,
+  Tanh,
+  Sigmoid,
+  Bit,  // bit(x, i): bit i (0..63) of the int x, as bool
 };
 
 enum class Variable {
-  Q, K,         // position in its sequence, from 0
-  B, H, Hk,     // batch index, query head, KV head
-  QLen, KLen,   // lengths of this sequence
-  S,            // the score, float, already multiplied by the scale; only in scores
+  Q,
+  K,  // position in its sequence, from 0
+  B,
+  H,
+  Hk,  // batch index, query head, KV head
+  QLen,
+  KLen,  // lengths of this sequence
+  S,     // the score, float, already multiplied by the scale; only in scores
   // Only in derived expressions: the first and last (inclusive) position of a tile.
-  QLo, QHi, KLo, KHi,
+  QLo,
+  QHi,
+  KLo,
+  KHi,
 };
 std::string_view name(Variable variable);  // "q" "k" "b" "h" "hk" "q_len" "k_len" "s" "q_lo" ...
 
@@ -96,7 +124,7 @@ struct Node {
   std::int64_t integer = 0;  // IntConst; BoolConst (0 or 1)
   double real = 0;           // FloatConst
   Variable variable = Variable::Q;
-  Param param;               // Scalar, Load
+  Param param;  // Scalar, Load
   std::vector<Expr> args;
   // Of the expression written out as a tree. make() refuses more than kMaxTreeDepth and kMaxTreeNodes, so that whatever
   // walks an expression may recurse, and may visit a shared node once per use.
@@ -108,7 +136,8 @@ struct Node {
 inline constexpr int kMaxTreeDepth = 1024;
 inline constexpr int kMaxTreeNodes = 1 << 15;
 
-// C++ operators for building. A type error is remembered: the result is an empty Expr, and so is everything built on it.
+// C++ operators for building. A type error is remembered: the result is an empty Expr, and so is everything built on
+// it.
 Expr operator+(const Expr&, const Expr&);
 Expr operator-(const Expr&, const Expr&);
 Expr operator*(const Expr&, const Expr&);
@@ -129,18 +158,19 @@ Expr min(const Expr&, const Expr&);
 Expr max(const Expr&, const Expr&);
 Expr call(Op op, const Expr& argument);  // Abs Exp Log Sqrt Tanh Sigmoid ToFloat
 
-bool same(const Expr& a, const Expr& b);  // structural equality
-std::size_t node_count(const Expr& expr); // of the DAG, shared nodes once
+bool same(const Expr& a, const Expr& b);       // structural equality
+std::size_t node_count(const Expr& expr);      // of the DAG, shared nodes once
 std::size_t function_count(const Expr& expr);  // exp, log, tanh and sigmoid among them
 bool uses(const Expr& expr, Variable variable);
 bool uses(const Expr& expr, Op op);
 std::vector<Param> params_of(const Expr& expr);  // in order of first use, each once
 
 // Limits of the language. Text beyond them is refused with the limit in the message.
-inline constexpr std::size_t kMaxExprText = 4096;   // bytes
-inline constexpr int kMaxExprDepth = 64;            // nesting
-inline constexpr std::size_t kMaxExprNodes = 512;   // of the DAG after expansion of named rows
-// Kernels are unrolled over the scores of a thread, so each of these is long code 32 to 192 times: ten log take NVRTC 10 s.
+inline constexpr std::size_t kMaxExprText = 4096;  // bytes
+inline constexpr int kMaxExprDepth = 64;           // nesting
+inline constexpr std::size_t kMaxExprNodes = 512;  // of the DAG after expansion of named rows
+// Kernels are unrolled over the scores of a thread, so each of these is long code 32 to 192 times: ten log take NVRTC
+// 10 s.
 inline constexpr std::size_t kMaxFunctions = 16;
 
 // Parsing. `params` are the declared run-time parameters; `alignment_bottom_right` says how named rows and the derived
@@ -154,8 +184,8 @@ struct ParseContext {
 };
 Result<Expr> parse_expr(std::string_view text, const ParseContext& context);
 
-// Prints with the fewest parentheses; parse_expr(print(e)) gives e again, unless the text, which writes out shared nodes and the stages
-// of a score, is beyond the limits.
+// Prints with the fewest parentheses; parse_expr(print(e)) gives e again, unless the text, which writes out shared
+// nodes and the stages of a score, is beyond the limits.
 std::string print(const Expr& expr);
 
 // Constant folding, identities (x & true, x + 0, where(true, a, b), !!x ...), common sub-expressions shared.
@@ -163,8 +193,8 @@ std::string print(const Expr& expr);
 Expr simplify(const Expr& expr);
 
 // Host evaluation, one element at a time: slow and plain.
-struct ParamValue {         // what a run-time parameter holds
-  const void* data = nullptr;     // rank 0: points to the value
+struct ParamValue {            // what a run-time parameter holds
+  const void* data = nullptr;  // rank 0: points to the value
   std::int64_t shape[kMaxParamRank] = {};
   std::int64_t stride[kMaxParamRank] = {};  // in elements
 };

@@ -42,7 +42,8 @@ Value boolean(bool value) { return {Type::Bool, value, 0}; }
 Value read_element(Dtype dtype, const void* data, std::int64_t offset) {
   switch (dtype) {
     case Dtype::F16: return real(float_of_half(read<std::uint16_t>(data, offset)));
-    case Dtype::BF16: return real(std::bit_cast<float>(static_cast<std::uint32_t>(read<std::uint16_t>(data, offset)) << 16));
+    case Dtype::BF16:
+      return real(std::bit_cast<float>(static_cast<std::uint32_t>(read<std::uint16_t>(data, offset)) << 16));
     case Dtype::F32: return real(read<float>(data, offset));
     case Dtype::E4M3: return real(float_of_e4m3(read<std::uint8_t>(data, offset)));
     case Dtype::E5M2: return real(float_of_half(static_cast<std::uint16_t>(read<std::uint8_t>(data, offset) << 8)));
@@ -144,7 +145,8 @@ class Evaluator {
       case Op::Le:
       case Op::Eq:
       case Op::Ne:
-        return boolean(a.type == Type::Float ? compare(node.op, a.real, b.real) : compare(node.op, a.integer, b.integer));
+        return boolean(a.type == Type::Float ? compare(node.op, a.real, b.real)
+                                             : compare(node.op, a.integer, b.integer));
       case Op::ToFloat: return real(static_cast<float>(a.integer));
       case Op::Bit: return boolean(static_cast<std::uint64_t>(a.integer) >> (b.integer & 63) & 1);
       default:

@@ -17,9 +17,9 @@ constexpr Variable kVariables[] = {Variable::Q,  Variable::K,    Variable::B,   
                                    Variable::Hk, Variable::QLen, Variable::KLen, Variable::S};
 
 constexpr Function kFunctions[] = {
-    {"where", Op::Where, 3},   {"min", Op::Min, 2, true}, {"max", Op::Max, 2, true}, {"abs", Op::Abs, 1},
-    {"exp", Op::Exp, 1},       {"log", Op::Log, 1},       {"sqrt", Op::Sqrt, 1},     {"tanh", Op::Tanh, 1},
-    {"sigmoid", Op::Sigmoid, 1}, {"bit", Op::Bit, 2},     {"float", Op::ToFloat, 1},
+    {"where", Op::Where, 3},     {"min", Op::Min, 2, true}, {"max", Op::Max, 2, true}, {"abs", Op::Abs, 1},
+    {"exp", Op::Exp, 1},         {"log", Op::Log, 1},       {"sqrt", Op::Sqrt, 1},     {"tanh", Op::Tanh, 1},
+    {"sigmoid", Op::Sigmoid, 1}, {"bit", Op::Bit, 2},       {"float", Op::ToFloat, 1},
 };
 
 constexpr std::string_view kConstants[] = {"true", "false", "inf", "nan", "qpos"};

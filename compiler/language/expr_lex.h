@@ -33,8 +33,8 @@ class Lexer {
   std::string_view token_;
 };
 
-// An Invalid error whose detail shows the line of `text` and a caret under `position`. Bytes outside printable ASCII are
-// shown as '?', and long lines are cut around the place.
+// An Invalid error whose detail shows the line of `text` and a caret under `position`. Bytes outside printable ASCII
+// are shown as '?', and long lines are cut around the place.
 Error error_at(std::string_view text, std::size_t position, std::string message);
 
 // Variables a text may use. `s` is among them although masks do not have it: the message can then say so.

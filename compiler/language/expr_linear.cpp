@@ -8,8 +8,8 @@ namespace flashjit {
 namespace {
 
 bool add_term(Linear& linear, const Expr& atom, std::int64_t factor) {
-  const auto term = std::find_if(linear.terms.begin(), linear.terms.end(),
-                                 [&](const LinearTerm& t) { return same(t.atom, atom); });
+  const auto term =
+      std::find_if(linear.terms.begin(), linear.terms.end(), [&](const LinearTerm& t) { return same(t.atom, atom); });
   if (term == linear.terms.end()) {
     if (linear.terms.empty()) linear.terms.reserve(4);  // enough for most sums
     if (factor != 0) linear.terms.push_back({atom, factor});
@@ -59,7 +59,8 @@ std::optional<Linear> add(const Linear& a, const Linear& b, std::int64_t factor)
   Linear sum = a;
   for (const LinearTerm& term : b.terms) {
     std::int64_t product = 0;
-    if (__builtin_mul_overflow(term.factor, factor, &product) || !add_term(sum, term.atom, product)) return std::nullopt;
+    if (__builtin_mul_overflow(term.factor, factor, &product) || !add_term(sum, term.atom, product))
+      return std::nullopt;
   }
   std::int64_t product = 0;
   if (__builtin_mul_overflow(b.constant, factor, &product) ||

@@ -31,7 +31,9 @@ std::optional<Linear> add(const Linear& a, const Linear& b, std::int64_t factor)
 template <class Make>
 Expr to_expr(const Linear& linear, const Make& make) {
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-  const auto scaled = [&](const Expr& atom, std::int64_t factor) { return factor == 1 ? atom : make(Op::Mul, {atom, Expr::integer(factor)}); };
+  const auto scaled = [&](const Expr& atom, std::int64_t factor) {
+    return factor == 1 ? atom : make(Op::Mul, {atom, Expr::integer(factor)});
+  };
   Expr sum;
   for (const LinearTerm& term : linear.terms) {
     if (term.factor <= 0) continue;

@@ -56,10 +56,11 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
   }
   const std::string shown(name.substr(0, 40));
   if (!nearest.empty()) return error(fmt::format("unknown name `{}`; did you mean `{}`?", shown, nearest), start);
-  return error(fmt::format("unknown name `{}`; declare a run-time parameter with params=\"{}: fp32\", or [1] to [4] after "
-                           "the type for a tensor",
-                           shown, shown),
-               start);
+  return error(
+      fmt::format("unknown name `{}`; declare a run-time parameter with params=\"{}: fp32\", or [1] to [4] after "
+                  "the type for a tensor",
+                  shown, shown),
+      start);
 }
 
 Result<Expr> ExprParser::function_call(const Function& function, std::size_t start) {
@@ -93,8 +94,8 @@ Result<Expr> ExprParser::load(const Param& param, std::size_t start) {
     return Expr::scalar(param);
   }
   if (!lexer_.is("[")) {
-    return error(fmt::format("`{}` is a tensor of rank {}; read one element of it, as in {}[{}]", param.name, param.rank,
-                             param.name, std::string_view("b, h, q, k").substr(12 - 3 * param.rank)),
+    return error(fmt::format("`{}` is a tensor of rank {}; read one element of it, as in {}[{}]", param.name,
+                             param.rank, param.name, std::string_view("b, h, q, k").substr(12 - 3 * param.rank)),
                  start);
   }
   lexer_.advance();
@@ -124,16 +125,17 @@ Result<Expr> ExprParser::load(const Param& param, std::size_t start) {
 }
 
 Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& argument, Bindings& bindings,
-                                  std::map<std::string_view, std::string>& words) {
+                                      std::map<std::string_view, std::string>& words) {
   const std::size_t place = lexer_.position();
   const bool is_tensor = argument.kind == RowArgument::Kind::Tensor;
   if (is_tensor || argument.kind == RowArgument::Kind::Dtype) {
     const std::string word(lexer_.text());
     if (lexer_.kind() != Token::Name || (is_tensor ? is_reserved_name(word) : !parse_dtype(word))) {
-      return error(is_tensor ? fmt::format("the argument `{}` of `{}` must be the name of a tensor: a word with no meaning "
-                                           "of its own",
-                                           argument.name, row.name)
-                             : fmt::format("the argument `{}` of `{}` must be one of fp16 bf16 fp32", argument.name, row.name));
+      return error(
+          is_tensor ? fmt::format("the argument `{}` of `{}` must be the name of a tensor: a word with no meaning "
+                                  "of its own",
+                                  argument.name, row.name)
+                    : fmt::format("the argument `{}` of `{}` must be one of fp16 bf16 fp32", argument.name, row.name));
     }
     words[argument.name] = word;
     lexer_.advance();
@@ -142,8 +144,9 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   FLASHJIT_ASSIGN(value, disjunction());
   const bool is_int = argument.kind == RowArgument::Kind::Int;
   if (value->type == Type::Bool || (is_int && value->type != Type::Int)) {
-    return error(fmt::format("the argument `{}` of `{}` must be {}", argument.name, row.name, is_int ? "an int" : "a number"),
-                 place);
+    return error(
+        fmt::format("the argument `{}` of `{}` must be {}", argument.name, row.name, is_int ? "an int" : "a number"),
+        place);
   }
   const Expr folded = simplify(value);
   const bool constant = folded->op == Op::IntConst || folded->op == Op::FloatConst;
@@ -159,14 +162,16 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
 }
 
 Result<Param> ExprParser::declare(const NamedRow& row, const std::map<std::string_view, std::string>& words,
-                              std::size_t start) {
+                                  std::size_t start) {
   const auto spelled = [&](std::string_view name) {
     const auto word = words.find(name);
     return word == words.end() ? std::string(name) : word->second;
   };
-  const Param param = {spelled(row.tensor.name), *parse_dtype(spelled(row.tensor.dtype)), row.tensor.rank, row.tensor.contents};
+  const Param param = {spelled(row.tensor.name), *parse_dtype(spelled(row.tensor.dtype)), row.tensor.rank,
+                       row.tensor.contents};
   if (row.score && !(param.dtype == Dtype::F32 || param.dtype == Dtype::F16 || param.dtype == Dtype::BF16)) {
-    return error(fmt::format("`{}` adds a tensor of {}, but takes fp16, bf16 or fp32", row.name, name(param.dtype)), start);
+    return error(fmt::format("`{}` adds a tensor of {}, but takes fp16, bf16 or fp32", row.name, name(param.dtype)),
+                 start);
   }
   for (Param& known : session_.params) {
     if (known.name != param.name) continue;
@@ -174,14 +179,15 @@ Result<Param> ExprParser::declare(const NamedRow& row, const std::map<std::strin
       known.contents = param.contents;  // declared by the user, or by this row before
       return param;
     }
-    return error(fmt::format("`{}` reads `{}` as {}[{}], but it is declared as {}{}; use another name", row.name, param.name,
-                             name(param.dtype), param.rank, name(known.dtype),
+    return error(fmt::format("`{}` reads `{}` as {}[{}], but it is declared as {}{}; use another name", row.name,
+                             param.name, name(param.dtype), param.rank, name(known.dtype),
                              known.rank ? fmt::format("[{}]", known.rank) : " (a scalar)"),
                  start);
   }
   if (session_.params.size() >= static_cast<std::size_t>(kMaxParams)) {
-    return error(fmt::format("`{}` needs one more run-time parameter, but {} is the most a kernel takes", row.name, kMaxParams),
-                 start);
+    return error(
+        fmt::format("`{}` needs one more run-time parameter, but {} is the most a kernel takes", row.name, kMaxParams),
+        start);
   }
   session_.params.push_back(param);
   return param;
@@ -203,7 +209,8 @@ Result<Expr> ExprParser::named_row(const NamedRow& row, std::size_t start) {
     if (argument.kind == RowArgument::Kind::None) break;
     if (!more) {
       if (argument.fallback.empty()) {
-        return error(fmt::format("`{}` needs its argument `{}`; write {}", row.name, argument.name, signature(row)), start);
+        return error(fmt::format("`{}` needs its argument `{}`; write {}", row.name, argument.name, signature(row)),
+                     start);
       }
       words[argument.name] = argument.fallback;
       continue;

@@ -15,14 +15,16 @@ Error ExprParser::unexpected() const {
   if (lexer_.kind() == Token::End) return error("the text ends where a value must follow");
   if (lexer_.kind() == Token::Unknown) {
     const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
-    if (byte < ' ' || byte > '~') return error(fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte));
+    if (byte < ' ' || byte > '~')
+      return error(fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte));
     return error(fmt::format("unexpected `{}`", lexer_.text()));
   }
   if (lexer_.is("&&") || lexer_.is("||")) {
     return error(fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text()));
   }
   if (lexer_.is("=")) return error("write `==` to compare");
-  if (lexer_.is("!")) return error("`!` applies to a whole comparison; write !(...) or put the comparison in parentheses");
+  if (lexer_.is("!"))
+    return error("`!` applies to a whole comparison; write !(...) or put the comparison in parentheses");
   return error(fmt::format("unexpected `{}`", lexer_.text().substr(0, 40)));
 }
 
@@ -190,10 +192,11 @@ Result<Expr> ExprParser::primary() {
 
 Result<Expr> parse_expr(std::string_view text, const ParseContext& context) {
   if (text.size() > kMaxExprText) {
-    return error_at(text, kMaxExprText,
-                    fmt::format("the text has {} bytes, above {}, the longest expression; put constants that are data into "
-                                "a tensor parameter",
-                                text.size(), kMaxExprText));
+    return error_at(
+        text, kMaxExprText,
+        fmt::format("the text has {} bytes, above {}, the longest expression; put constants that are data into "
+                    "a tensor parameter",
+                    text.size(), kMaxExprText));
   }
   ExprParser::Session session;
   if (context.params) session.params = *context.params;
@@ -204,14 +207,16 @@ Result<Expr> parse_expr(std::string_view text, const ParseContext& context) {
   const std::size_t nodes = node_count(expr);
   if (nodes > kMaxExprNodes || expr->tree_nodes > kMaxWrittenNodes) {
     return error_at(text, text.size(),
-                    fmt::format("the expression has {} operations ({} written out), above {} ({})", nodes, expr->tree_nodes,
-                                kMaxExprNodes, kMaxWrittenNodes));
+                    fmt::format("the expression has {} operations ({} written out), above {} ({})", nodes,
+                                expr->tree_nodes, kMaxExprNodes, kMaxWrittenNodes));
   }
   if (const std::size_t functions = function_count(expr); functions > kMaxFunctions) {
-    return error_at(text, text.size(),
-                    fmt::format("the expression has {} of exp, log, tanh and sigmoid, above {}, more than compiles in reasonable time; put "
-                                "what does not depend on the score into a tensor parameter",
-                                functions, kMaxFunctions));
+    return error_at(
+        text, text.size(),
+        fmt::format(
+            "the expression has {} of exp, log, tanh and sigmoid, above {}, more than compiles in reasonable time; put "
+            "what does not depend on the score into a tensor parameter",
+            functions, kMaxFunctions));
   }
   if (context.params) *context.params = std::move(session.params);
   return expr;

@@ -18,9 +18,9 @@ struct Infix {
 const Infix* infix(Op op) {
   static constexpr Infix kAdd{" + ", kSum, kSum, kProduct}, kSub{" - ", kSum, kSum, kProduct},
       kMul{" * ", kProduct, kProduct, kUnary}, kDiv{" / ", kProduct, kProduct, kUnary},
-      kMod{" % ", kProduct, kProduct, kUnary}, kLt{" < ", kComparison, kSum, kSum}, kLe{" <= ", kComparison, kSum, kSum},
-      kEq{" == ", kComparison, kSum, kSum}, kNe{" != ", kComparison, kSum, kSum}, kBoth{" & ", kAnd, kAnd, kNot},
-      kEither{" | ", kOr, kOr, kAnd};
+      kMod{" % ", kProduct, kProduct, kUnary}, kLt{" < ", kComparison, kSum, kSum},
+      kLe{" <= ", kComparison, kSum, kSum}, kEq{" == ", kComparison, kSum, kSum}, kNe{" != ", kComparison, kSum, kSum},
+      kBoth{" & ", kAnd, kAnd, kNot}, kEither{" | ", kOr, kOr, kAnd};
   switch (op) {
     case Op::Add: return &kAdd;
     case Op::Sub: return &kSub;

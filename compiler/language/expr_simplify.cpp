@@ -57,7 +57,8 @@ Expr Simplifier::intern(const Expr& expr) {
   const std::size_t hash = shallow_hash(*expr);
   const auto [begin, end] = interned_.equal_range(hash);
   for (auto it = begin; it != end; ++it) {
-    if (it->second->op == expr->op && same_args(it->second->args, expr->args) && same(it->second, expr)) return it->second;
+    if (it->second->op == expr->op && same_args(it->second->args, expr->args) && same(it->second, expr))
+      return it->second;
   }
   interned_.emplace(hash, expr);
   return expr;
@@ -92,7 +93,8 @@ bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_par
 bool Simplifier::exact_parts(const Expr& a) {
   if (const auto known = exact_.find(a.get()); known != exact_.end()) return known->second;
   const auto exact = [&](const Expr& arg) { return exact_parts(arg); };
-  const bool result = (a->op == Op::Load || std::ranges::all_of(a->args, exact)) && (a->type != Type::Int || facts_.clean(a));
+  const bool result =
+      (a->op == Op::Load || std::ranges::all_of(a->args, exact)) && (a->type != Type::Int || facts_.clean(a));
   alive_.push_back(a);
   return exact_[a.get()] = result;
 }
@@ -242,7 +244,9 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
   Linear left, right;
   const bool cancelled = difference->terms.size() < x->terms.size() + y->terms.size();
   // Against zero as it stands or as the lines above made it: what is simplified is not simplified further.
-  const auto zero_side = [&](const Linear& side) { return side.terms.empty() && (side.constant == 0 || constant == 0); };
+  const auto zero_side = [&](const Linear& side) {
+    return side.terms.empty() && (side.constant == 0 || constant == 0);
+  };
   const bool against_zero = zero_side(*x) || zero_side(*y);
   if (cancelled || (against_zero && difference->terms.size() > 1)) {
     for (const LinearTerm& term : difference->terms) {
@@ -253,7 +257,8 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
     left.terms = x->terms;
     right.terms = y->terms;
   }
-  const bool keeps_sides = !cancelled && constant == difference->constant && (x->constant == 0 || y->constant == 0) && !against_zero;
+  const bool keeps_sides =
+      !cancelled && constant == difference->constant && (x->constant == 0 || y->constant == 0) && !against_zero;
   if (keeps_sides) return node;
   if (constant == std::numeric_limits<std::int64_t>::min()) return node;
   const bool to_left = left.terms.empty() || (!right.terms.empty() && constant > 0);
@@ -279,7 +284,9 @@ void Simplifier::flatten(Op op, const Expr& expr, std::vector<Expr>& out) const 
 // Whether `a` being true makes `b` true: the same, or both comparisons of ints that differ by a constant.
 bool Simplifier::implies(const Expr& a, const Expr& b) {
   if (a.get() == b.get()) return true;
-  const auto is_order = [](const Expr& e) { return (e->op == Op::Lt || e->op == Op::Le) && e->args[0]->type == Type::Int; };
+  const auto is_order = [](const Expr& e) {
+    return (e->op == Op::Lt || e->op == Op::Le) && e->args[0]->type == Type::Int;
+  };
   if (!is_order(a) || !is_order(b)) return false;
   for (const Expr& e : {a, b}) {
     if (!exact(e->args[0]) || !exact(e->args[1])) return false;
@@ -367,10 +374,12 @@ Expr Simplifier::rewrite(const Node& node, std::vector<Expr> args) {
     case Op::Ne: return rewrite_comparison(node.op, args[0], args[1]);
     case Op::Bit: {
       const Expr made = make(node.op, args);
-      return is_const(args[0]) && is_const(args[1]) && args[1]->integer >= 0 && args[1]->integer < 64 ? fold(made) : made;
+      return is_const(args[0]) && is_const(args[1]) && args[1]->integer >= 0 && args[1]->integer < 64 ? fold(made)
+                                                                                                      : made;
     }
     case Op::ToFloat: return make(node.op, std::move(args));
-    default: return node.type == Type::Int ? rewrite_int(node.op, std::move(args)) : rewrite_float(node.op, std::move(args));
+    default:
+      return node.type == Type::Int ? rewrite_int(node.op, std::move(args)) : rewrite_float(node.op, std::move(args));
   }
 }
 

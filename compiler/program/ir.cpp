@@ -30,7 +30,8 @@ constexpr AttributeRow kRows[] = {
     {"family", "choose_tiling", "kernel family"},
     {"tile_q", "choose_tiling", "query rows per block"},
     {"tile_kv", "choose_tiling", "keys per step"},
-    {"head_tiles", "choose_tiling", "whose queries a tile has: of a single head, or packed: of all that share a KV head"},
+    {"head_tiles", "choose_tiling",
+     "whose queries a tile has: of a single head, or packed: of all that share a KV head"},
     {"warps", "assign_warps", "warps that compute"},
     {"rows_per_warp", "assign_warps", "query rows of a warp"},
     {"warpgroups", "assign_warps", "warpgroups that compute; one more copies"},
@@ -71,8 +72,8 @@ constexpr AttributeRow kRows[] = {
 };
 
 constexpr std::array<std::string_view, 21> kKindNames = {
-    "load",  "commit", "wait",    "barrier", "producer", "consumer", "await",    "release", "fragment", "fill", "loop", "mma",
-    "score", "mask",   "softmax", "rescale", "convert",  "reduce",   "finalize", "stage",   "store"};
+    "load", "commit", "wait", "barrier", "producer", "consumer", "await",  "release",  "fragment", "fill", "loop",
+    "mma",  "score",  "mask", "softmax", "rescale",  "convert",  "reduce", "finalize", "stage",    "store"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

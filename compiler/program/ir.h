@@ -49,12 +49,12 @@ struct Buffer {
   std::string name;
   Space space = Space::Global;
   Dtype dtype = Dtype::F32;
-  std::string rows, cols;     // extents as they are known so far: "q_len", "128"
-  std::string layout;         // "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do), "fragment"
-  int stages = 1;             // copies of the tile, used in turn
-  std::int64_t offset = -1;   // shared: bytes from the start of the block's memory
-  std::int64_t bytes = 0;     // shared: of one stage
-  bool own_rows = false;      // each warp touches its own rows only
+  std::string rows, cols;  // extents as they are known so far: "q_len", "128"
+  std::string layout;  // "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do), "fragment"
+  int stages = 1;      // copies of the tile, used in turn
+  std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
+  std::int64_t bytes = 0;    // shared: of one stage
+  bool own_rows = false;     // each warp touches its own rows only
 };
 
 // ---- statements ----
@@ -88,7 +88,7 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;     // Loop, Producer, Consumer
+  std::vector<Statement> body;  // Loop, Producer, Consumer
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 

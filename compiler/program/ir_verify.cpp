@@ -89,7 +89,8 @@ Result<void> check_phases(const Program& p) {
   }
   const int masks = count(p.body, Kind::Mask), softmaxes = count(p.body, Kind::Softmax);
   if (mixed && masks != softmaxes)
-    return internal(fmt::format("a mixed phase needs a mask statement for each softmax, there are {} for {}", masks, softmaxes));
+    return internal(
+        fmt::format("a mixed phase needs a mask statement for each softmax, there are {} for {}", masks, softmaxes));
   return {};
 }
 
@@ -122,9 +123,9 @@ struct Slot {
 
 struct Machine {
   const Program& p;
-  std::int64_t tiles;         // of the KV loop
+  std::int64_t tiles;  // of the KV loop
   std::vector<Slot> slots = {};
-  std::int64_t groups = 0;    // committed
+  std::int64_t groups = 0;  // committed
 
   const std::string& name_of(const Slot& slot) const { return p.buffers[slot.buffer].name; }
 

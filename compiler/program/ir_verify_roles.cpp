@@ -42,10 +42,10 @@ void unroll(const std::vector<Statement>& body, std::int64_t item, std::int64_t 
 
 // The slots of one shared buffer, used in turn. Slots are counted from the start of the program and never wrap.
 struct Ring {
-  std::int64_t granted = 0;   // known to the producer to be empty
+  std::int64_t granted = 0;  // known to the producer to be empty
   std::int64_t filled = 0;
-  std::int64_t arrived = 0;   // known to the consumer to be full
-  std::int64_t released = 0;  // the consumer reads this one
+  std::int64_t arrived = 0;         // known to the consumer to be full
+  std::int64_t released = 0;        // the consumer reads this one
   std::vector<Step> contents = {};  // what filled each slot
 };
 
@@ -94,7 +94,8 @@ struct Roles {
   Result<void> read(const Step& step, int buffer) {
     const Ring& ring = rings[buffer];
     const std::string& tile = p.buffers[buffer].name;
-    if (ring.released >= ring.arrived) return wrong(step, fmt::format("reads {} before it has awaited that it is full", tile));
+    if (ring.released >= ring.arrived)
+      return wrong(step, fmt::format("reads {} before it has awaited that it is full", tile));
     const Step& there = ring.contents[ring.released];
     if (there.item != step.item || (there.tile >= 0 && there.tile != step.tile)) {
       return wrong(step, fmt::format("reads {}, but query tile {}, KV tile {} is there", tile, there.item, there.tile));
@@ -106,7 +107,8 @@ struct Roles {
     const int buffer = step.statement->writes[0];
     Ring& ring = rings[buffer];
     if (ring.released >= ring.arrived) return wrong(step, "releases a slot that it has not awaited");
-    const bool read = std::ranges::any_of(products, [&](const Product& product) { return touches(*product.statement, buffer); });
+    const bool read =
+        std::ranges::any_of(products, [&](const Product& product) { return touches(*product.statement, buffer); });
     if (read) return wrong(step, "releases a slot that a product under way reads: a wait is missing");
     ++ring.released;
     return {};
@@ -117,11 +119,13 @@ struct Roles {
     for (const Product& product : products) {
       for (const int buffer : product.statement->writes) {
         if (touches(*step.statement, buffer) && step.statement->kind != Kind::Mma)
-          return wrong(step, fmt::format("uses {} while a product writes it: a wait is missing", p.buffers[buffer].name));
+          return wrong(step,
+                       fmt::format("uses {} while a product writes it: a wait is missing", p.buffers[buffer].name));
       }
       for (const int buffer : product.statement->reads) {
         if (std::ranges::count(step.statement->writes, buffer))
-          return wrong(step, fmt::format("changes {} while a product reads it: a wait is missing", p.buffers[buffer].name));
+          return wrong(step,
+                       fmt::format("changes {} while a product reads it: a wait is missing", p.buffers[buffer].name));
       }
     }
     return {};
@@ -173,8 +177,8 @@ struct Roles {
     }
     for (std::size_t b = 0; b < rings.size(); ++b) {
       if (rings[b].filled != rings[b].released || rings[b].granted != rings[b].filled) {
-        return internal(fmt::format("{}: {} slots awaited empty, {} filled, {} released", p.buffers[b].name, rings[b].granted,
-                                    rings[b].filled, rings[b].released));
+        return internal(fmt::format("{}: {} slots awaited empty, {} filled, {} released", p.buffers[b].name,
+                                    rings[b].granted, rings[b].filled, rings[b].released));
       }
     }
     if (!products.empty()) return internal("a product is never waited for");
@@ -186,8 +190,8 @@ Result<void> check_tiles_apart(const Program& p) {
   for (const Buffer& a : p.buffers) {
     if (a.space != Space::Shared) continue;
     if (a.offset % kSwizzleRepeats != 0 || a.bytes % kSwizzleRepeats != 0)
-      return internal(fmt::format("{}: {} bytes at {} are not multiples of {}, where the swizzle repeats", a.name, a.bytes,
-                                  a.offset, kSwizzleRepeats));
+      return internal(fmt::format("{}: {} bytes at {} are not multiples of {}, where the swizzle repeats", a.name,
+                                  a.bytes, a.offset, kSwizzleRepeats));
     for (const Buffer& b : p.buffers) {
       const bool overlap = a.offset < b.offset + b.stages * b.bytes && b.offset < a.offset + a.stages * a.bytes;
       if (&a != &b && b.space == Space::Shared && overlap)
@@ -200,14 +204,16 @@ Result<void> check_tiles_apart(const Program& p) {
 }  // namespace
 
 bool has_roles(const Program& p) {
-  return std::ranges::any_of(p.body, [](const Statement& s) { return s.kind == Kind::Producer || s.kind == Kind::Consumer; });
+  return std::ranges::any_of(p.body,
+                             [](const Statement& s) { return s.kind == Kind::Producer || s.kind == Kind::Consumer; });
 }
 
 Result<void> check_roles(const Program& p) {
   FLASHJIT_TRY(check_tiles_apart(p));
   std::int64_t stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max<std::int64_t>(stages, b.stages);
-  // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough query tiles for Q's slots too.
+  // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough query tiles for Q's slots
+  // too.
   for (const std::int64_t tiles : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, 2 * stages + 1}) {
     Roles roles{p};
     std::int64_t item = 0;

@@ -26,13 +26,13 @@ struct Pass {
 std::span<const Pass> passes();
 
 // The passes, by the file they are in. The first gets an empty program.
-Result<Program> build(Program program, const PassContext& context);             // passes_build.cpp
+Result<Program> build(Program program, const PassContext& context);  // passes_build.cpp
 Result<Program> analyse_mask(Program program, const PassContext& context);
-Result<Program> choose_tiling(Program program, const PassContext& context);     // passes_tile.cpp
+Result<Program> choose_tiling(Program program, const PassContext& context);  // passes_tile.cpp
 Result<Program> assign_warps(Program program, const PassContext& context);
 Result<Program> choose_softmax(Program program, const PassContext& context);
 Result<Program> choose_grid(Program program, const PassContext& context);
-Result<Program> place_buffers(Program program, const PassContext& context);     // passes_memory.cpp
+Result<Program> place_buffers(Program program, const PassContext& context);  // passes_memory.cpp
 Result<Program> pipeline_copies(Program program, const PassContext& context);
 Result<Program> budget_registers(Program program, const PassContext& context);
 

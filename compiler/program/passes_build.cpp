@@ -19,10 +19,10 @@ bool masks_anything(const AttentionSpec& spec) {
 void add_buffers(Program& p, const AttentionSpec& spec) {
   const std::string qk = extent(spec.d_qk), v = extent(spec.d_v);
   p.buffers = {
-      {"q", Space::Global, spec.dtype, "q_len", qk},      {"k", Space::Global, spec.kv_dtype, "k_len", qk},
-      {"v", Space::Global, spec.kv_dtype, "k_len", v},    {"o", Space::Global, spec.out_dtype, "q_len", v},
+      {"q", Space::Global, spec.dtype, "q_len", qk},        {"k", Space::Global, spec.kv_dtype, "k_len", qk},
+      {"v", Space::Global, spec.kv_dtype, "k_len", v},      {"o", Space::Global, spec.out_dtype, "q_len", v},
       {"S", Space::Register, Dtype::F32, "q_len", "k_len"}, {"P", Space::Register, spec.dtype, "q_len", "k_len"},
-      {"O", Space::Register, Dtype::F32, "q_len", v},     {"rows", Space::Register, Dtype::F32, "q_len", "2"},
+      {"O", Space::Register, Dtype::F32, "q_len", v},       {"rows", Space::Register, Dtype::F32, "q_len", "2"},
   };
   if (spec.lse != Lse::None) p.buffers.push_back({"lse", Space::Global, Dtype::F32, "q_len", "1"});
   if (spec.max_logit) p.buffers.push_back({"max_logit", Space::Global, Dtype::F32, "q_len", "1"});

@@ -128,8 +128,8 @@ struct Pipeliner {
   }
 };
 
-// O passes through shared memory where stores of 16 bytes need it: fp32 output goes straight from registers, half of a 32-byte
-// sector per quad is wide enough.
+// O passes through shared memory where stores of 16 bytes need it: fp32 output goes straight from registers, half of a
+// 32-byte sector per quad is wide enough.
 void add_sync_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.spec;
   const KernelConfig sizes = sizes_of(spec, context.schedule);
@@ -143,7 +143,8 @@ void add_sync_tiles(Program& p, const PassContext& context) {
     p.buffers.back().own_rows = true;
   }
   if (!sizes.q_in_registers) return;
-  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.chunks * 8)};
+  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows),
+              fmt::format("{}", layout.q.chunks * 8)};
   held.layout = "fragment";
   held.own_rows = true;
   p.buffers.push_back(held);

@@ -18,8 +18,8 @@ void resize(Program& p, std::string_view buffer, std::string rows, std::string c
   b.cols = std::move(cols);
 }
 
-// What a matrix instruction is: 16x8 tiles by a warp, or 64 rows of a whole tile by a warpgroup. P has the accumulator layout of
-// S, which is the operand layout of A: it never leaves registers.
+// What a matrix instruction is: 16x8 tiles by a warp, or 64 rows of a whole tile by a warpgroup. P has the accumulator
+// layout of S, which is the operand layout of A: it never leaves registers.
 Result<void> assign_product(Statement& s, bool scores, const PassContext& context, const KernelConfig& sizes) {
   constexpr std::string_view kPass = "assign_warps";
   const bool hopper = is(context, Family::Hopper);
@@ -87,15 +87,14 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   constexpr std::string_view kPass = "choose_softmax";
   const Schedule& schedule = context.schedule;
   const bool hopper = is(context, Family::Hopper);
-  // The reference of the sync loop moves only when the maximum of a row has risen by 2^8: most tiles leave O alone. The host
-  // moves it with every tile.
-  const std::string_view reference = hopper                        ? name(*schedule.reference)
-                                     : is(context, Family::Sync) ? "lazy"
-                                                                   : "tile";
+  // The reference of the sync loop moves only when the maximum of a row has risen by 2^8: most tiles leave O alone. The
+  // host moves it with every tile.
+  const std::string_view reference = hopper ? name(*schedule.reference) : is(context, Family::Sync) ? "lazy" : "tile";
   // A score function or a scale that turns maxima into minima needs the scaled score itself.
   const bool folded = context.spec.score.get() == nullptr && context.spec.effective_scale() > 0;
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
-    // An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
+    // An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the
+    // end.
     if (s.kind == Kind::Finalize && hopper && *schedule.reference != SoftmaxReference::Tile)
       return s.attributes.set("redo", std::string(name(SoftmaxReference::Tile)), kPass);
     if (s.kind != Kind::Softmax) return {};

@@ -28,7 +28,7 @@ struct Honoured {
 
 const std::string* text(const AttributeValue& value) { return std::get_if<std::string>(&value); }
 
-template <int KernelConfig::*field>
+template <int KernelConfig::* field>
 bool take_int(const AttributeValue& value, KernelConfig& config) {
   const auto* number = std::get_if<std::int64_t>(&value);
   if (!number) return false;
@@ -36,7 +36,7 @@ bool take_int(const AttributeValue& value, KernelConfig& config) {
   return true;
 }
 
-template <int KernelConfig::*first, int KernelConfig::*second>
+template <int KernelConfig::* first, int KernelConfig::* second>
 bool take_pair(const AttributeValue& value, KernelConfig& config) {
   const std::string* pair = text(value);
   const std::size_t slash = pair ? pair->find('/') : std::string::npos;
@@ -50,7 +50,7 @@ bool take_pair(const AttributeValue& value, KernelConfig& config) {
 }
 
 // One of two words sets the field.
-template <bool KernelConfig::*field>
+template <bool KernelConfig::* field>
 bool take_choice(const AttributeValue& value, KernelConfig& config, std::string_view no, std::string_view yes) {
   if (!text(value) || (*text(value) != no && *text(value) != yes)) return false;
   config.*field = *text(value) == yes;
@@ -285,7 +285,8 @@ struct Matcher {
 Result<void> agrees(const Attributes& attributes, std::string_view key, const AttributeValue& value) {
   const Attribute* a = attributes.find(key);
   if (a && a->value == value) return {};
-  return internal(fmt::format("{} of the program is {}, the template's is {}", key, a ? print(a->value) : "not set", print(value)));
+  return internal(
+      fmt::format("{} of the program is {}, the template's is {}", key, a ? print(a->value) : "not set", print(value)));
 }
 
 // Takes constant factors off a product, a quotient or a negation.
@@ -305,7 +306,8 @@ Expr without_factors(Expr expr, double& factor) {
   }
 }
 
-// KernelConfig::score_cap and score_factor. Factors far from 1 are left alone: their powers must not leave the range of fp32.
+// KernelConfig::score_cap and score_factor. Factors far from 1 are left alone: their powers must not leave the range of
+// fp32.
 void set_cap(const AttentionSpec& spec, KernelConfig& c) {
   const auto moderate = [](double factor) { return std::fabs(factor) > 0x1p-20 && std::fabs(factor) < 0x1p20; };
   if (!spec.score) return;
@@ -313,7 +315,8 @@ void set_cap(const AttentionSpec& spec, KernelConfig& c) {
   const Expr tanh = without_factors(simplify(spec.score), cap);
   if (tanh->op != Op::Tanh || !moderate(cap)) return;
   const Expr argument = without_factors(tanh->args[0], factor);
-  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor) || cap * factor < 0) return;
+  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor) || cap * factor < 0)
+    return;
   c.score_cap = static_cast<float>(std::fabs(cap));
   c.score_factor = static_cast<float>(std::fabs(factor));
 }

@@ -33,11 +33,11 @@ struct Field {
   Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
   bool (*is_set)(const Schedule& schedule);
   std::string (*get)(const Schedule& schedule);  // of one that is set
-  std::optional<int> Schedule::*number = nullptr;
+  std::optional<int> Schedule::* number = nullptr;
   int least = 1, most = kLargestNumber;  // of a number
 };
 
-template <std::optional<int> Schedule::*member>
+template <std::optional<int> Schedule::* member>
 constexpr Field number(std::string_view name, unsigned families, int least = 1, int most = kLargestNumber) {
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
     const auto parsed = parse_integer(value);
@@ -71,7 +71,8 @@ constexpr Field word(std::string_view name, unsigned families) {
 }
 
 constexpr unsigned bit_of(Family family) { return 1u << static_cast<int>(family); }
-constexpr unsigned kSync = bit_of(Family::Sync), kHopper = bit_of(Family::Hopper), kAll = kSync | kHopper | bit_of(Family::Host);
+constexpr unsigned kSync = bit_of(Family::Sync), kHopper = bit_of(Family::Hopper),
+                   kAll = kSync | kHopper | bit_of(Family::Host);
 
 // The only list of fields; order of printing.
 constexpr std::array kFields = {
@@ -209,7 +210,9 @@ bool is_complete(const Schedule& schedule, Family family) {
     const bool is_of_family = field.families & bit_of(family);
     return field.is_set(schedule) == is_of_family && is_in_range(field, schedule);
   };
-  const auto all_fit = [&]<std::size_t... i>(std::index_sequence<i...>) { return (fits.template operator()<i>() && ...); };
+  const auto all_fit = [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return (fits.template operator()<i>() && ...);
+  };
   return all_fit(std::make_index_sequence<kFields.size()>());
 }
 

@@ -24,28 +24,28 @@ enum class HeadTiles : std::uint8_t { Single, Packed };
 
 struct Schedule {
   std::optional<Family> family;
-  std::optional<int> tile_q;          // rows per block: queries, or with heads=packed (query, head) pairs
-  std::optional<int> tile_kv;         // keys per step of the loop
+  std::optional<int> tile_q;   // rows per block: queries, or with heads=packed (query, head) pairs
+  std::optional<int> tile_kv;  // keys per step of the loop
   // sync
-  std::optional<int> warps;           // that compute
-  std::optional<QueryPlace> q_in;     // where Q lives during the loop
-  std::optional<int> blocks_per_sm;   // what the register budget must allow
-  std::optional<int> unroll_d;        // k-steps of QK that are unrolled; bounds code size and compile time
+  std::optional<int> warps;          // that compute
+  std::optional<QueryPlace> q_in;    // where Q lives during the loop
+  std::optional<int> blocks_per_sm;  // what the register budget must allow
+  std::optional<int> unroll_d;       // k-steps of QK that are unrolled; bounds code size and compile time
   // sync and hopper
-  std::optional<int> stages;          // K/V tiles in flight (sync: with 1, K and V alternate)
-  std::optional<TileOrder> order;     // which query tiles start first
+  std::optional<int> stages;       // K/V tiles in flight (sync: with 1, K and V alternate)
+  std::optional<TileOrder> order;  // which query tiles start first
   // hopper
-  std::optional<int> warpgroups;      // that compute, 64 rows each; a further one copies
-  std::optional<int> q_stages;        // Q tiles in flight
-  std::optional<Overlap> overlap;     // qk_pv: Q K^T of the next tile is issued before P V of this one
-  std::optional<ExclusivePart> exclusive;      // what only one warpgroup at a time does
-  std::optional<SoftmaxReference> reference;   // what is subtracted in the exponent: the maximum up to this tile, to the one
-                                               // before, or of the first tile
-  std::optional<int> exp_fma;         // of eight exponentials, how many run on the FMA pipes
-  std::optional<RowSum> row_sum;      // matrix: a column of ones beside V sums the rows of P
-  std::optional<GridKind> grid;       // a block per query tile, or one per SM that takes one tile after the other
-  std::optional<int> cluster;         // blocks that share K and V by multicast
-  std::optional<HeadTiles> heads;     // packed: the query heads of one KV head share a tile
+  std::optional<int> warpgroups;              // that compute, 64 rows each; a further one copies
+  std::optional<int> q_stages;                // Q tiles in flight
+  std::optional<Overlap> overlap;             // qk_pv: Q K^T of the next tile is issued before P V of this one
+  std::optional<ExclusivePart> exclusive;     // what only one warpgroup at a time does
+  std::optional<SoftmaxReference> reference;  // what is subtracted in the exponent: the maximum up to this tile, to the
+                                              // one before, or of the first tile
+  std::optional<int> exp_fma;                 // of eight exponentials, how many run on the FMA pipes
+  std::optional<RowSum> row_sum;              // matrix: a column of ones beside V sums the rows of P
+  std::optional<GridKind> grid;    // a block per query tile, or one per SM that takes one tile after the other
+  std::optional<int> cluster;      // blocks that share K and V by multicast
+  std::optional<HeadTiles> heads;  // packed: the query heads of one KV head share a tile
   bool operator==(const Schedule&) const = default;
 };
 

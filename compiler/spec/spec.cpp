@@ -15,7 +15,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kHeadDimStep = 8;   // 16 bytes of a 16-bit type: the chunk of all copies
+constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
 constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;
 constexpr std::size_t kMaxParamName = 32;
@@ -150,7 +150,8 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));
   }
   if (param.rank == 0 && (param.dtype == Dtype::F16 || param.dtype == Dtype::BF16)) {
-    return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name, name(param.dtype)));
+    return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name,
+                               name(param.dtype)));
   }
   if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2) {
     return invalid(
@@ -178,9 +179,10 @@ Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
   return {};
 }
 
-// The expression a text stands for, as it is written; its simple form goes to `given`. One that is there already must agree with the
-// text. Errors name the field.
-Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std::vector<Param>& params, const AttentionSpec& spec) {
+// The expression a text stands for, as it is written; its simple form goes to `given`. One that is there already must
+// agree with the text. Errors name the field.
+Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std::vector<Param>& params,
+                     const AttentionSpec& spec) {
   if (given.get() == nullptr && text.empty()) return Expr();
   if (text.empty()) text = print(given);
   const auto forbidden =

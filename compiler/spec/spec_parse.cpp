@@ -14,8 +14,8 @@ namespace flashjit {
 namespace {
 
 constexpr std::array<std::string_view, 19> kFieldNames = {
-    "kv",    "out", "d",         "heads", "layout",  "mask", "score", "params", "scale", "align",
-    "lse",   "max_logit", "sink", "dropout", "b", "q_len", "k_len", "bytes", "numerics"};
+    "kv",  "out",       "d",    "heads",   "layout", "mask",  "score", "params", "scale",   "align",
+    "lse", "max_logit", "sink", "dropout", "b",      "q_len", "k_len", "bytes",  "numerics"};
 constexpr std::array<std::string_view, 2> kFlagNames = {"max_logit", "sink"};
 constexpr std::array<std::string_view, 3> kBoundNames = {"b", "q_len", "k_len"};
 

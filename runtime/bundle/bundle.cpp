@@ -27,7 +27,8 @@ Error io(const std::string& path, std::string_view what, int code) {
 }
 
 // Bytes that are there; fewer where the file ends.
-Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
+Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std::uint64_t offset,
+                                          std::uint64_t bytes) {
   std::vector<std::uint8_t> into(bytes);
   std::size_t done = 0;
   while (done < into.size()) {
@@ -74,8 +75,10 @@ Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, int sm_cou
   FLASHJIT_ASSIGN(code, bundle.code(item));
   const std::string schedule = fact(item.facts, "schedule");
   const auto other_version = [&](std::string_view what) {
-    return named(bundle.path(), unsupported(fmt::format("its kernel for {} was made by another version of FlashJIT ({}); build the bundle with this one",
-                                                        item.key.spec, what)));
+    return named(bundle.path(),
+                 unsupported(fmt::format(
+                     "its kernel for {} was made by another version of FlashJIT ({}); build the bundle with this one",
+                     item.key.spec, what)));
   };
   auto plan = plan_spec(item.key.spec, item.key.target, schedule, sm_count);
   if (!plan) return other_version(plan.error().message);
@@ -172,8 +175,8 @@ Result<std::vector<std::uint8_t>> Bundle::code(const BundleItem& item) const {
 
 Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), path_, Trust::OwnOrRoot); }
 
-// The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and compared with what the
-// head says of it.
+// The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and
+// compared with what the head says of it.
 Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const {
   constexpr std::uint64_t kPart = 1 << 20;
   Sha256 hash;
@@ -186,8 +189,13 @@ Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const Trus
   }
   const Sha256::Digest digest = hash.finish();
   if (trusted.has(digest)) return {};
-  return Error{ErrorKind::Io, fmt::format("{}: its SHA-256, {}, is not in {}, the list of trusted files; if the file is what it should be, add the line "
-                                          "that sha256sum prints for it", path_, hex(digest), trusted.path()), {}};
+  return Error{
+      ErrorKind::Io,
+      fmt::format(
+          "{}: its SHA-256, {}, is not in {}, the list of trusted files; if the file is what it should be, add the line "
+          "that sha256sum prints for it",
+          path_, hex(digest), trusted.path()),
+      {}};
 }
 
 Result<BundleKey> bundle_key(std::string_view spec_text, std::string_view target, std::string_view pins) {
@@ -222,8 +230,11 @@ Result<Bundles> Bundles::open(const std::vector<std::string>& paths, const Trust
     FLASHJIT_ASSIGN(bundle, Bundle::open(path, trusted));
     FLASHJIT_TRY(bundle->check_trusted());
     if (bundle->index().templates != own) {
-      return named(path, unsupported(fmt::format("the bundle was built by another version of FlashJIT, whose kernels take other parameters or are "
-                                                 "other code (templates {:.12}, here {:.12}); build it with this one", bundle->index().templates, own)));
+      return named(
+          path, unsupported(fmt::format(
+                    "the bundle was built by another version of FlashJIT, whose kernels take other parameters or are "
+                    "other code (templates {:.12}, here {:.12}); build it with this one",
+                    bundle->index().templates, own)));
     }
     bundles.bundles_.push_back(std::move(bundle));
   }
@@ -258,10 +269,15 @@ std::string Bundles::targets() const {
 Error Bundles::missing(const BundleKey& key) const {
   constexpr std::size_t kShown = 3;
   const std::string wanted = print(key);
-  const std::string command = fmt::format("printf '%s\\n' {} | flashjit build - --arch {} -o more.fjb", shell_quoted(wanted), key.target);
+  const std::string command =
+      fmt::format("printf '%s\\n' {} | flashjit build - --arch {} -o more.fjb", shell_quoted(wanted), key.target);
   if (empty()) {
-    return {ErrorKind::NotFound, fmt::format("FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; for {} build one "
-                                             "with: {}", key.spec, command), {}};
+    return {
+        ErrorKind::NotFound,
+        fmt::format("FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; for {} build one "
+                    "with: {}",
+                    key.spec, command),
+        {}};
   }
   std::vector<const BundleKey*> nearest;
   for (const auto& bundle : bundles_) {
@@ -272,19 +288,25 @@ Error Bundles::missing(const BundleKey& key) const {
   std::ranges::stable_sort(nearest, {}, [&](const BundleKey* other) { return distance(*other, key); });
   std::string detail = fmt::format("the bundles have {} kernels for {}", nearest.size(), key.target);
   if (!nearest.empty()) detail += nearest.size() > kShown ? "; the nearest:\n" : ":\n";
-  for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i) detail += fmt::format("  {}\n", print(*nearest[i]));
-  return {ErrorKind::NotFound, fmt::format("FLASHJIT_JIT=off, and the bundles have no kernel for {} on {}; build it with: {}", wanted, key.target, command),
+  for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
+    detail += fmt::format("  {}\n", print(*nearest[i]));
+  return {ErrorKind::NotFound,
+          fmt::format("FLASHJIT_JIT=off, and the bundles have no kernel for {} on {}; build it with: {}", wanted,
+                      key.target, command),
           std::move(detail)};
 }
 
 Result<void> Bundles::check_target(std::string_view target) const {
   for (const auto& bundle : bundles_) {
-    if (std::ranges::any_of(bundle->index().items, [&](const BundleItem& item) { return item.key.target == target; })) return {};
+    if (std::ranges::any_of(bundle->index().items, [&](const BundleItem& item) { return item.key.target == target; }))
+      return {};
   }
   std::vector<std::string> paths;
   for (const auto& bundle : bundles_) paths.push_back(bundle->path());
-  return Error{ErrorKind::NotFound, fmt::format("{}: {}, and nothing for {}, which is this engine's target; build with --arch {}", fmt::join(paths, ", "),
-                                                targets(), target, target), {}};
+  return Error{ErrorKind::NotFound,
+               fmt::format("{}: {}, and nothing for {}, which is this engine's target; build with --arch {}",
+                           fmt::join(paths, ", "), targets(), target, target),
+               {}};
 }
 
 Result<void> Bundles::check_manifest(const std::string& path, std::string_view target) const {
@@ -301,8 +323,12 @@ Result<void> Bundles::check_manifest(const std::string& path, std::string_view t
     list += fmt::format("  {}\n", print(*key));
   }
   if (missing == 0) return {};
-  return Error{ErrorKind::NotFound, fmt::format("{} of the {} specs of {} are in no bundle for {}; build them with: flashjit build {} --arch {} -o kernels.fjb",
-                                                missing, wanted, path, target, shell_quoted(path), target), std::move(list)};
+  return Error{
+      ErrorKind::NotFound,
+      fmt::format(
+          "{} of the {} specs of {} are in no bundle for {}; build them with: flashjit build {} --arch {} -o kernels.fjb",
+          missing, wanted, path, target, shell_quoted(path), target),
+      std::move(list)};
 }
 
 }  // namespace flashjit

@@ -1,5 +1,6 @@
-// Bundles on disk, and what an engine finds in them. A kernel is found by what was asked for: spec, pins and target. No compiler is
-// needed for that, nor its name: what must agree is the source, which this library generates anew and compares by its digest.
+// Bundles on disk, and what an engine finds in them. A kernel is found by what was asked for: spec, pins and target. No
+// compiler is needed for that, nor its name: what must agree is the source, which this library generates anew and
+// compares by its digest.
 #pragma once
 
 #include <memory>
@@ -25,7 +26,7 @@ class Bundle {
 
   const std::string& path() const { return path_; }
   const BundleIndex& index() const { return index_; }
-  const BundleItem* find(const BundleKey& key) const;  // null: not in here
+  const BundleItem* find(const BundleKey& key) const;                     // null: not in here
   Result<std::vector<std::uint8_t>> frame(const BundleItem& item) const;  // as it is in the file; not checked
   Result<std::vector<std::uint8_t>> code(const BundleItem& item) const;   // checked
   Result<void> check_trusted() const;  // a kernel is code: nobody but this user and root may be able to write it
@@ -48,7 +49,8 @@ std::string templates_digest();
 // Those of an engine, in the order in which they are looked in.
 class Bundles {
  public:
-  // Error: one of them is damaged, not to be trusted, not on the list if there is one, or made by another version of the library.
+  // Error: one of them is damaged, not to be trusted, not on the list if there is one, or made by another version of
+  // the library.
   static Result<Bundles> open(const std::vector<std::string>& paths, const TrustedList* trusted = nullptr);
   bool empty() const { return bundles_.empty(); }
   std::span<const std::shared_ptr<const Bundle>> all() const { return bundles_; }

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::string_view kMagic = "FJBUNDLE";
 constexpr std::uint32_t kVersion = 1;
-// Twelve cubins became 3.40 times smaller with level 3, 3.75 times with 9 and 4.02 times with 19, in 0.3, 1 and 18 ms each.
+// Twelve cubins became 3.40 times smaller with level 3, 3.75 times with 9 and 4.02 times with 19, in 0.3, 1 and 18 ms
+// each.
 constexpr int kLevel = 9;
 
 using Bytes = std::vector<std::uint8_t>;
@@ -104,11 +105,14 @@ PackedCode pack(std::span<const std::uint8_t> code) {
 }
 
 Result<Bytes> unpack(const BundleItem& item, std::span<const std::uint8_t> frame) {
-  if (frame.size() != item.packed_bytes || sha256(frame) != item.checksum) return damaged("the checksum of the code does not match");
+  if (frame.size() != item.packed_bytes || sha256(frame) != item.checksum)
+    return damaged("the checksum of the code does not match");
   // The checksum is no secret: what it covers may still be anything.
-  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != item.code_bytes) return damaged("the code has another size than the index says");
+  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != item.code_bytes)
+    return damaged("the code has another size than the index says");
   Bytes code(item.code_bytes);
-  if (ZSTD_decompress(code.data(), code.size(), frame.data(), frame.size()) != code.size()) return damaged("the code cannot be decompressed");
+  if (ZSTD_decompress(code.data(), code.size(), frame.data(), frame.size()) != code.size())
+    return damaged("the code cannot be decompressed");
   return code;
 }
 
@@ -140,17 +144,23 @@ Bytes encode_bundle(BundleIndex index, std::vector<PackedCode> frames) {
 
 Result<std::uint64_t> bundle_head_bytes(std::span<const std::uint8_t> header, std::uint64_t file_bytes) {
   const std::size_t magic = std::min(header.size(), kMagic.size());
-  if (magic == 0 || std::memcmp(header.data(), kMagic.data(), magic) != 0) return invalid("this is no bundle: it does not begin with FJBUNDLE");
+  if (magic == 0 || std::memcmp(header.data(), kMagic.data(), magic) != 0)
+    return invalid("this is no bundle: it does not begin with FJBUNDLE");
   if (header.size() != kBundleHeaderBytes) return damaged("it ends within its header");
   Reader reader(header.subspan(kMagic.size()));
-  const std::uint64_t version = reader.number(4), zero = reader.number(4), stated_bytes = reader.number(8), index_bytes = reader.number(8);
+  const std::uint64_t version = reader.number(4), zero = reader.number(4), stated_bytes = reader.number(8),
+                      index_bytes = reader.number(8);
   if (version != kVersion) {
-    return unsupported(fmt::format("the bundle has format {}, and this build reads format {}; build it with this version of flashjit", version, kVersion));
+    return unsupported(
+        fmt::format("the bundle has format {}, and this build reads format {}; build it with this version of flashjit",
+                    version, kVersion));
   }
   if (zero != 0) return damaged("a reserved field is not zero");
-  if (stated_bytes != file_bytes) return damaged(fmt::format("it has {} bytes, and had {} when it was written", file_bytes, stated_bytes));
+  if (stated_bytes != file_bytes)
+    return damaged(fmt::format("it has {} bytes, and had {} when it was written", file_bytes, stated_bytes));
   constexpr std::uint64_t kFixed = kBundleHeaderBytes + kBundleChecksumBytes;
-  if (file_bytes < kFixed || index_bytes > std::min(kMaxIndexBytes, file_bytes - kFixed)) return damaged("its index is longer than the file");
+  if (file_bytes < kFixed || index_bytes > std::min(kMaxIndexBytes, file_bytes - kFixed))
+    return damaged("its index is longer than the file");
   return kFixed + index_bytes;
 }
 
@@ -159,7 +169,8 @@ Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64
   if (head.size() != head_bytes) return damaged("it ends within its index");
   const auto covered = head.first(head.size() - kBundleChecksumBytes);
   const Sha256::Digest digest = sha256(covered);
-  if (!std::equal(digest.begin(), digest.end(), head.last(kBundleChecksumBytes).begin())) return damaged("the checksum of its index does not match");
+  if (!std::equal(digest.begin(), digest.end(), head.last(kBundleChecksumBytes).begin()))
+    return damaged("the checksum of its index does not match");
   const auto encoded = covered.subspan(kBundleHeaderBytes);
   Reader reader(encoded);
   BundleIndex index{.templates = reader.text()};
@@ -167,13 +178,15 @@ Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64
   for (std::uint64_t left = reader.number(4); left > 0 && !reader.failed(); --left) {
     BundleItem item = read_item(reader);
     item.offset = offset;
-    if (item.code_bytes > kMaxCodeBytes || item.packed_bytes > file_bytes - offset) return damaged("code lies beyond the end of the file");
+    if (item.code_bytes > kMaxCodeBytes || item.packed_bytes > file_bytes - offset)
+      return damaged("code lies beyond the end of the file");
     if (!index.items.empty() && !(index.items.back().key < item.key)) return damaged("its index is not in order");
     offset += item.packed_bytes;
     index.items.push_back(std::move(item));
   }
   // Facts twice or in another order: not as encode_bundle() wrote it.
-  if (reader.failed() || !reader.done() || encode_index(index) != Bytes(encoded.begin(), encoded.end())) return damaged("its index cannot be read");
+  if (reader.failed() || !reader.done() || encode_index(index) != Bytes(encoded.begin(), encoded.end()))
+    return damaged("its index cannot be read");
   if (offset != file_bytes) return damaged("bytes at its end belong to no kernel");
   return index;
 }

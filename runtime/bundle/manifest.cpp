@@ -55,11 +55,13 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
       for (bool more = true; more;) {
         more = value.find(',') != std::string_view::npos;
         line.archs.emplace_back(cut(value, ","));
-        if (line.archs.back().empty()) return invalid(fmt::format("{}: arch= has a comma too many; write arch=sm_80,sm_90a", place));
+        if (line.archs.back().empty())
+          return invalid(fmt::format("{}: arch= has a comma too many; write arch=sm_80,sm_90a", place));
       }
     } else {
-      return invalid(fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither", place,
-                                 name.substr(0, 100)));
+      return invalid(
+          fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither",
+                      place, name.substr(0, 100)));
     }
   }
   return line;
@@ -75,7 +77,8 @@ Result<std::string> read_text(int file, const std::string& path) {
     if (got == 0) return text;
     text.append(part, static_cast<std::size_t>(got));
     if (text.size() > kMaxManifestBytes) {
-      return invalid(fmt::format("{}: longer than {} bytes, the most a manifest may have; is this a manifest?", path, kMaxManifestBytes));
+      return invalid(fmt::format("{}: longer than {} bytes, the most a manifest may have; is this a manifest?", path,
+                                 kMaxManifestBytes));
     }
   }
 }
@@ -108,7 +111,10 @@ Result<std::vector<ManifestLine>> parse_manifest(std::string_view text, std::str
 
 Result<std::vector<ManifestLine>> read_manifest(const std::string& path) {
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)), {}};
+  if (!file)
+    return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
+                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)),
+                 {}};
   FLASHJIT_ASSIGN(text, read_text(file.get(), path));
   return parse_manifest(text, path);
 }
@@ -141,7 +147,8 @@ Result<void> Recorder::add(const ManifestLine& line) const {
   const std::string added = (text.empty() || text.ends_with('\n') ? "" : "\n") + wanted + "\n";
   rlimit limit = {};
   // Beyond the limit a write would raise a signal that ends the process.
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && text.size() + added.size() > limit.rlim_cur) return io(path_, kCannotRecord, EFBIG);
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && text.size() + added.size() > limit.rlim_cur)
+    return io(path_, kCannotRecord, EFBIG);
   const ssize_t written = write(file.get(), added.data(), added.size());
   if (written == static_cast<ssize_t>(added.size())) return {};
   const int code = written < 0 ? errno : ENOSPC;

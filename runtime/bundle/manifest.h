@@ -14,9 +14,9 @@
 namespace flashjit {
 
 struct ManifestLine {
-  std::string spec, schedule;       // as written; the schedule pins what it names
-  std::vector<std::string> archs;   // empty: those of the command
-  int number = 0;                   // of the line, from 1 on
+  std::string spec, schedule;      // as written; the schedule pins what it names
+  std::vector<std::string> archs;  // empty: those of the command
+  int number = 0;                  // of the line, from 1 on
   bool operator==(const ManifestLine&) const = default;
 };
 

@@ -16,7 +16,8 @@
 namespace flashjit {
 namespace {
 
-// How many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a compile.
+// How many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a
+// compile.
 constexpr int kMostAttempts = 4;
 constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
 
@@ -50,7 +51,8 @@ std::string without_times(std::string_view log) {
   return kept;
 }
 
-Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc, const CompileOptions& options) {
+Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc,
+                                const CompileOptions& options) {
   FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {
@@ -96,7 +98,8 @@ void add_facts(Compiled& compiled) {
   facts.threads = plan.threads;
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes.insert(facts.notes.begin(), plan.notes.begin(), plan.notes.end());
-  if (const std::string warnings = text(stored, "warnings"); !warnings.empty()) facts.notes.push_back("compiler: " + warnings);
+  if (const std::string warnings = text(stored, "warnings"); !warnings.empty())
+    facts.notes.push_back("compiler: " + warnings);
 }
 
 // From the store or the compiler.
@@ -133,7 +136,8 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
     FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
     compiled.facts.notes.push_back(replaced);
   }
-  compiled.key = key_of(compiled.plan, compiled.source, nvrtc->identity(), nvrtc->options(compiled.plan.target, options.effort));
+  compiled.key =
+      key_of(compiled.plan, compiled.source, nvrtc->identity(), nvrtc->options(compiled.plan.target, options.effort));
   const bool dumps = !settings.dump_dir.empty() && !look;
   if (dumps) dump_source(settings.dump_dir, compiled);  // before: it is there if the compiler hangs
   const Result<void> fetched = fetch(compiled, job, *nvrtc);
@@ -143,8 +147,8 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
   return compiled;
 }
 
-// Why a kernel must not run; empty if it may. What the hopper loop is built on, its registers and matrix products that run
-// beside other work, is lost with these; kernels of the sync loop only get somewhat slower.
+// Why a kernel must not run; empty if it may. What the hopper loop is built on, its registers and matrix products that
+// run beside other work, is lost with these; kernels of the sync loop only get somewhat slower.
 std::string why_rejected(const Compiled& compiled) {
   if (compiled.plan.config.loop != Loop::hopper) return {};
   std::vector<std::string> reasons;
@@ -173,7 +177,8 @@ class Search {
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return run_sync(plan);
     }
-    return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family=sync", notes_.front()),
+    return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family=sync",
+                                   notes_.front()),
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
@@ -222,7 +227,8 @@ class Search {
     int attempts = 1, least = room(first_.schedule);
     for (const Candidate& candidate : *first_.candidates) {
       if (accepted || attempts == kMostAttempts) break;
-      // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be rejected too.
+      // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be
+      // rejected too.
       if (!is_legal(candidate, Family::Hopper) || room(candidate.schedule) < least + kRegisterStep) continue;
       least = room(candidate.schedule);
       auto plan = make_plan(first_.spec, first_.target, candidate.schedule);
@@ -272,7 +278,8 @@ std::string_view known_digest(const SourceFile& file) {
 
 }  // namespace
 
-StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler, const std::vector<std::string>& options) {
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler,
+                const std::vector<std::string>& options) {
   KeyBuilder key;
   key.field("spec", print(plan.spec));
   key.field("schedule", print(plan.schedule));
@@ -284,13 +291,14 @@ StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view c
   return key.finish();
 }
 
-Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule, int sm_count,
-                       const DumpSink& dump) {
+Result<Plan> plan_spec(std::string_view spec_text, std::string_view target_name, std::string_view schedule,
+                       int sm_count, const DumpSink& dump) {
   FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
   return plan_spec(spec, target_name, schedule, sm_count, dump);
 }
 
-Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target_name, std::string_view schedule, int sm_count, const DumpSink& dump) {
+Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target_name, std::string_view schedule, int sm_count,
+                       const DumpSink& dump) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(row, find_target(target_name));
   FLASHJIT_ASSIGN(pins, parse_schedule(schedule));
@@ -301,18 +309,21 @@ Result<Plan> plan_spec(const AttentionSpec& spec, std::string_view target_name, 
 
 namespace {
 
-Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
+Result<Plan> plan_for_gpu(std::string_view spec, std::string_view target, std::string_view schedule,
+                          const CompileOptions& options) {
   FLASHJIT_ASSIGN(first, options.parsed ? plan_spec(*options.parsed, target, schedule, options.sm_count, options.dump)
                                         : plan_spec(spec, target, schedule, options.sm_count, options.dump));
   if (first.target.gpu) return std::move(first);
-  return invalid(fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
-                             "with target host",
-                             target));
+  return invalid(
+      fmt::format("target: {} is a processor, and NVRTC compiles for GPUs; use one of the sm_ targets, or run the spec "
+                  "with target host",
+                  target));
 }
 
 // Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
-Result<std::optional<Compiled>> look_in_bundles(std::string_view spec, std::string_view target, std::string_view schedule,
-                                                const CompileOptions& options, const EnvironmentSettings& settings, std::string& note) {
+Result<std::optional<Compiled>> look_in_bundles(std::string_view spec, std::string_view target,
+                                                std::string_view schedule, const CompileOptions& options,
+                                                const EnvironmentSettings& settings, std::string& note) {
   const auto start = Clock::now();
   const Bundles none;
   const bool fit = options.bundles && !options.naive && options.override_dir.empty();
@@ -352,14 +363,16 @@ Result<Compiled> compile_spec(std::string_view spec, std::string_view target, st
   for (const std::string& passed_over : search.notes()) best.facts.notes.push_back(passed_over);
   if (!note.empty()) best.facts.notes.push_back(note);
   if (best.facts.spill_bytes > 0) {
-    best.facts.notes.push_back(fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
-                                           schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));
+    best.facts.notes.push_back(
+        fmt::format("the kernel spills {} bytes of registers to memory; {}", best.facts.spill_bytes,
+                    schedule.empty() ? "no candidate does without" : "the pinned schedule leaves no other way"));
   }
   best.facts.compile_ms = milliseconds_since(start);
   return std::move(best);
 }
 
-Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std::string_view schedule, const CompileOptions& options) {
+Result<StoredSpec> find_spec(std::string_view spec, std::string_view target, std::string_view schedule,
+                             const CompileOptions& options) {
   FLASHJIT_ASSIGN(settings, read_environment());
   StoredSpec stored;
   std::string note;

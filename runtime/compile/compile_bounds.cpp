@@ -4,17 +4,20 @@
 
 namespace flashjit {
 
-CompileBounds::CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel) : timeout_(timeout), cancel_(cancel) {
+CompileBounds::CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel)
+    : timeout_(timeout), cancel_(cancel) {
   constexpr auto kLongest = std::chrono::milliseconds(std::chrono::hours(24 * 365));  // beyond, the sum could overflow
   if (timeout > timeout.zero()) deadline_ = Clock::now() + std::min(timeout, kLongest);
 }
 
 Error CompileBounds::error() const {
   if (Clock::now() < deadline_) return {ErrorKind::Cancelled, "cancel: the kernel's compile was called off", {}};
-  return {ErrorKind::Timeout,
-          fmt::format("timeout: the kernel was not ready after {} ms; allow more, or compile it beforehand with flashjit compile",
-                      timeout_.count()),
-          {}};
+  return {
+      ErrorKind::Timeout,
+      fmt::format(
+          "timeout: the kernel was not ready after {} ms; allow more, or compile it beforehand with flashjit compile",
+          timeout_.count()),
+      {}};
 }
 
 std::chrono::milliseconds CompileBounds::slice(std::chrono::milliseconds most) const {

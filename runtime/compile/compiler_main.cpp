@@ -36,8 +36,10 @@ bool write_all(int file, const std::vector<std::uint8_t>& bytes) {
 Result<CompilerResult> compile(const CompilerRequest& request) {
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(request.nvrtc));
   if (nvrtc->identity() != request.identity) {
-    return Error{ErrorKind::NotFound, "isolate_compiler: " + request.nvrtc + " is another one by now: '" + nvrtc->identity() +
-                                          "', not '" + request.identity + "'; start the program again", {}};
+    return Error{ErrorKind::NotFound,
+                 "isolate_compiler: " + request.nvrtc + " is another one by now: '" + nvrtc->identity() + "', not '" +
+                     request.identity + "'; start the program again",
+                 {}};
   }
   return nvrtc->run(request.source, request.options, request.output, {});
 }

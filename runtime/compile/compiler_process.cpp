@@ -71,7 +71,8 @@ class Child {
 Result<pid_t> start(const std::string& program, int socket) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
-  if (posix_spawn_file_actions_init(&files) != 0 || posix_spawnattr_init(&attributes) != 0) return internal("posix_spawn: out of memory");
+  if (posix_spawn_file_actions_init(&files) != 0 || posix_spawnattr_init(&attributes) != 0)
+    return internal("posix_spawn: out of memory");
   posix_spawn_file_actions_adddup2(&files, socket, 0);
   posix_spawn_file_actions_adddup2(&files, socket, 1);
   posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
@@ -90,14 +91,16 @@ Result<pid_t> start(const std::string& program, int socket) {
   posix_spawnattr_destroy(&attributes);
   if (error == 0) return pid;
   const bool lacks = error == EAGAIN || error == ENOMEM;
-  return Error{lacks ? ErrorKind::Io : ErrorKind::NotFound,
-               fmt::format("isolate_compiler: {} cannot be started: {}; {}", program, why(error),
-                           lacks ? "free some memory or processes" : "install it again, or compile without isolate_compiler"),
-               {}};
+  return Error{
+      lacks ? ErrorKind::Io : ErrorKind::NotFound,
+      fmt::format("isolate_compiler: {} cannot be started: {}; {}", program, why(error),
+                  lacks ? "free some memory or processes" : "install it again, or compile without isolate_compiler"),
+      {}};
 }
 
 // Sends the request and reads what comes until the other side closes.
-Result<void> talk(int socket, std::span<const std::uint8_t> request, std::vector<std::uint8_t>& answer, const CompileBounds& bounds) {
+Result<void> talk(int socket, std::span<const std::uint8_t> request, std::vector<std::uint8_t>& answer,
+                  const CompileBounds& bounds) {
   const CompileBounds longest(kLongest, nullptr);
   std::vector<std::uint8_t> chunk(std::size_t{1} << 16);
   while (answer.size() <= kMostAnswer) {
@@ -123,7 +126,8 @@ Result<void> talk(int socket, std::span<const std::uint8_t> request, std::vector
 
 }  // namespace
 
-Result<CompilerResult> run_compiler_process(const std::string& program, const CompilerRequest& request, const CompileBounds& bounds) {
+Result<CompilerResult> run_compiler_process(const std::string& program, const CompilerRequest& request,
+                                            const CompileBounds& bounds) {
   if (auto over = bounds.over()) return std::move(*over);
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -138,7 +142,8 @@ Result<CompilerResult> run_compiler_process(const std::string& program, const Co
   FLASHJIT_TRY(talk(own.get(), encode(request), answer, bounds));
   if (auto decoded = decode_answer(answer)) return std::move(*decoded);
   return Error{ErrorKind::Compile,
-               fmt::format("isolate_compiler: the compiler process {} after {} bytes of an answer that is not complete", child.ending(), answer.size()),
+               fmt::format("isolate_compiler: the compiler process {} after {} bytes of an answer that is not complete",
+                           child.ending(), answer.size()),
                {}};
 }
 
@@ -149,8 +154,12 @@ Result<std::string> find_compiler_program() {
     tried.push_back(fmt::format("{}{}/{}", own, folder, kProgram));
     if (access(tried.back().c_str(), X_OK) == 0) return tried.back();
   }
-  return Error{ErrorKind::NotFound, fmt::format("isolate_compiler: {} was not found; install it beside the library, or compile without isolate_compiler", kProgram),
-               fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
+  return Error{
+      ErrorKind::NotFound,
+      fmt::format(
+          "isolate_compiler: {} was not found; install it beside the library, or compile without isolate_compiler",
+          kProgram),
+      fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
 }
 
 }  // namespace flashjit

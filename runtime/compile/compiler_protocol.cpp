@@ -128,7 +128,8 @@ std::optional<CompilerRequest> decode_request(std::span<const std::uint8_t> mess
   CompilerRequest request;
   request.nvrtc = reader.text();
   request.identity = reader.text();
-  for (std::uint64_t left = reader.number(); reader.sound() && left > 0; --left) request.options.push_back(reader.text());
+  for (std::uint64_t left = reader.number(); reader.sound() && left > 0; --left)
+    request.options.push_back(reader.text());
   request.source.generated = reader.files();
   request.source.headers = reader.files();
   request.output = reader.number() ? CompilerOutput::Ptx : CompilerOutput::Cubin;

@@ -13,7 +13,8 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder(const std::string& all, const Compiled& compiled) : place_(fs::path(all) / compiled.key.digest.substr(0, 16)) {}
+  Folder(const std::string& all, const Compiled& compiled)
+      : place_(fs::path(all) / compiled.key.digest.substr(0, 16)) {}
   void write(const std::string& name, std::string_view text) const {
     std::error_code ignored;
     const fs::path file = place_ / name;
@@ -62,8 +63,8 @@ void dump_result(const std::string& all, const Compiled& compiled, const Result<
 }
 
 bool is_dumped_beside_source(std::string_view name) {
-  constexpr std::string_view kFiles[] = {"spec.txt",   "schedule.txt", "key.txt",      "program.txt", "error.txt",
-                                         "kernel.ptx", "kernel.cubin", "facts.json"};
+  constexpr std::string_view kFiles[] = {"spec.txt",  "schedule.txt", "key.txt",      "program.txt",
+                                         "error.txt", "kernel.ptx",   "kernel.cubin", "facts.json"};
   return std::ranges::find(kFiles, name) != std::end(kFiles) || name.starts_with("ir/") || name.starts_with("facts/");
 }
 

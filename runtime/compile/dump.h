@@ -1,5 +1,5 @@
-// FLASHJIT_DUMP_DIR: everything that is made on the way to a kernel, one folder per key. Best effort: it serves a person who looks,
-// and must not stop the work.
+// FLASHJIT_DUMP_DIR: everything that is made on the way to a kernel, one folder per key. Best effort: it serves a
+// person who looks, and must not stop the work.
 //   spec.txt schedule.txt key.txt | ir/NN_pass.txt program.txt | config.gen.cuh ... entry.cu templates/... |
 //   kernel.ptx kernel.cubin facts/NAME.txt (facts/log.txt: the compiler's) | error.txt
 #pragma once
@@ -17,7 +17,8 @@ void dump_source(const std::string& folder, const Compiled& compiled);
 void dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome, const Nvrtc* nvrtc,
                  const CompileBounds& bounds);
 
-// Is `name` (relative to the kernel's folder) a file that is written here or by `flashjit compile --out`, and no source?
+// Is `name` (relative to the kernel's folder) a file that is written here or by `flashjit compile --out`, and no
+// source?
 bool is_dumped_beside_source(std::string_view name);
 
 }  // namespace flashjit

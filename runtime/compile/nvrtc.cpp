@@ -100,8 +100,9 @@ std::string file_identity(const std::string& path) {
   return error ? "unknown" : fmt::format("size-{}", size);
 }
 
-// In place of __cxa_atexit for NVRTC. It makes static objects while it first compiles, and exit() would destroy them, as the newest, before it
-// comes to wait for those who compile (CompilerPass): most exits by another thread than the main one in a compile were crashes or hangs.
+// In place of __cxa_atexit for NVRTC. It makes static objects while it first compiles, and exit() would destroy them,
+// as the newest, before it comes to wait for those who compile (CompilerPass): most exits by another thread than the
+// main one in a compile were crashes or hangs.
 int never_destroy(void (*)(void*), void*, void*) { return 0; }
 
 // One NVRTC program, from source to output.
@@ -114,7 +115,8 @@ class NvrtcProgram {
   NvrtcProgram(const NvrtcProgram&) = delete;
   NvrtcProgram& operator=(const NvrtcProgram&) = delete;
 
-  Result<void> compile(const KernelSource& source, const std::vector<std::string>& options, const CompileBounds& bounds) {
+  Result<void> compile(const KernelSource& source, const std::vector<std::string>& options,
+                       const CompileBounds& bounds) {
     if (source.generated.empty()) return internal("nvrtc: the kernel source has no file");
     const CompilerPass pass;
     FLASHJIT_TRY(pass.status());
@@ -126,8 +128,8 @@ class NvrtcProgram {
     };
     std::for_each(source.generated.begin(), source.generated.end() - 1, add);
     std::for_each(source.headers.begin(), source.headers.end(), add);
-    int code = api_.create(&program_, main.text.c_str(), main.name.c_str(), static_cast<int>(texts.size()), texts.data(),
-                           names.data());
+    int code = api_.create(&program_, main.text.c_str(), main.name.c_str(), static_cast<int>(texts.size()),
+                           texts.data(), names.data());
     if (code != 0) return failure("cannot create a program", code);
     FLASHJIT_TRY(heed(bounds));
     std::vector<const char*> arguments;
@@ -141,16 +143,19 @@ class NvrtcProgram {
       log.resize(log.find_last_not_of(std::string_view("\0\n", 2)) + 1);
     }
     if (code == kInvalidOption) {
-      return Error{ErrorKind::Compile,
-                   fmt::format("NVRTC {} refused its options ({}); if it does not know the target, a newer NVRTC will (FLASHJIT_NVRTC)",
-                               version, fmt::join(options, " ")),
-                   log};
+      return Error{
+          ErrorKind::Compile,
+          fmt::format(
+              "NVRTC {} refused its options ({}); if it does not know the target, a newer NVRTC will (FLASHJIT_NVRTC)",
+              version, fmt::join(options, " ")),
+          log};
     }
     if (code != 0) return failure(fmt::format("refused {}", main.name), code);
     return {};
   }
 
-  Result<std::vector<std::uint8_t>> output(int (*size_of)(void*, std::size_t*), int (*get)(void*, char*), const char* what) const {
+  Result<std::vector<std::uint8_t>> output(int (*size_of)(void*, std::size_t*), int (*get)(void*, char*),
+                                           const char* what) const {
     std::size_t size = 0;
     if (const int code = size_of(program_, &size); code != 0) return failure(fmt::format("has no {}", what), code);
     std::vector<std::uint8_t> bytes(size);
@@ -171,8 +176,9 @@ class NvrtcProgram {
     if (!bounds.any()) return {};
     if (auto over = bounds.over()) return std::move(*over);
     if (!api_.set_flow_callback) {
-      return unsupported(fmt::format("timeout, cancel: NVRTC {} cannot be stopped; use 12.8 or later (FLASHJIT_NVRTC), or isolate_compiler",
-                                     version));
+      return unsupported(fmt::format(
+          "timeout, cancel: NVRTC {} cannot be stopped; use 12.8 or later (FLASHJIT_NVRTC), or isolate_compiler",
+          version));
     }
     bounds_ = &bounds;
     const auto ask = [](void* self, void*) -> int {
@@ -232,8 +238,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
     }
     nvrtc->path_ = library->path();
     nvrtc->program_ = program;
-    const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
-                                             fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
+    const std::string builtins = fmt::format(
+        "{}/libnvrtc-builtins.so.{}.{}", fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
     // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
     [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
     nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
@@ -243,40 +249,51 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
     return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
   }
   if (tried.empty()) tried.push_back(fmt::format("{}: no {} there", where, fmt::join(kSonames, " or ")));
-  return Error{ErrorKind::NotFound,
-               where.empty() ? "NVRTC (libnvrtc.so) was not found; install the CUDA toolkit's NVRTC or the wheel nvidia-cuda-nvrtc, "
-                               "or set FLASHJIT_NVRTC to the library or its folder"
-                             : fmt::format("FLASHJIT_NVRTC: no usable libnvrtc at '{}'; name the library or the folder that "
-                                           "holds it, or unset the variable to search the usual places",
-                                           where),
-               fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
+  return Error{
+      ErrorKind::NotFound,
+      where.empty()
+          ? "NVRTC (libnvrtc.so) was not found; install the CUDA toolkit's NVRTC or the wheel nvidia-cuda-nvrtc, "
+            "or set FLASHJIT_NVRTC to the library or its folder"
+          : fmt::format("FLASHJIT_NVRTC: no usable libnvrtc at '{}'; name the library or the folder that "
+                        "holds it, or unset the variable to search the usual places",
+                        where),
+      fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
 }
 
 std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) const {
-  // Quotients and roots right to 2 ulp: those right to half a one branch, and four of them in a score took 13 s to compile instead of 0.9.
-  std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name), "-std=c++17", "-default-device", "--prec-div=false", "--prec-sqrt=false",
+  // Quotients and roots right to 2 ulp: those right to half a one branch, and four of them in a score took 13 s to
+  // compile instead of 0.9.
+  std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name),
+                                   "-std=c++17",
+                                   "-default-device",
+                                   "--prec-div=false",
+                                   "--prec-sqrt=false",
                                    "--ptxas-options=-v"};
-  // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas log.
+  // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas
+  // log.
   if (major_ > 12 || (major_ == 12 && minor_ >= 9)) list.emplace_back("--no-cache");
   // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
   if (effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
   return list;
 }
 
-Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
-                                  const CompileBounds& bounds) const {
+Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<std::string>& options,
+                                  CompilerOutput output, const CompileBounds& bounds) const {
   if (!program_.empty()) return run_compiler_process(program_, {path_, identity_, options, source, output}, bounds);
   NvrtcProgram program(*api_, major_, minor_);
   FLASHJIT_TRY(program.compile(source, options, bounds));
   const bool cubin = output == CompilerOutput::Cubin;
-  FLASHJIT_ASSIGN(bytes, program.output(cubin ? api_->cubin_size : api_->ptx_size, cubin ? api_->cubin : api_->ptx, cubin ? "cubin" : "PTX"));
+  FLASHJIT_ASSIGN(bytes, program.output(cubin ? api_->cubin_size : api_->ptx_size, cubin ? api_->cubin : api_->ptx,
+                                        cubin ? "cubin" : "PTX"));
   return CompilerResult{std::move(program.log), std::move(bytes)};
 }
 
-Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds, Effort effort) const {
+Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds,
+                             Effort effort) const {
   FLASHJIT_ASSIGN(made, run(source, options(target, effort), CompilerOutput::Cubin, bounds));
   if (!is_elf(made.bytes)) {
-    return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", made.bytes.size()), made.log};
+    return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", made.bytes.size()),
+                 made.log};
   }
   CompileLog facts = parse_compile_log(made.log);
   return Cubin{std::move(made.bytes), std::move(made.log), std::move(facts)};

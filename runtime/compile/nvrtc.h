@@ -33,15 +33,16 @@ struct CompilerResult {
 
 class Nvrtc {
  public:
-  // The process-wide library: the first success is kept. `where` is a library or a folder (FLASHJIT_NVRTC); empty: next to
-  // our own library, then the loader's path, then the usual places. Error NotFound lists what was tried.
-  // `program`: flashjit-compiler; every compile is then a process of its own. Empty: compiles in this process.
+  // The process-wide library: the first success is kept. `where` is a library or a folder (FLASHJIT_NVRTC); empty: next
+  // to our own library, then the loader's path, then the usual places. Error NotFound lists what was tried. `program`:
+  // flashjit-compiler; every compile is then a process of its own. Empty: compiles in this process.
   static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where, const std::string& program = {});
   ~Nvrtc();
 
   // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
   // Errors Timeout and Cancelled when `bounds` are over: in this process when NVRTC next asks, between its phases.
-  Result<Cubin> compile(const KernelSource& source, const Target& target, const CompileBounds& bounds = {}, Effort effort = Effort::Best) const;
+  Result<Cubin> compile(const KernelSource& source, const Target& target, const CompileBounds& bounds = {},
+                        Effort effort = Effort::Best) const;
   Result<std::string> ptx(const KernelSource& source, const Target& target, const CompileBounds& bounds = {}) const;
   Result<CompilerResult> run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
                              const CompileBounds& bounds) const;

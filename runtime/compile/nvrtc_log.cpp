@@ -62,7 +62,8 @@ CompileLog parse_compile_log(std::string_view log) {
       continue;
     }
     if (result.entries.empty()) continue;
-    // Functions that were not inlined have property lines of their own, after their entry's: their spills count as well.
+    // Functions that were not inlined have property lines of their own, after their entry's: their spills count as
+    // well.
     EntryUsage& entry = result.entries.back();
     entry.spill_bytes += number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
     entry.stack_bytes += number_before(line, " bytes stack frame");

@@ -21,7 +21,8 @@ constexpr std::uintmax_t kMostBytes = 16 << 20;
 Result<std::string> read_file(const fs::path& path) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
-  if (!error && size > kMostBytes) return invalid(fmt::format("override_dir: {} has {} bytes, more than {}", path.string(), size, kMostBytes));
+  if (!error && size > kMostBytes)
+    return invalid(fmt::format("override_dir: {} has {} bytes, more than {}", path.string(), size, kMostBytes));
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (size > 0) text << file.rdbuf();
@@ -37,15 +38,17 @@ Result<void> check_made_for(const fs::path& folder, const char* file, const std:
   const std::string theirs = text.substr(0, text.find('\n'));
   if (theirs == ours) return {};
   const std::string what = fs::path(file).stem().string();
-  return invalid(fmt::format("override_dir: {} was made for the {} {}, not for {}; give that {}, or write a new folder with flashjit compile --out",
-                             folder.string(), what, flashjit::quoted(theirs), ours, what));
+  return invalid(fmt::format(
+      "override_dir: {} was made for the {} {}, not for {}; give that {}, or write a new folder with flashjit compile --out",
+      folder.string(), what, flashjit::quoted(theirs), ours, what));
 }
 
 }  // namespace
 
 Result<std::string> override_source(const std::string& folder, const Plan& plan, KernelSource& source) {
   std::error_code error;
-  if (!fs::is_directory(folder, error)) return invalid(fmt::format("override_dir: {} is not a directory", flashjit::quoted(folder)));
+  if (!fs::is_directory(folder, error))
+    return invalid(fmt::format("override_dir: {} is not a directory", flashjit::quoted(folder)));
   FLASHJIT_TRY(check_made_for(folder, "spec.txt", print(plan.spec)));
   FLASHJIT_TRY(check_made_for(folder, "schedule.txt", print(plan.schedule)));
   std::vector<std::string> known, edited;
@@ -57,8 +60,8 @@ Result<std::string> override_source(const std::string& folder, const Plan& plan,
     std::error_code ignored;
     if (at->is_directory(ignored) || is_dumped_beside_source(name)) continue;
     if (std::ranges::find(known, name) == known.end() || !at->is_regular_file(ignored)) {
-      return invalid(fmt::format("override_dir: {} in {} is no source file of this kernel; remove it. The files are {}", flashjit::quoted(name), folder,
-                                 fmt::join(known, ", ")));
+      return invalid(fmt::format("override_dir: {} in {} is no source file of this kernel; remove it. The files are {}",
+                                 flashjit::quoted(name), folder, fmt::join(known, ", ")));
     }
     FLASHJIT_ASSIGN(text, read_file(at->path()));
     for (auto* files : {&source.generated, &source.headers}) {
@@ -69,10 +72,12 @@ Result<std::string> override_source(const std::string& folder, const Plan& plan,
       }
     }
   }
-  if (error) return Error{ErrorKind::Io, fmt::format("override_dir: {} cannot be read: {}", folder, error.message()), {}};
+  if (error)
+    return Error{ErrorKind::Io, fmt::format("override_dir: {} cannot be read: {}", folder, error.message()), {}};
   std::ranges::sort(edited);
-  return edited.empty() ? fmt::format("override: no file in {} differs from the generated one", folder)
-                        : fmt::format("override: edited files of {} were compiled: {}", folder, fmt::join(edited, ", "));
+  return edited.empty()
+             ? fmt::format("override: no file in {} differs from the generated one", folder)
+             : fmt::format("override: edited files of {} were compiled: {}", folder, fmt::join(edited, ", "));
 }
 
 }  // namespace flashjit

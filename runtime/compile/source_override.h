@@ -7,9 +7,9 @@
 
 namespace flashjit {
 
-// Replaces every file of `source` that `folder` (as FLASHJIT_DUMP_DIR or `flashjit compile --out` write it) has under the same name;
-// what differs says the note that is returned. Errors: Invalid when the folder was made for another spec or schedule, or has a
-// file that is no source of this kernel; Io when one cannot be read.
+// Replaces every file of `source` that `folder` (as FLASHJIT_DUMP_DIR or `flashjit compile --out` write it) has under
+// the same name; what differs says the note that is returned. Errors: Invalid when the folder was made for another spec
+// or schedule, or has a file that is no source of this kernel; Io when one cannot be read.
 Result<std::string> override_source(const std::string& folder, const Plan& plan, KernelSource& source);
 
 }  // namespace flashjit

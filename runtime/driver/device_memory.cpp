@@ -36,7 +36,8 @@ Result<void> DeviceBuffer::upload(const void* from) const {
   if (bytes_ == 0) return {};
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.copy_to_device(pointer_, from, bytes_), "cuMemcpyHtoD"));
-  // From pageable memory the call returns when the data is staged: the last of it may arrive after what another stream does next.
+  // From pageable memory the call returns when the data is staged: the last of it may arrive after what another stream
+  // does next.
   return gpu_.driver->check(gpu_.driver->api.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
@@ -109,7 +110,8 @@ Result<float> Event::milliseconds_since(const Event& start) const {
   const CurrentContext current(gpu_);
   float milliseconds = 0;
   FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.event_synchronize(event_), "cuEventSynchronize"));
-  FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.event_elapsed(&milliseconds, start.event_, event_), "cuEventElapsedTime"));
+  FLASHJIT_TRY(
+      gpu_.driver->check(gpu_.driver->api.event_elapsed(&milliseconds, start.event_, event_), "cuEventElapsedTime"));
   return milliseconds;
 }
 

@@ -22,22 +22,29 @@ struct Remedy {
 };
 constexpr Remedy kRemedies[] = {
     {2, ErrorKind::Driver, "the GPU's memory is full; free some or use a smaller problem"},
-    {3, ErrorKind::Driver, "the driver was not initialised, or the process forked after it was; start the GPU work after fork"},
-    {100, ErrorKind::NotFound, "the driver sees no GPU; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use the host target"},
+    {3, ErrorKind::Driver,
+     "the driver was not initialised, or the process forked after it was; start the GPU work after fork"},
+    {100, ErrorKind::NotFound,
+     "the driver sees no GPU; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use the host target"},
     {101, ErrorKind::NotFound, "there is no GPU with this number; `flashjit doctor` lists them"},
-    {200, ErrorKind::Driver, "the driver does not understand this cubin; `flashjit cache verify`, or update the driver"},
+    {200, ErrorKind::Driver,
+     "the driver does not understand this cubin; `flashjit cache verify`, or update the driver"},
     {209, ErrorKind::Driver, "the cubin is for another GPU architecture; prepare the spec with the target of this GPU"},
-    {222, ErrorKind::Driver, "the driver is older than the compiler; update the driver or use an older NVRTC (FLASHJIT_NVRTC)"},
-    {700, ErrorKind::Driver, "a kernel touched memory it may not; the context is lost. Are all pointers device pointers of this GPU, "
-                             "and all tensors as large as their shapes and strides say?"},
+    {222, ErrorKind::Driver,
+     "the driver is older than the compiler; update the driver or use an older NVRTC (FLASHJIT_NVRTC)"},
+    {700, ErrorKind::Driver,
+     "a kernel touched memory it may not; the context is lost. Are all pointers device pointers of this GPU, "
+     "and all tensors as large as their shapes and strides say?"},
     {701, ErrorKind::Driver, "the launch asks for more registers or shared memory than the GPU has"},
     {802, ErrorKind::Driver, "the system is not ready yet; is the fabric manager (nvidia-fabricmanager) running?"},
-    {803, ErrorKind::Driver, "libcuda and the kernel driver do not fit together; reboot after a driver update, or remove the "
-                             "cuda-compat package"},
+    {803, ErrorKind::Driver,
+     "libcuda and the kernel driver do not fit together; reboot after a driver update, or remove the "
+     "cuda-compat package"},
     {804, ErrorKind::Driver, "the cuda-compat package does not support this GPU; remove it"},
     {900, ErrorKind::Capture, "a stream captures a graph; prepare before the capture begins"},
     {901, ErrorKind::Capture, "the capture was broken by an earlier call; begin it again"},
-    {906, ErrorKind::Capture, "the default stream cannot be used while another stream captures; pass a stream of your own"},
+    {906, ErrorKind::Capture,
+     "the default stream cannot be used while another stream captures; pass a stream of your own"},
     {999, ErrorKind::Driver, "the driver failed for a reason of its own; dmesg may say which"},
 };
 
@@ -49,7 +56,8 @@ Error Driver::error(CuResult code, const char* call) const {
   const char *name = nullptr, *text = nullptr;
   if (api.get_error_name) api.get_error_name(code, &name);
   if (api.get_error_string) api.get_error_string(code, &text);
-  std::string message = fmt::format("{}: {} ({}): {}", call, name ? name : "unknown error", code, text ? text : "no text");
+  std::string message =
+      fmt::format("{}: {} ({}): {}", call, name ? name : "unknown error", code, text ? text : "no text");
   for (const Remedy& remedy : kRemedies) {
     if (remedy.code == code) return {remedy.kind, fmt::format("{}; {}", message, remedy.text), {}};
   }
@@ -70,10 +78,11 @@ Result<std::shared_ptr<const Driver>> Driver::open() {
 Result<std::shared_ptr<const Driver>> Driver::load() {
   auto library = DynamicLibrary::open("libcuda.so.1");
   if (!library) {
-    return Error{ErrorKind::NotFound,
-                 "no NVIDIA driver: libcuda.so.1 was not found; install the driver (containers: run with --gpus all), or use the "
-                 "host target",
-                 library.error().message};
+    return Error{
+        ErrorKind::NotFound,
+        "no NVIDIA driver: libcuda.so.1 was not found; install the driver (containers: run with --gpus all), or use the "
+        "host target",
+        library.error().message};
   }
   const auto look_up = reinterpret_cast<GetProcAddress>(library->symbol("cuGetProcAddress_v2"));
   DriverApi api;
@@ -94,10 +103,12 @@ Result<std::shared_ptr<const Driver>> Driver::load() {
     bind(api.function_load, "cuFuncLoad", 12040);
   }
   if (!missing.empty() || version < kOldestDriver) {
-    return Error{ErrorKind::Unsupported,
-                 fmt::format("the NVIDIA driver supports CUDA {}.{}, and 12.0 is the oldest that works; update it to 525 or newer",
-                             version / 1000, version % 1000 / 10),
-                 missing.empty() ? "" : fmt::format("{} has no {}", library->path(), missing)};
+    return Error{
+        ErrorKind::Unsupported,
+        fmt::format(
+            "the NVIDIA driver supports CUDA {}.{}, and 12.0 is the oldest that works; update it to 525 or newer",
+            version / 1000, version % 1000 / 10),
+        missing.empty() ? "" : fmt::format("{} has no {}", library->path(), missing)};
   }
   auto driver = std::make_shared<Driver>(api, version);
   driver->path_ = library->path();
@@ -109,8 +120,9 @@ Result<std::shared_ptr<const Driver>> Driver::load() {
 
 Result<GpuInfo> Driver::device(int ordinal) const {
   if (ordinal < 0 || ordinal >= device_count_) {
-    return Error{ErrorKind::NotFound, fmt::format("ordinal: there is no GPU {}; this machine has {} (0 to {})", ordinal,
-                                                  device_count_, device_count_ - 1),
+    return Error{ErrorKind::NotFound,
+                 fmt::format("ordinal: there is no GPU {}; this machine has {} (0 to {})", ordinal, device_count_,
+                             device_count_ - 1),
                  {}};
   }
   CuDevice device = 0;
@@ -132,8 +144,11 @@ Result<GpuInfo> Driver::device(int ordinal) const {
   const struct {
     int attribute;
     int* value;
-  } attributes[] = {{kMajor, &info.major}, {kMinor, &info.minor}, {kMultiprocessors, &info.sm_count},
-                    {kSmemPerBlockOptin, &info.smem_per_block}, {kL2Bytes, &l2}};
+  } attributes[] = {{kMajor, &info.major},
+                    {kMinor, &info.minor},
+                    {kMultiprocessors, &info.sm_count},
+                    {kSmemPerBlockOptin, &info.smem_per_block},
+                    {kL2Bytes, &l2}};
   for (const auto& [attribute, value] : attributes) {
     FLASHJIT_TRY(check(api.device_attribute(value, attribute, device), "cuDeviceGetAttribute"));
   }

@@ -37,6 +37,7 @@ struct CuLaunchConfig {
 };
 
 // One row per function: member, exported name, type, and the version whose signature is meant.
+// clang-format off
 #define FLASHJIT_DRIVER_FUNCTIONS(row)                                                                         \
   row(get_error_name, "cuGetErrorName", CuResult (*)(CuResult, const char**), 6000)                            \
   row(get_error_string, "cuGetErrorString", CuResult (*)(CuResult, const char**), 6000)                        \
@@ -85,6 +86,7 @@ struct CuLaunchConfig {
   row(memory_set, "cuMemsetD8Async", CuResult (*)(CuPointer, unsigned char, std::size_t, CuStream), 3020)      \
   row(copy_to_device, "cuMemcpyHtoD", CuResult (*)(CuPointer, const void*, std::size_t), 3020)                 \
   row(copy_to_host, "cuMemcpyDtoH", CuResult (*)(void*, CuPointer, std::size_t), 3020)
+// clang-format on
 
 struct DriverApi {
 #define FLASHJIT_DECLARE(member, name, type, version) std::add_pointer_t<std::remove_pointer_t<type>> member = nullptr;
@@ -128,7 +130,8 @@ class Driver {
   std::string path_;
 };
 
-// A GPU's primary context, which is the one the CUDA runtime and PyTorch use too. Never released: its life is the process.
+// A GPU's primary context, which is the one the CUDA runtime and PyTorch use too. Never released: its life is the
+// process.
 struct GpuContext {
   std::shared_ptr<const Driver> driver;
   CuDevice device = 0;
@@ -160,8 +163,8 @@ class CurrentContext {
   bool pushed_ = false;
 };
 
-// While some thread captures in the default mode, loading code and allocating would break that capture; in relaxed mode, for a
-// scope of this thread, they do not.
+// While some thread captures in the default mode, loading code and allocating would break that capture; in relaxed
+// mode, for a scope of this thread, they do not.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.api.exchange_capture_mode(&mode_); }

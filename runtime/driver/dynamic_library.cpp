@@ -62,7 +62,8 @@ bool is_write_protected(const link_map& map, ElfW(Addr) address) {
     is_protected = false;
     for (int i = 0; i < library->dlpi_phnum; ++i) {
       const auto& segment = library->dlpi_phdr[i];
-      if (segment.p_type == PT_GNU_RELRO && offset >= segment.p_vaddr && offset - segment.p_vaddr < segment.p_memsz) is_protected = true;
+      if (segment.p_type == PT_GNU_RELRO && offset >= segment.p_vaddr && offset - segment.p_vaddr < segment.p_memsz)
+        is_protected = true;
     }
     return 1;
   };
@@ -136,7 +137,8 @@ std::string elf_build_id(const std::string& path) {
   if (header.e_phentsize != sizeof(Elf64_Phdr)) return {};
   for (int i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    if (!read_at(file, header.e_phoff + static_cast<std::uint64_t>(i) * sizeof segment, &segment, sizeof segment)) return {};
+    if (!read_at(file, header.e_phoff + static_cast<std::uint64_t>(i) * sizeof segment, &segment, sizeof segment))
+      return {};
     constexpr std::uint64_t kMostNotes = 1 << 20;
     if (segment.p_type != PT_NOTE || segment.p_filesz > kMostNotes) continue;
     std::string notes(segment.p_filesz, '\0');

@@ -15,9 +15,9 @@ class DynamicLibrary {
   // Error NotFound; the message is the loader's.
   static Result<DynamicLibrary> open(const std::string& name);
 
-  void* symbol(const char* name) const;          // null: absent
-  // Calls that the library itself makes of `name`, a function of another library, go to `function`. False when it makes none, or when its
-  // table of calls is write-protected: then nothing has changed.
+  void* symbol(const char* name) const;  // null: absent
+  // Calls that the library itself makes of `name`, a function of another library, go to `function`. False when it makes
+  // none, or when its table of calls is write-protected: then nothing has changed.
   bool redirect(std::string_view name, void* function) const;
   const std::string& path() const { return path_; }  // of the file that was really opened
 

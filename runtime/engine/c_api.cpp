@@ -55,7 +55,8 @@ flashjit_status fail(flashjit_error** error, const Error& what) {
   return status_of(what.kind);
 }
 
-// Calls `function`. What it calls lets no exception out, so all that can be thrown here is lack of memory for what is handed out.
+// Calls `function`. What it calls lets no exception out, so all that can be thrown here is lack of memory for what is
+// handed out.
 template <class Function>
 flashjit_status guarded(flashjit_error** error, const Function& function) {
   if (error) *error = nullptr;
@@ -68,21 +69,23 @@ flashjit_status guarded(flashjit_error** error, const Function& function) {
   }
 }
 
-// Programs of other versions have smaller or larger structures: see flashjit.h. Fills `to`, which is all zero, with what the
-// caller's has. `least`: what the first version had.
+// Programs of other versions have smaller or larger structures: see flashjit.h. Fills `to`, which is all zero, with
+// what the caller's has. `least`: what the first version had.
 template <class T>
 Result<void> copy(const T& from, std::string_view type, std::size_t least, T& to) {
   constexpr std::size_t kMost = 4096;  // what claims to be larger was never set
   const std::size_t size = from.struct_size;
   if (size < least || size > kMost) {
-    return invalid(fmt::format("struct_size: {}, must be {} (sizeof({})); set it after setting everything to zero", size, sizeof(T), type));
+    return invalid(fmt::format("struct_size: {}, must be {} (sizeof({})); set it after setting everything to zero",
+                               size, sizeof(T), type));
   }
   const char* bytes = reinterpret_cast<const char*>(&from);
   for (std::size_t at = sizeof(T); at < size; ++at) {
     if (bytes[at] == 0) continue;
-    return unsupported(fmt::format("struct_size: {}, of a newer {} than that of this FlashJIT ({}, {} bytes), and the byte at {} is set; "
-                                   "update the library, or leave what is new in it at zero",
-                                   size, type, version(), sizeof(T), at));
+    return unsupported(fmt::format(
+        "struct_size: {}, of a newer {} than that of this FlashJIT ({}, {} bytes), and the byte at {} is set; "
+        "update the library, or leave what is new in it at zero",
+        size, type, version(), sizeof(T), at));
   }
   std::memcpy(static_cast<void*>(&to), bytes, std::min(size, sizeof(T)));
   return {};
@@ -109,9 +112,9 @@ std::string json(const Facts& facts) {
   return fmt::format(
       R"({{"spec": {}, "target": {}, "schedule": {}, "family": {}, "key": {}, "source": {}, "compile_ms": {:.3f}, "registers": {}, )"
       R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}], "layer": {}, "miss": {}}})",
-      json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family), json_text(facts.key),
-      json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes, facts.smem_bytes, facts.threads,
-      facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss));
+      json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family),
+      json_text(facts.key), json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes,
+      facts.smem_bytes, facts.threads, facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss));
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {
@@ -143,7 +146,9 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
     case 2: to.place = TensorView::Place::Gpu; break;
     case 3:
     case 13: break;  // both sides can read it
-    default: return invalid(fmt::format("{}.device: type {} is neither host (1) nor CUDA (2)", name, from->device.device_type));
+    default:
+      return invalid(
+          fmt::format("{}.device: type {} is neither host (1) nor CUDA (2)", name, from->device.device_type));
   }
   return {};
 }
@@ -261,7 +266,8 @@ void fill(const Counters& from, flashjit_counters& to) {
 
 extern "C" {
 
-flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine, flashjit_error** error) {
+flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
+                                       flashjit_error** error) {
   using namespace flashjit;
   return guarded(error, [&]() -> Result<void> {
     if (!engine) return invalid("engine: null; pass a place for the new engine");
@@ -291,12 +297,14 @@ flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, cons
   });
 }
 
-flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error) {
+flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters,
+                                         flashjit_error** error) {
   using namespace flashjit;
   return guarded(error, [&]() -> Result<void> {
     if (!engine || !counters) return invalid("engine, counters: neither may be null");
     if (counters->struct_size < sizeof(flashjit_counters)) {
-      return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_counters))", counters->struct_size, sizeof(flashjit_counters)));
+      return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_counters))", counters->struct_size,
+                                 sizeof(flashjit_counters)));
     }
     fill(engine->engine->counters(), *counters);
     return {};
@@ -322,7 +330,8 @@ const char* flashjit_kernel_facts(const flashjit_kernel* kernel) {
   }
 }
 
-flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream, flashjit_error** error) {
+flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
+                             flashjit_error** error) {
   using namespace flashjit;
   return guarded(error, [&]() -> Result<void> {
     if (!kernel || !arguments) return invalid("kernel, arguments: neither may be null");

@@ -1,5 +1,5 @@
-// Counting that costs the threads that count next to nothing: no lock, and where many threads count the same thing at once, no
-// cache line that they fight for.
+// Counting that costs the threads that count next to nothing: no lock, and where many threads count the same thing at
+// once, no cache line that they fight for.
 #pragma once
 
 #include <algorithm>
@@ -41,12 +41,15 @@ class TimeCounter {
  public:
   using Clock = std::chrono::steady_clock;
   void add(Clock::duration time) {
-    const auto us = static_cast<std::uint64_t>(std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(time).count()));
-    buckets_[std::min<std::size_t>(std::bit_width(us), Histogram::kBuckets - 1)].fetch_add(1, std::memory_order_relaxed);
+    const auto us = static_cast<std::uint64_t>(
+        std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(time).count()));
+    buckets_[std::min<std::size_t>(std::bit_width(us), Histogram::kBuckets - 1)].fetch_add(1,
+                                                                                           std::memory_order_relaxed);
   }
   Histogram read() const {
     Histogram histogram;
-    for (std::size_t i = 0; i < buckets_.size(); ++i) histogram.buckets[i] = buckets_[i].load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < buckets_.size(); ++i)
+      histogram.buckets[i] = buckets_[i].load(std::memory_order_relaxed);
     return histogram;
   }
 

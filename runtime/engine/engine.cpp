@@ -27,9 +27,9 @@ namespace {
 
 // What is compiled for a prepare.
 struct Pins {
-  std::string schedule;  // those of the caller, or of a choice that was made for it
-  std::string asked;     // those of the caller
-  std::string note;      // about the choice, for Facts::notes; may be empty
+  std::string schedule;                         // those of the caller, or of a choice that was made for it
+  std::string asked;                            // those of the caller
+  std::string note;                             // about the choice, for Facts::notes; may be empty
   std::shared_ptr<const AttentionSpec> parsed;  // what the text of the spec says; null: not read yet
 };
 
@@ -45,7 +45,8 @@ class EngineBase : public Engine {
 
   // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
   Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override {
-    if (auto kernel = options.shape.empty() ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
+    if (auto kernel =
+            options.shape.empty() ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
       memory_hits_.add();
       return kernel;
     }
@@ -94,12 +95,13 @@ class EngineBase : public Engine {
     return std::move(outcome.value);
   }
 
-  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options, const std::string& hint,
-                                              const CompileBounds& bounds) {
+  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options,
+                                              const std::string& hint, const CompileBounds& bounds) {
     Pins asked{options.schedule, options.schedule, {}, nullptr};
     if (options.tune > options.tune.zero()) {
       if (!options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
-      if (!tuned_) return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
+      if (!tuned_)
+        return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
       FLASHJIT_TRY(tuned_->tune(spec, options));
     }
     if (!options.schedule.empty() || !tuned_) return make(spec, options, asked, bounds);
@@ -108,7 +110,8 @@ class EngineBase : public Engine {
     asked.parsed = std::make_shared<const AttentionSpec>(std::move(*parsed));
     TunedChoice choice = tuned_->choose(*asked.parsed, hint);
     if (choice.schedule.empty()) return make(spec, options, asked, bounds);
-    auto kernel = make(spec, options, {std::move(choice.schedule), options.schedule, std::move(choice.note), asked.parsed}, bounds);
+    auto kernel = make(spec, options,
+                       {std::move(choice.schedule), options.schedule, std::move(choice.note), asked.parsed}, bounds);
     // What another compiler made of the schedule may be no good with this one.
     const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
     return spoiled ? make(spec, options, asked, bounds) : kernel;
@@ -123,8 +126,8 @@ class EngineBase : public Engine {
 
 class GpuEngine : public EngineBase {
  public:
-  GpuEngine(std::string target, PrepareLog log, GpuContext gpu, const GpuInfo& info, const StoreOptions& store, Bundles bundles,
-            CompileOptions compile)
+  GpuEngine(std::string target, PrepareLog log, GpuContext gpu, const GpuInfo& info, const StoreOptions& store,
+            Bundles bundles, CompileOptions compile)
       : EngineBase(std::move(target), std::move(log)),
         gpu_(std::move(gpu)),
         info_(info),
@@ -158,7 +161,8 @@ class GpuEngine : public EngineBase {
   Promotion::Made load(Compiled compiled, const Pins& pins) {
     if (compiled.facts.source == "bundle") ++bundle_hits_;
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
-    if (const auto held = bundles_.check_target(target_); !held && !bundles_.empty()) compiled.facts.notes.push_back(held.error().message);
+    if (const auto held = bundles_.check_target(target_); !held && !bundles_.empty())
+      compiled.facts.notes.push_back(held.error().message);
     record(compiled.facts, pins);
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan.config)) {
@@ -197,7 +201,8 @@ class GpuEngine : public EngineBase {
       return best ? as_kernel(*best) : bounds.error();
     }
     const Plan quick_plan = compiled->plan;
-    compiled->facts.notes.push_back("quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
+    compiled->facts.notes.push_back(
+        "quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
     FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), pins));
     auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));
     ++quick_;
@@ -220,10 +225,11 @@ class GpuEngine : public EngineBase {
     FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.stream_is_capturing(static_cast<CuStream>(stream), &capturing),
                                     "cuStreamIsCapturing"));
     if (!capturing) return {};
-    return Error{ErrorKind::Capture,
-                 "capturing_stream: a graph is being captured and this spec is not prepared yet; prepare it before the capture "
-                 "begins",
-                 {}};
+    return Error{
+        ErrorKind::Capture,
+        "capturing_stream: a graph is being captured and this spec is not prepared yet; prepare it before the capture "
+        "begins",
+        {}};
   }
 
  private:
@@ -256,9 +262,11 @@ class HostEngine : public EngineBase {
         pool_(std::make_shared<ThreadPool>(threads)) {}
 
  protected:
-  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions&, const Pins& pins, const CompileBounds& bounds) override {
+  Result<std::shared_ptr<Kernel>> make(std::string_view spec, const PrepareOptions&, const Pins& pins,
+                                       const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
-    FLASHJIT_ASSIGN(plan, pins.parsed ? plan_spec(*pins.parsed, target_, pins.schedule) : plan_spec(spec, target_, pins.schedule));
+    FLASHJIT_ASSIGN(
+        plan, pins.parsed ? plan_spec(*pins.parsed, target_, pins.schedule) : plan_spec(spec, target_, pins.schedule));
     if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
     const CompilerPass pass;
     FLASHJIT_TRY(pass.status());
@@ -307,25 +315,30 @@ Result<std::string> gpu_target(const std::string& asked, const GpuInfo& gpu) {
   const Target* own = target_for_compute_capability(gpu.major, gpu.minor);
   if (asked.empty()) {
     if (own) return std::string(own->name);
-    return unsupported(fmt::format("{} has compute capability {}.{}, for which this build has no target; sm_80 is the oldest, and "
-                                   "`target` can name one by hand",
-                                   gpu.name, gpu.major, gpu.minor));
+    return unsupported(
+        fmt::format("{} has compute capability {}.{}, for which this build has no target; sm_80 is the oldest, and "
+                    "`target` can name one by hand",
+                    gpu.name, gpu.major, gpu.minor));
   }
   FLASHJIT_ASSIGN(row, find_target(asked));
   if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", asked));
   if (runs_on(*row, gpu.major, gpu.minor)) return asked;
-  return invalid(fmt::format("target: code for {} does not run on {} (compute capability {}.{}){}", asked, gpu.name, gpu.major, gpu.minor,
-                             own ? fmt::format("; leave it empty or use {}", own->name) : ""));
+  return invalid(fmt::format("target: code for {} does not run on {} (compute capability {}.{}){}", asked, gpu.name,
+                             gpu.major, gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
 // What is missing must be known before the first request, not at it.
-Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings, const std::string& target,
-                             const TrustedList* trusted) {
+Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
+                             const std::string& target, const TrustedList* trusted) {
   FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles, trusted));
   if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
   if (!settings.jit && bundles.empty()) {
-    return Error{ErrorKind::NotFound, "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
-                                      "(--bundle), and build them with: flashjit build MANIFEST --arch " + target + " -o kernels.fjb", {}};
+    return Error{
+        ErrorKind::NotFound,
+        "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
+        "(--bundle), and build them with: flashjit build MANIFEST --arch " +
+            target + " -o kernels.fjb",
+        {}};
   }
   if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
   return std::move(bundles);
@@ -341,14 +354,16 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
   FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
-  FLASHJIT_ASSIGN(trusted, TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
+  FLASHJIT_ASSIGN(trusted,
+                  TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
   FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target, trusted.get()));
   CompileOptions compile{.override_dir = options.override_dir};
   if (options.isolate_compiler && settings.jit) {
     FLASHJIT_ASSIGN(program, find_compiler_program());
     compile.compiler_program = std::move(program);
   }
-  if (bundles.empty()) FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
+  if (bundles.empty())
+    FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
   FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store{.directory = store_path(options, settings),
@@ -357,17 +372,21 @@ Result<std::shared_ptr<Engine>> create_gpu(const EngineOptions& options, const E
                            .trusted = trusted};
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
-  const auto engine = std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));
+  const auto engine =
+      std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));
   if (tuned) engine->use_records(gpu_machine(target, info, driver->version()), store_path(options, settings), options);
   return std::shared_ptr<Engine>(engine);
 }
 
 Result<std::shared_ptr<Engine>> create_host(const EngineOptions& options, const EnvironmentSettings& settings) {
   if (!settings.jit) {
-    return invalid("device=Host with FLASHJIT_JIT=off: host kernels are always compiled where they run, and bundles hold none; unset one of the two");
+    return invalid(
+        "device=Host with FLASHJIT_JIT=off: host kernels are always compiled where they run, and bundles hold none; unset one of the two");
   }
-  if (!options.override_dir.empty()) return invalid("override_dir: kernels of a processor have no source files; leave it empty");
-  if (options.isolate_compiler) return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
+  if (!options.override_dir.empty())
+    return invalid("override_dir: kernels of a processor have no source files; leave it empty");
+  if (options.isolate_compiler)
+    return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
   FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(backend, host_backend());
   std::string target = options.target.empty() || options.target == "host" ? backend->best_target() : options.target;

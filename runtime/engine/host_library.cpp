@@ -14,7 +14,8 @@ Result<HostBackend*> host_backend() {
   if (opened) return opened;
   std::string tried;
   const std::string own = own_directory();
-  for (const std::string& place : {own + "/libflashjit_host.so", own + "/../lib/libflashjit_host.so", std::string("libflashjit_host.so")}) {
+  for (const std::string& place :
+       {own + "/libflashjit_host.so", own + "/../lib/libflashjit_host.so", std::string("libflashjit_host.so")}) {
     const auto library = DynamicLibrary::open(place);
     if (!library) {
       tried += "  " + library.error().message + "\n";
@@ -27,9 +28,10 @@ Result<HostBackend*> host_backend() {
     }
     tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
   }
-  return Error{ErrorKind::NotFound,
-               "the host backend (libflashjit_host.so) was not found; install llvm-19-dev and build FlashJIT again, or use a GPU",
-               "tried:\n" + tried};
+  return Error{
+      ErrorKind::NotFound,
+      "the host backend (libflashjit_host.so) was not found; install llvm-19-dev and build FlashJIT again, or use a GPU",
+      "tried:\n" + tried};
 }
 
 }  // namespace flashjit

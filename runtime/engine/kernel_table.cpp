@@ -7,8 +7,8 @@
 namespace flashjit {
 namespace {
 
-// Who gets a kernel counts itself as an owner. With one counter, that is what threads would wait for each other at; so there
-// are several for each kernel, and a thread takes that of its processor.
+// Who gets a kernel counts itself as an owner. With one counter, that is what threads would wait for each other at; so
+// there are several for each kernel, and a thread takes that of its processor.
 constexpr unsigned kOwners = 16;
 constexpr std::size_t kCacheLine = 64;
 
@@ -55,7 +55,8 @@ void KernelTable::add(std::string_view spec, std::string_view schedule, const st
   if (find(spec, schedule)) return;
   const std::size_t hash = hash_of(spec, schedule);
   std::atomic<const Entry*>& bucket = buckets_[hash % kBuckets];
-  auto entry = std::make_unique<Entry>(Entry{hash, std::string(spec), std::string(schedule), {}, bucket.load(std::memory_order_relaxed)});
+  auto entry = std::make_unique<Entry>(
+      Entry{hash, std::string(spec), std::string(schedule), {}, bucket.load(std::memory_order_relaxed)});
   for (std::shared_ptr<Kernel>& owner : entry->owners) owner = std::shared_ptr<Kernel>(kernel.get(), Owner{kernel});
   bucket.store(entry.release(), std::memory_order_release);
 }

@@ -1,4 +1,5 @@
-// The prepared kernels of an engine, by the texts they were asked for with: what makes the second prepare of a spec cheap.
+// The prepared kernels of an engine, by the texts they were asked for with: what makes the second prepare of a spec
+// cheap.
 #pragma once
 
 #include <array>
@@ -12,8 +13,8 @@
 
 namespace flashjit {
 
-// Looking up takes no lock, allocates nothing, and touches no memory that another processor writes: the entries of a bucket
-// are a list that only grows, and lives as long as the table.
+// Looking up takes no lock, allocates nothing, and touches no memory that another processor writes: the entries of a
+// bucket are a list that only grows, and lives as long as the table.
 class KernelTable {
  public:
   KernelTable() = default;

@@ -1,4 +1,5 @@
-// What is written down of every prepare: a line of FLASHJIT_LOG, and a line of the manifest that EngineOptions::record names.
+// What is written down of every prepare: a line of FLASHJIT_LOG, and a line of the manifest that EngineOptions::record
+// names.
 #pragma once
 
 #include <memory>

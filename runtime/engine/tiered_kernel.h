@@ -12,7 +12,8 @@ namespace flashjit {
 class TieredKernel : public RunnableKernel {
  public:
   TieredKernel(const Plan& plan, std::shared_ptr<RunnableKernel> quick);
-  // Launches from now on take `best`; once. What was captured goes on with the quick code: it stays loaded as long as this kernel lives.
+  // Launches from now on take `best`; once. What was captured goes on with the quick code: it stays loaded as long as
+  // this kernel lives.
   void replace(std::shared_ptr<RunnableKernel> best);
   const Facts& facts() const override;  // of the code that the next launch takes
 

@@ -28,8 +28,8 @@ Axes axes_of(Layout layout) {
 
 Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result) {
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size()) {
-    return invalid(fmt::format("{}.strides: {} of them for {} dimensions; leave them empty for a contiguous tensor", name,
-                               tensor.strides.size(), tensor.shape.size()));
+    return invalid(fmt::format("{}.strides: {} of them for {} dimensions; leave them empty for a contiguous tensor",
+                               name, tensor.strides.size(), tensor.shape.size()));
   }
   if (tensor.shape.size() > 4) {
     return invalid(fmt::format("{}.shape: {} dimensions, at most 4 are possible", name, tensor.shape.size()));
@@ -50,7 +50,8 @@ Strides strides_of(const Dimensions& d, const Axes& axes) {
 Result<Int64> scalar_bits(const Param& param, double value) {
   const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
   const auto refuse = [&] {
-    return invalid(fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
+    return invalid(
+        fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
   };
   switch (param.dtype) {
     case Dtype::I32: return in(-0x1p31, 0x1p31 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
@@ -60,18 +61,19 @@ Result<Int64> scalar_bits(const Param& param, double value) {
     case Dtype::I64: return in(-0x1p53, 0x1p53) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
     case Dtype::F32: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
     default:
-      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32", param.name,
-                                     name(param.dtype)));
+      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32",
+                                     param.name, name(param.dtype)));
   }
 }
 
 Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBound& bound) {
   if (value >= bound.min && value <= bound.max) return {};
   if (bound.pinned()) {
-    return invalid(fmt::format("{}: {}, the spec pins {}={}; prepare a spec without that pin", name, value, name, bound.min));
+    return invalid(
+        fmt::format("{}: {}, the spec pins {}={}; prepare a spec without that pin", name, value, name, bound.min));
   }
-  return invalid(fmt::format("{}: {} is outside {}..{}, the bound of the spec; prepare a spec with a wider one", name, value,
-                             bound.min, bound.max));
+  return invalid(fmt::format("{}: {} is outside {}..{}, the bound of the spec; prepare a spec with a wider one", name,
+                             value, bound.min, bound.max));
 }
 
 }  // namespace
@@ -81,10 +83,14 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
     const Tensor& from;
     TensorView& to;
     std::string_view name;
-  } tensors[] = {{arguments.q, call.q, "q"},       {arguments.k, call.k, "k"},
-                 {arguments.v, call.v, "v"},       {arguments.o, call.o, "o"},
-                 {arguments.lse, call.lse, "lse"}, {arguments.max_logit, call.max_logit, "max_logit"},
-                 {arguments.sink, call.sink, "sink"}, {arguments.offsets_q, call.offsets_q, "offsets_q"},
+  } tensors[] = {{arguments.q, call.q, "q"},
+                 {arguments.k, call.k, "k"},
+                 {arguments.v, call.v, "v"},
+                 {arguments.o, call.o, "o"},
+                 {arguments.lse, call.lse, "lse"},
+                 {arguments.max_logit, call.max_logit, "max_logit"},
+                 {arguments.sink, call.sink, "sink"},
+                 {arguments.offsets_q, call.offsets_q, "offsets_q"},
                  {arguments.offsets_k, call.offsets_k, "offsets_k"}};
   for (const auto& [from, to, name] : tensors) {
     FLASHJIT_TRY(view(from, name, to));
@@ -101,7 +107,11 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
 }
 
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
-    : spec_(plan.spec), grid_(plan), gpu_(plan.target.gpu), hopper_(plan.config.loop == Loop::hopper), ordinal_(ordinal) {
+    : spec_(plan.spec),
+      grid_(plan),
+      gpu_(plan.target.gpu),
+      hopper_(plan.config.loop == Loop::hopper),
+      ordinal_(ordinal) {
   collect_indices(spec_.mask);
   collect_indices(spec_.score);
 }
@@ -141,9 +151,10 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
 Result<void> ArgumentChecker::fill_grid(const Sizes& sizes, KernelParams& params) const {
   const std::int64_t tiles = grid_.tiles(sizes.q_len), blocks = grid_.most_blocks(sizes.q_len, sizes.batch);
   if (blocks < 0 || blocks > kLargestGrid) {
-    return invalid(fmt::format("batch: {} with {} heads and {} query tiles makes more blocks than a launch can have ({}); split "
-                               "the batch",
-                               sizes.batch, grid_.heads, tiles, kLargestGrid));
+    return invalid(
+        fmt::format("batch: {} with {} heads and {} query tiles makes more blocks than a launch can have ({}); split "
+                    "the batch",
+                    sizes.batch, grid_.heads, tiles, kLargestGrid));
   }
   params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles);
   params.heads_per_group = grid_.heads_per_group(sizes.k_len, sizes.batch);
@@ -161,9 +172,10 @@ Result<void> ArgumentChecker::check_sizes(const Sizes& sizes) const {
 Result<void> ArgumentChecker::check_packed_reach(const Sizes& sizes) const {
   for (const auto& [name, tokens] : {std::pair{"q", sizes.q_tokens}, std::pair{"k", sizes.k_tokens}}) {
     if (tokens <= kMostPackedTokens) continue;
-    return invalid(fmt::format("{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family=sync "
-                               "in the schedule",
-                               name, tokens, kMostPackedTokens));
+    return invalid(fmt::format(
+        "{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family=sync "
+        "in the schedule",
+        name, tokens, kMostPackedTokens));
   }
   return {};
 }
@@ -171,8 +183,10 @@ Result<void> ArgumentChecker::check_packed_reach(const Sizes& sizes) const {
 Result<void> ArgumentChecker::fill_inputs(const CallArguments& call, Sizes& sizes, KernelParams& params) const {
   const Axes axes = axes_of(spec_.layout);
   const bool packed = spec_.layout == Layout::Packed;
-  TensorRule rule{.rank = axes.rank, .align_bytes = gpu_ ? spec_.align_bytes : 0,
-                  .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host, .ordinal = ordinal_};
+  TensorRule rule{.rank = axes.rank,
+                  .align_bytes = gpu_ ? spec_.align_bytes : 0,
+                  .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host,
+                  .ordinal = ordinal_};
   const auto check = [&](std::string_view name, const TensorView& tensor, Dtype dtype, bool output) {
     rule.name = name;
     rule.dtype = dtype;
@@ -194,9 +208,11 @@ Result<void> ArgumentChecker::fill_inputs(const CallArguments& call, Sizes& size
   sizes.k_tokens = k.size[axes.token];
   FLASHJIT_TRY(shaped(k, sizes.k_tokens, spec_.heads_kv, spec_.d_qk, "", "KV heads of the spec", "d of the spec"));
   FLASHJIT_ASSIGN(v, check("v", call.v, spec_.kv_dtype, false));
-  FLASHJIT_TRY(shaped(v, sizes.k_tokens, spec_.heads_kv, spec_.d_v, "tokens of k", "KV heads of the spec", "d of V in the spec"));
+  FLASHJIT_TRY(shaped(v, sizes.k_tokens, spec_.heads_kv, spec_.d_v, "tokens of k", "KV heads of the spec",
+                      "d of V in the spec"));
   FLASHJIT_ASSIGN(o, check("o", call.o, spec_.out_dtype, true));
-  FLASHJIT_TRY(shaped(o, sizes.q_tokens, spec_.heads_q, spec_.d_v, "tokens of q", "query heads of the spec", "d of V in the spec"));
+  FLASHJIT_TRY(shaped(o, sizes.q_tokens, spec_.heads_q, spec_.d_v, "tokens of q", "query heads of the spec",
+                      "d of V in the spec"));
   sizes.q_len = sizes.q_tokens;
   sizes.k_len = sizes.k_tokens;
   params.q = call.q.data;
@@ -210,7 +226,8 @@ Result<void> ArgumentChecker::fill_inputs(const CallArguments& call, Sizes& size
 
   if (!packed) {
     if (call.offsets_q.given() || call.offsets_k.given()) {
-      return invalid("offsets_q, offsets_k: given, and the spec's layout is not packed; leave them out or use layout=packed");
+      return invalid(
+          "offsets_q, offsets_k: given, and the spec's layout is not packed; leave them out or use layout=packed");
     }
     return {};
   }
@@ -224,25 +241,30 @@ Result<void> ArgumentChecker::fill_inputs(const CallArguments& call, Sizes& size
   params.offsets_k = static_cast<const int*>(call.offsets_k.data);
   if (call.max_q_len < 0 || call.max_k_len < 0) return invalid("max_q_len, max_k_len: must not be negative");
   if (call.max_q_len == 0 && sizes.q_tokens > 0 && sizes.batch > 0) {
-    return invalid(fmt::format("max_q_len: missing; give the length of the longest query sequence ({} tokens in all is a safe, "
-                               "slower bound)",
-                               sizes.q_tokens));
+    return invalid(
+        fmt::format("max_q_len: missing; give the length of the longest query sequence ({} tokens in all is a safe, "
+                    "slower bound)",
+                    sizes.q_tokens));
   }
   sizes.q_len = std::min(call.max_q_len, sizes.q_tokens);
   if (call.max_k_len > 0) sizes.k_len = std::min(call.max_k_len, sizes.k_tokens);
   return {};
 }
 
-Result<void> ArgumentChecker::fill_row_outputs(const CallArguments& call, const Sizes& sizes, KernelParams& params) const {
+Result<void> ArgumentChecker::fill_row_outputs(const CallArguments& call, const Sizes& sizes,
+                                               KernelParams& params) const {
   const bool packed = spec_.layout == Layout::Packed;
-  TensorRule rule{.rank = packed ? 2 : 3, .output = true,
-                  .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host, .ordinal = ordinal_};
+  TensorRule rule{.rank = packed ? 2 : 3,
+                  .output = true,
+                  .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host,
+                  .ordinal = ordinal_};
   bool have_strides = false;
   const auto check = [&](std::string_view name, std::string_view field, const TensorView& tensor, bool wanted,
                          float*& pointer) -> Result<void> {
     if (!wanted) {
       if (!tensor.given()) return {};
-      return invalid(fmt::format("{}: given, and the spec does not ask for it; add {} to the spec or leave it out", name, field));
+      return invalid(
+          fmt::format("{}: given, and the spec does not ask for it; add {} to the spec or leave it out", name, field));
     }
     rule.name = name;
     FLASHJIT_ASSIGN(d, check_tensor(tensor, rule));
@@ -280,7 +302,8 @@ Result<void> ArgumentChecker::fill_params(const CallArguments& call, const Sizes
   const ParamView* found[kMaxParams] = {};
   for (int i = 0; i < given; ++i) {
     const ParamView& param = call.params[static_cast<std::size_t>(i)];
-    const auto wanted = std::find_if(spec_.params.begin(), spec_.params.end(), [&](const Param& p) { return p.name == param.name; });
+    const auto wanted =
+        std::find_if(spec_.params.begin(), spec_.params.end(), [&](const Param& p) { return p.name == param.name; });
     if (wanted == spec_.params.end()) {
       std::string known;
       for (const Param& p : spec_.params) known += (known.empty() ? "" : ", ") + p.name;
@@ -299,8 +322,8 @@ Result<void> ArgumentChecker::fill_params(const CallArguments& call, const Sizes
     const std::string_view kind = param.rank == 0 ? "scalars" : "params";
     if (!found[i]) return invalid(fmt::format("{}.{}: missing; mask or score of the spec reads it", kind, param.name));
     if (found[i]->is_scalar != (param.rank == 0)) {
-      return invalid(fmt::format("{}.{}: the spec declares a {}", found[i]->is_scalar ? "scalars" : "params", param.name,
-                                 param.rank == 0 ? "scalar" : "tensor"));
+      return invalid(fmt::format("{}.{}: the spec declares a {}", found[i]->is_scalar ? "scalars" : "params",
+                                 param.name, param.rank == 0 ? "scalar" : "tensor"));
     }
     if (param.rank == 0) {
       FLASHJIT_ASSIGN(bits, scalar_bits(param, found[i]->scalar));
@@ -309,8 +332,13 @@ Result<void> ArgumentChecker::fill_params(const CallArguments& call, const Sizes
       params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
       continue;
     }
-    const TensorRule rule{.name = param.name, .group = "params.", .dtype = param.dtype, .rank = param.rank, .contiguous_last = false,
-                          .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host, .ordinal = ordinal_};
+    const TensorRule rule{.name = param.name,
+                          .group = "params.",
+                          .dtype = param.dtype,
+                          .rank = param.rank,
+                          .contiguous_last = false,
+                          .place = gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host,
+                          .ordinal = ordinal_};
     FLASHJIT_ASSIGN(d, check_tensor(found[i]->tensor, rule));
     params.extra[i].data = found[i]->tensor.data;
     for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
@@ -338,10 +366,11 @@ Result<void> ArgumentChecker::check_index(const Index& index, const TensorView& 
   }
   const std::int64_t size = tensor.shape[index.dimension];
   if (range.lo >= 0 && range.hi < size) return {};
-  return invalid(fmt::format("params.{}: index {} (`{}`) runs from {} to {} at these sizes (b={}, q_len={}, k_len={}), the tensor has "
-                             "{} there; pass a larger tensor or clamp the index with min and max",
-                             spec_.params[static_cast<std::size_t>(index.param)].name, index.dimension, print(index.expr),
-                             range.lo, range.hi, sizes.batch, sizes.q_len, sizes.k_len, size));
+  return invalid(fmt::format(
+      "params.{}: index {} (`{}`) runs from {} to {} at these sizes (b={}, q_len={}, k_len={}), the tensor has "
+      "{} there; pass a larger tensor or clamp the index with min and max",
+      spec_.params[static_cast<std::size_t>(index.param)].name, index.dimension, print(index.expr), range.lo, range.hi,
+      sizes.batch, sizes.q_len, sizes.k_len, size));
 }
 
 Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
@@ -357,12 +386,14 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
     const int* at = static_cast<const int*>(offsets.data);
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
       if (at[i] < 0 || at[i] > tokens || (i > 0 && at[i] < at[i - 1])) {
-        return invalid(fmt::format("{}[{}]: {}; offsets must rise from 0 and end within the {} tokens", name, i, at[i], tokens));
+        return invalid(
+            fmt::format("{}[{}]: {}; offsets must rise from 0 and end within the {} tokens", name, i, at[i], tokens));
       }
       if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
-        return invalid(fmt::format("{}[{}]: the sequence has {} tokens, more than the {} that were promised (max_q_len, "
-                                   "max_k_len)",
-                                   name, i, at[i] - at[i - 1], longest));
+        return invalid(
+            fmt::format("{}[{}]: the sequence has {} tokens, more than the {} that were promised (max_q_len, "
+                        "max_k_len)",
+                        name, i, at[i] - at[i - 1], longest));
       }
     }
   }

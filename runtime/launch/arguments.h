@@ -25,7 +25,7 @@ struct TensorView {
   const std::int64_t* shape = nullptr;
   const std::int64_t* strides = nullptr;  // null: contiguous
   Place place = Place::Unknown;
-  int ordinal = 0;                        // which GPU
+  int ordinal = 0;  // which GPU
   bool given() const { return data != nullptr || rank > 0; }
 };
 

@@ -11,9 +11,9 @@ namespace flashjit {
 struct Grid {
   explicit Grid(const Plan& plan);
 
-  int queries;              // of an item
-  int heads;                // that have items of their own: query heads, or KV heads where a group shares its tiles
-  int heads_per_kv = 1;     // of `heads`, that read the same K and V
+  int queries;           // of an item
+  int heads;             // that have items of their own: query heads, or KV heads where a group shares its tiles
+  int heads_per_kv = 1;  // of `heads`, that read the same K and V
   int heads_kv;
   int cluster = 1;          // blocks that work on an item
   bool persistent = false;  // as many blocks as fit the device, for all items

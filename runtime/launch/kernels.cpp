@@ -67,7 +67,8 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
 }
 
-HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool)
+HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel,
+                       std::shared_ptr<ThreadPool> pool)
     : RunnableKernel(plan, std::move(facts), 0), kernel_(std::move(kernel)), pool_(std::move(pool)) {
   parallel_.workers = pool_->workers();
   parallel_.run = [pool = pool_.get()](std::int64_t items, const ThreadPool::Body& body) { pool->run(items, body); };

@@ -31,7 +31,8 @@ class RunnableKernel : public Kernel {
 
 class GpuKernel : public RunnableKernel {
  public:
-  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when takes_items(compiled.plan.config).
+  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when
+  // takes_items(compiled.plan.config).
   static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
                                                  std::shared_ptr<WorkCounters> counters);
 

@@ -22,9 +22,9 @@ struct TensorRule {
   std::string_view group = {};  // "params."
   Dtype dtype = Dtype::F32;
   int rank = 0;
-  bool output = false;          // no two elements may share an address
+  bool output = false;  // no two elements may share an address
   bool contiguous_last = true;
-  int align_bytes = 0;          // 0: that of the element
+  int align_bytes = 0;  // 0: that of the element
   TensorView::Place place = TensorView::Place::Unknown;
   int ordinal = 0;
 };

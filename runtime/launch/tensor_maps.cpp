@@ -11,13 +11,13 @@ namespace flashjit {
 namespace {
 
 constexpr std::uint64_t kElementBytes = 2;
-constexpr std::uint64_t kAlignment = 16;                          // of addresses and strides
-constexpr std::uint32_t kRowsPerWarp = 16;                        // a warp stores its rows of O
+constexpr std::uint64_t kAlignment = 16;    // of addresses and strides
+constexpr std::uint32_t kRowsPerWarp = 16;  // a warp stores its rows of O
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
 // How a packed sequence ends: see hopper/producer.cuh. Steps in the last two dimensions only move the address.
 constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
-constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;      // times kSequenceEnd it is 0 modulo 2^64
+constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // times kSequenceEnd it is 0 modulo 2^64
 
 // CUtensorMap* enumerations of the driver.
 constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
@@ -43,14 +43,16 @@ std::uint64_t bytes(Int64 elements) { return static_cast<std::uint64_t>(elements
 
 Result<void> check(const Source& source, const Dimension& dimension) {
   if (dimension.stride % kAlignment != 0) {
-    return invalid(fmt::format("{}.strides: {} bytes per {}, TMA steps in multiples of {}; pass a contiguous copy, or add bytes=8 to "
-                               "the spec",
-                               source.name, dimension.stride, dimension.name, kAlignment));
+    return invalid(fmt::format(
+        "{}.strides: {} bytes per {}, TMA steps in multiples of {}; pass a contiguous copy, or add bytes=8 to "
+        "the spec",
+        source.name, dimension.stride, dimension.name, kAlignment));
   }
   if (dimension.stride < kStrideLimit) return {};
-  return invalid(fmt::format("{}.strides: {} bytes per {}, TMA steps less than {} (2^40); pass a contiguous copy, or pin "
-                             "family=sync in the schedule",
-                             source.name, dimension.stride, dimension.name, kStrideLimit));
+  return invalid(
+      fmt::format("{}.strides: {} bytes per {}, TMA steps less than {} (2^40); pass a contiguous copy, or pin "
+                  "family=sync in the schedule",
+                  source.name, dimension.stride, dimension.name, kStrideLimit));
 }
 
 Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimension> outer) {
@@ -60,9 +62,10 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
   map.size[0] = static_cast<std::uint64_t>(source.columns);
   map.box[0] = kPanelWidth / kElementBytes;
   if (const auto address = reinterpret_cast<std::uintptr_t>(source.data); address % kAlignment != 0) {
-    return invalid(fmt::format("{}.data: address {:#x}, TMA reads from multiples of {} bytes; align the tensor, or add bytes=8 to the "
-                               "spec",
-                               source.name, address, kAlignment));
+    return invalid(fmt::format(
+        "{}.data: address {:#x}, TMA reads from multiples of {} bytes; align the tensor, or add bytes=8 to the "
+        "spec",
+        source.name, address, kAlignment));
   }
   for (Dimension dimension : outer) {
     if (dimension.size == 1) dimension.stride = kAlignment;  // never taken: any legal one will do
@@ -78,9 +81,10 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
 Result<TensorMapLayout> packed_layout(const Source& source) {
   const std::uint64_t token = bytes(source.stride.token);
   if (token >= kEndStride) {
-    return invalid(fmt::format("{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
-                               "pin family=sync in the schedule",
-                               source.name, token, kEndStride));
+    return invalid(fmt::format(
+        "{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
+        "pin family=sync in the schedule",
+        source.name, token, kEndStride));
   }
   return layout(source, {{"token", kSequenceEnd, token, source.rows},
                          {"head", source.heads, bytes(source.stride.head), 1},
@@ -105,7 +109,8 @@ Result<TensorMapLayout> grouped_layout(const Source& source, std::uint64_t batch
 
 Result<TensorMapLayout> layout_of(const KernelConfig& config, const KernelParams& params, Source source) {
   auto batch = static_cast<std::uint64_t>(params.batch);
-  if (source.tokens == 0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's address will do
+  if (source.tokens ==
+      0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's address will do
     source.data = params.q;
     source.stride = {};
     source.tokens = source.heads = batch = 1;
@@ -128,7 +133,12 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
 Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelParams& params) {
   const auto count = [](int value) { return static_cast<std::uint64_t>(value); };
   const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv / c.cluster);
-  const Source q = {"q", params.q, params.q_stride, count(params.q_len), count(c.heads_q), static_cast<std::uint32_t>(c.tile_q),
+  const Source q = {"q",
+                    params.q,
+                    params.q_stride,
+                    count(params.q_len),
+                    count(c.heads_q),
+                    static_cast<std::uint32_t>(c.tile_q),
                     c.head_dim_qk};
   const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk};
   const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v};
@@ -149,12 +159,16 @@ Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelP
 Result<void> encode(const Driver& driver, Element element, const TensorMapLayout& layout, TensorMap& map) {
   constexpr std::uint32_t kEveryElement[5] = {1, 1, 1, 1, 1};
   FLASHJIT_TRY(driver.check(
-      driver.api.tensor_map_encode(&map, layout.element_bytes == 4 ? kFloat32 : element == Element::f16 ? kFloat16 : kBfloat16,
-                                   static_cast<std::uint32_t>(layout.rank), const_cast<void*>(layout.address), layout.size, layout.stride, layout.box, kEveryElement,
-                                   kNoInterleave, kSwizzle128Bytes, kPromote256Bytes, kNoFill),
+      driver.api.tensor_map_encode(&map,
+                                   layout.element_bytes == 4 ? kFloat32
+                                   : element == Element::f16 ? kFloat16
+                                                             : kBfloat16,
+                                   static_cast<std::uint32_t>(layout.rank), const_cast<void*>(layout.address),
+                                   layout.size, layout.stride, layout.box, kEveryElement, kNoInterleave,
+                                   kSwizzle128Bytes, kPromote256Bytes, kNoFill),
       "cuTensorMapEncodeTiled"));
-  // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must not
-  // be set. GPUs before Blackwell do not look at it.
+  // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must
+  // not be set. GPUs before Blackwell do not look at it.
   constexpr int kLastWrongDriver = 13010;
   constexpr std::uint64_t kSmall = 128 * 1024;
   if (driver.version() <= kLastWrongDriver && is_smaller(layout, kSmall)) map.words[1] &= ~(1ull << 21);
@@ -172,7 +186,8 @@ std::vector<InputPlace> input_places(const Plan& plan) {
   return places;
 }
 
-TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor, const ExtraParam& param) {
+TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,
+                             const ExtraParam& param) {
   const int key = tensor.rank - 1, element = input_bytes_per_key(config, place.param);
   TensorMapLayout map;
   map.address = param.data;
@@ -184,7 +199,9 @@ TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place
     const std::int64_t size = dimension < 0 ? 1 : tensor.shape[dimension];
     if (rank > 0) {
       // One without neighbours is never stepped in: any legal step will do.
-      const std::uint64_t stride = size == 1 ? kAlignment : static_cast<std::uint64_t>(param.stride[dimension]) * static_cast<std::uint64_t>(element);
+      const std::uint64_t stride =
+          size == 1 ? kAlignment
+                    : static_cast<std::uint64_t>(param.stride[dimension]) * static_cast<std::uint64_t>(element);
       addressable &= stride % kAlignment == 0 && stride < kStrideLimit;
       map.stride[rank - 1] = stride;
     }

@@ -1,4 +1,5 @@
-// Tensor maps: what TMA knows of Q, K, V and O. The layout of each is plain numbers; encoding them is one call of the driver.
+// Tensor maps: what TMA knows of Q, K, V and O. The layout of each is plain numbers; encoding them is one call of the
+// driver.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ std::vector<InputPlace> input_places(const Plan& plan);
 Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& config, const KernelParams& params);
 
 // Rank 0: TMA cannot address it. `param` as ArgumentChecker fills it.
-TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor, const ExtraParam& param);
+TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,
+                             const ExtraParam& param);
 
 // Those of `places`, if TMA can address all of them; else has_inputs is 0.
 Result<void> encode_inputs(const Driver& driver, const KernelConfig& config, const std::vector<InputPlace>& places,

@@ -25,8 +25,9 @@ class ThreadPool {
 
   int workers() const { return workers_; }
 
-  // Calls body(item, worker) for item = 0 .. items-1 and returns when all are done; worker < workers(), and no two calls at
-  // a time share one. Callers on several threads take turns. In a forked child, which has no threads, the caller does it all.
+  // Calls body(item, worker) for item = 0 .. items-1 and returns when all are done; worker < workers(), and no two
+  // calls at a time share one. Callers on several threads take turns. In a forked child, which has no threads, the
+  // caller does it all.
   void run(std::int64_t items, const Body& body);
 
  private:
@@ -39,8 +40,8 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable start_, finished_;
-  std::atomic<std::uint64_t> job_ = 0;   // counts jobs; a change starts the threads
-  std::atomic<int> busy_ = 0;            // threads that are not done with the job
+  std::atomic<std::uint64_t> job_ = 0;  // counts jobs; a change starts the threads
+  std::atomic<int> busy_ = 0;           // threads that are not done with the job
   std::atomic<bool> stop_ = false;
   const Body* body_ = nullptr;
   std::int64_t items_ = 0;

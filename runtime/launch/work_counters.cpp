@@ -16,7 +16,8 @@ int CounterPlaces::of_stream(std::uint64_t id) {
     std::uint64_t found = streams_[place].load(std::memory_order_relaxed);
     if (found == key) return static_cast<int>(place);
     // Two threads may launch on a new stream at once: who comes second finds the key in `found`.
-    if (found == 0 && (streams_[place].compare_exchange_strong(found, key, std::memory_order_relaxed) || found == key)) {
+    if (found == 0 &&
+        (streams_[place].compare_exchange_strong(found, key, std::memory_order_relaxed) || found == key)) {
       return static_cast<int>(place);
     }
   }
@@ -57,6 +58,8 @@ Result<int*> WorkCounters::take(CuStream stream) {
   return place < 0 ? nullptr : static_cast<int*>(memory_.data()) + place * kPairInts;
 }
 
-bool takes_items(const KernelConfig& config) { return config.loop == Loop::hopper && config.persistent && config.cluster == 1; }
+bool takes_items(const KernelConfig& config) {
+  return config.loop == Loop::hopper && config.persistent && config.cluster == 1;
+}
 
 }  // namespace flashjit

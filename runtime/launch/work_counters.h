@@ -1,17 +1,19 @@
-// Counters of the persistent kernels: where a launch's blocks take their items from (KernelParams::work_counters). A kernel leaves
-// its pair at zero, so nothing has to be done between launches.
+// Counters of the persistent kernels: where a launch's blocks take their items from (KernelParams::work_counters). A
+// kernel leaves its pair at zero, so nothing has to be done between launches.
 //
-// Two launches that run at the same time must never have the same pair: each would do a part of the items, and results would be
-// wrong without an error. A ring of pairs only makes that unlikely: a launch may wait behind an event for as long as it takes
-// others to go once around. So who may share a pair follows from what the driver guarantees:
-// - Launches on one stream run one after the other, and a stream's id is never given again, unlike its handle. Every stream has
+// Two launches that run at the same time must never have the same pair: each would do a part of the items, and results
+// would be wrong without an error. A ring of pairs only makes that unlikely: a launch may wait behind an event for as
+// long as it takes others to go once around. So who may share a pair follows from what the driver guarantees:
+// - Launches on one stream run one after the other, and a stream's id is never given again, unlike its handle. Every
+// stream has
 //   its pair.
-// - A launch recorded in a graph may be replayed on any stream, beside launches on the one it was recorded on, as long as the
-//   graph lives, and two launches of one graph may run side by side. Each gets a pair that nobody else ever gets. (A replay waits
-//   for the one before. A graph that is instantiated twice and runs twice at a time has both write the same outputs at the same
-//   time, which is the caller's mistake with or without counters.)
-// Pairs are not taken back, because nothing says when a stream or a graph is gone. A launch that gets none has its items dealt
-// out evenly, which is right as well, and slower where items are uneven.
+// - A launch recorded in a graph may be replayed on any stream, beside launches on the one it was recorded on, as long
+// as the
+//   graph lives, and two launches of one graph may run side by side. Each gets a pair that nobody else ever gets. (A
+//   replay waits for the one before. A graph that is instantiated twice and runs twice at a time has both write the
+//   same outputs at the same time, which is the caller's mistake with or without counters.)
+// Pairs are not taken back, because nothing says when a stream or a graph is gone. A launch that gets none has its
+// items dealt out evenly, which is right as well, and slower where items are uneven.
 #pragma once
 
 #include <atomic>

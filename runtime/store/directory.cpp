@@ -93,7 +93,8 @@ std::vector<std::string> names_in(int directory) {
     return names;
   }
   while (const dirent* entry = readdir(stream.get())) {
-    if (std::string_view(entry->d_name) != "." && std::string_view(entry->d_name) != "..") names.emplace_back(entry->d_name);
+    if (std::string_view(entry->d_name) != "." && std::string_view(entry->d_name) != "..")
+      names.emplace_back(entry->d_name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -125,12 +126,13 @@ std::string temporary_name() {
   return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
 }
 
-// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it failed.
+// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it
+// failed.
 bool is_at(int file, int shelf, const char* name) {
   const int error = errno;
   struct stat ours, there;
-  const bool same = fstat(file, &ours) == 0 && fstatat(shelf, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && ours.st_dev == there.st_dev &&
-                    ours.st_ino == there.st_ino;
+  const bool same = fstat(file, &ours) == 0 && fstatat(shelf, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
   errno = error;
   return same;
 }
@@ -145,8 +147,8 @@ std::int64_t now_ns() {
   return std::int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
 }
 
-// One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file description
-// end with the last handle to it, whatever happens to the process.
+// One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
+// description end with the last handle to it, whatever happens to the process.
 off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
 constexpr off_t kEvictionPlace = off_t{1} << 60;  // behind those of all keys
 
@@ -248,7 +250,8 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   remove_temporaries_in(shelf.get(), false);
   const std::vector<std::uint8_t> bytes = encode(entry);
   const std::string temporary = temporary_name();
-  const FileHandle file(openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const FileHandle file(
+      openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
   fchmod(file.get(), 0600);  // whatever the umask is
   const char* step = nullptr;
@@ -309,7 +312,8 @@ StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
   const FileHandle shelf = open_shelf(item.digest, false);
   const char* name = item.digest.c_str() + 2;
   struct stat info;
-  if (!shelf || fstatat(shelf.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
+  if (!shelf || fstatat(shelf.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
   if (last_use(info) != item.used_ns) return Eviction::Kept;
   if (unlinkat(shelf.get(), name, 0) == 0) return Eviction::Removed;
   return errno == ENOENT ? Eviction::Gone : Eviction::Kept;

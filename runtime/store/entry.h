@@ -1,7 +1,8 @@
 // One kernel on disk, as bytes:
-//   magic "FLASHJIT" | u32 version | u32 key bytes | u32 facts bytes | u64 payload bytes | key | facts | payload | SHA-256
-// Numbers are little-endian; the checksum covers everything before it. The full key text is inside, so that an entry under
-// a wrong name is noticed.
+//   magic "FLASHJIT" | u32 version | u32 key bytes | u32 facts bytes | u64 payload bytes | key | facts | payload |
+//   SHA-256
+// Numbers are little-endian; the checksum covers everything before it. The full key text is inside, so that an entry
+// under a wrong name is noticed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Keeps a store directory below its cap: what was used longest ago goes first. Any number of processes may do this at once,
-// and any of them may die in the middle: an entry is there or not, and what is missing is compiled again.
+// Keeps a store directory below its cap: what was used longest ago goes first. Any number of processes may do this at
+// once, and any of them may die in the middle: an entry is there or not, and what is missing is compiled again.
 #pragma once
 
 #include <chrono>
@@ -28,10 +28,11 @@ struct EvictionOutcome {
 };
 
 // Nothing if another process is evicting and does not end within `wait`.
-std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const EvictionGoal& goal, std::chrono::milliseconds wait);
+std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const EvictionGoal& goal,
+                                     std::chrono::milliseconds wait);
 
-// Evicts after publishing. Other processes write to the directory too, so only a look tells its size; there is one at the first
-// publish, and then as often as keeps all of them together within a tenth of the cap.
+// Evicts after publishing. Other processes write to the directory too, so only a look tells its size; there is one at
+// the first publish, and then as often as keeps all of them together within a tenth of the cap.
 class StoreCap {
  public:
   explicit StoreCap(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}

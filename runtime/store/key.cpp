@@ -21,10 +21,12 @@ void KeyBuilder::hash(std::string_view bytes) {
 }
 
 void KeyBuilder::field(std::string_view label, std::string_view value, std::string_view digest) {
-  // Long values enter as their digest, which the text needs anyway: most of the time of a key is reading them. The mark tells a short
-  // value that looks like one from a digest.
+  // Long values enter as their digest, which the text needs anyway: most of the time of a key is reading them. The mark
+  // tells a short value that looks like one from a digest.
   const bool shown = value.size() <= kShown && value.find('\n') == std::string_view::npos;
-  const auto shortened = [&] { return fmt::format("sha256 {} ({} bytes)", digest.empty() ? sha256_hex(value) : digest, value.size()); };
+  const auto shortened = [&] {
+    return fmt::format("sha256 {} ({} bytes)", digest.empty() ? sha256_hex(value) : digest, value.size());
+  };
   const std::string text = shown ? std::string(value) : shortened();
   hash(label);
   hash(shown ? "value" : "digest");

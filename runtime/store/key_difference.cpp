@@ -38,7 +38,8 @@ Fields parts_of_spec(std::string_view spec) {
     if (fields.size() < 2 && sign == part.npos) {
       fields.emplace_back(fields.empty() ? "operation" : "dtype", part);
     } else {
-      fields.emplace_back(part.substr(0, sign), sign == part.npos ? "yes" : part.substr(part[sign] == '=' ? sign + 1 : sign));
+      fields.emplace_back(part.substr(0, sign),
+                          sign == part.npos ? "yes" : part.substr(part[sign] == '=' ? sign + 1 : sign));
     }
   }
   return fields;
@@ -73,11 +74,16 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
   std::vector<KeyDifference> list = differences("spec.", parts_of_spec(here.spec), parts_of_spec(there.spec));
   const bool same_spec = list.empty();
   std::vector<KeyDifference> other = differences("", lines_of(here.text), lines_of(there.text));
-  const auto differs = [&](std::string_view field) { return std::ranges::find(other, field, &KeyDifference::field) != other.end(); };
-  const bool same_target = !differs("target"), same_compiler = !differs("compiler"), same_problem = same_spec && same_target;
+  const auto differs = [&](std::string_view field) {
+    return std::ranges::find(other, field, &KeyDifference::field) != other.end();
+  };
+  const bool same_target = !differs("target"), same_compiler = !differs("compiler"),
+             same_problem = same_spec && same_target;
   const Fields pinned = parts_of_schedule(pins);
-  for (KeyDifference& d : differences("schedule.", parts_of_schedule(here.schedule), parts_of_schedule(there.schedule))) {
-    d.cause = same_problem || value_of(pinned, std::string_view(d.field).substr(std::string_view("schedule.").size())).has_value();
+  for (KeyDifference& d :
+       differences("schedule.", parts_of_schedule(here.schedule), parts_of_schedule(there.schedule))) {
+    d.cause = same_problem ||
+              value_of(pinned, std::string_view(d.field).substr(std::string_view("schedule.").size())).has_value();
     list.push_back(std::move(d));
   }
   const bool same_kernel = same_problem && list.empty();
@@ -91,7 +97,8 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";
     }
     if (d.field.starts_with("header ")) {
-      d.cause = same_kernel || (!d.here.empty() && !d.there.empty());  // which templates are used follows from the kernel
+      d.cause =
+          same_kernel || (!d.here.empty() && !d.there.empty());  // which templates are used follows from the kernel
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";
     }
     list.push_back(std::move(d));
@@ -100,7 +107,8 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
 }
 
 int distance(const std::vector<KeyDifference>& differences) {
-  std::set<std::string, std::less<>> builds;  // the many files of another build are one difference; at most five of these
+  std::set<std::string, std::less<>>
+      builds;  // the many files of another build are one difference; at most five of these
   int sum = 0;
   for (const KeyDifference& d : differences) {
     if (!d.cause) continue;

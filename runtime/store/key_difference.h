@@ -13,7 +13,8 @@ struct KeyView {
 };
 
 struct KeyDifference {
-  std::string field;        // "spec.mask" "schedule.tile_q" "target" "compiler" "options" "generated entry.cu" "header templates/..."
+  std::string
+      field;  // "spec.mask" "schedule.tile_q" "target" "compiler" "options" "generated entry.cu" "header templates/..."
   std::string here, there;  // empty: it has none
   std::string remark;       // what such a difference means, where the field does not say it
   bool cause = true;        // false: it follows from another difference

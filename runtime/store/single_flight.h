@@ -1,6 +1,6 @@
 // Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
-// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but if the maker
-// ran out of its own time or was called off, one of those who waited makes the value instead.
+// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but
+// if the maker ran out of its own time or was called off, one of those who waited makes the value instead.
 #pragma once
 
 #include <unistd.h>
@@ -36,7 +36,8 @@ class SingleFlight {
   }
 
   // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
-  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make, const CompileBounds& bounds = {}) {
+  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make,
+              const CompileBounds& bounds = {}) {
     std::shared_ptr<Slot> slot;
     for (std::unique_lock lock(mutex_);;) {
       const auto found = slots_.find(key);
@@ -48,7 +49,8 @@ class SingleFlight {
       }
       slot = found->second;
       if (slot->result) return {*slot->result, How::Memory};
-      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); })) return {bounds.error(), How::Waited};
+      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); }))
+        return {bounds.error(), How::Waited};
       if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
     Finisher finisher{*this, key, *slot};

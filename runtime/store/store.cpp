@@ -15,14 +15,17 @@ constexpr std::chrono::seconds kEvictionWait{30};
 Result<StorePath> parse_store_path(const std::string& text) {
   struct stat info;
   if (text.find(':') != std::string::npos && ::stat(text.c_str(), &info) == 0) {
-    return invalid(fmt::format("store directory '{}': ':' separates directories, so a name cannot have one; rename the directory", text));
+    return invalid(fmt::format(
+        "store directory '{}': ':' separates directories, so a name cannot have one; rename the directory", text));
   }
   StorePath path;
   for (std::size_t begin = 0; begin <= text.size() && !text.empty();) {
     const std::size_t end = std::min(text.find(':', begin), text.size());
     std::string part = text.substr(begin, end - begin);
     if (part.empty()) {
-      return invalid(fmt::format("store directory '{}': an empty name; ':' separates the private directory and the shared ones after it", text));
+      return invalid(fmt::format(
+          "store directory '{}': an empty name; ':' separates the private directory and the shared ones after it",
+          text));
     }
     if (begin == 0) {
       path.own = std::move(part);
@@ -119,7 +122,8 @@ KernelStore::Fetched KernelStore::find(const StoreKey& key) {
   return how;
 }
 
-Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds, Fetched& how) {
+Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds,
+                                             Fetched& how) {
   if (auto entry = look_on_disk(key, how)) {
     how.source = "disk";
     return std::move(*entry);
@@ -142,8 +146,8 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
   return make_and_publish(key, make);
 }
 
-std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how,
-                                                           const TrustedList* trusted) {
+std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key,
+                                                           Fetched& how, const TrustedList* trusted) {
   StoreDirectory::Loaded loaded = directory.load(key.digest, trusted);
   if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) {
     bytes_read_ += static_cast<std::int64_t>(loaded.entry.payload.size());
@@ -152,10 +156,11 @@ std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory&
   const bool bad = loaded.lookup != StoreDirectory::Lookup::Miss;
   if (bad) ++bad_entries_;
   how.miss += fmt::format("{}{} in {}", how.miss.empty() ? "" : "; ",
-                          !bad                                                ? "no entry"
-                          : loaded.lookup == StoreDirectory::Lookup::Hit      ? "an entry of another key"
-                          : loaded.lookup == StoreDirectory::Lookup::Unlisted ? "an entry that is not on the list of trusted files"
-                                                                              : "a damaged entry",
+                          !bad                                           ? "no entry"
+                          : loaded.lookup == StoreDirectory::Lookup::Hit ? "an entry of another key"
+                          : loaded.lookup == StoreDirectory::Lookup::Unlisted
+                              ? "an entry that is not on the list of trusted files"
+                              : "a damaged entry",
                           directory.path());
   return std::nullopt;
 }
@@ -256,8 +261,11 @@ Result<EvictionOutcome> prune_store(const std::string& directory, const Eviction
   FLASHJIT_ASSIGN(opened, StoreDirectory::open(directory, StoreDirectory::Access::Existing));
   const auto outcome = evict(opened, goal, kEvictionWait);
   if (outcome) return *outcome;
-  return Error{ErrorKind::Io, fmt::format("{}: another process has been removing entries for {} s; is it stopped? try again when it is done", directory,
-                                          kEvictionWait.count()), {}};
+  return Error{
+      ErrorKind::Io,
+      fmt::format("{}: another process has been removing entries for {} s; is it stopped? try again when it is done",
+                  directory, kEvictionWait.count()),
+      {}};
 }
 
 }  // namespace flashjit

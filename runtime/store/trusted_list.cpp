@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kMaxListBytes = std::size_t{64} << 20, kHexDigits = 2 * sizeof(Sha256::Digest);
 
-// "<digits>  name", or " *name" for files that were read as binary; sha256sum begins the line with a backslash if the name has one.
+// "<digits>  name", or " *name" for files that were read as binary; sha256sum begins the line with a backslash if the
+// name has one.
 bool parse_line(std::string_view line, Sha256::Digest& digest) {
   if (line.starts_with('\\')) line.remove_prefix(1);
   if (line.size() < kHexDigits || (line.size() > kHexDigits && line[kHexDigits] != ' ')) return false;
@@ -42,7 +43,8 @@ Result<TrustedList> TrustedList::parse(std::string_view text, std::string_view p
     if (Sha256::Digest digest; parse_line(line, digest)) {
       list.digests_.push_back(digest);
     } else {
-      return invalid(fmt::format("{}:{}: this is no line of sha256sum: 64 hexadecimal digits, two spaces and a name", path, number));
+      return invalid(fmt::format("{}:{}: this is no line of sha256sum: 64 hexadecimal digits, two spaces and a name",
+                                 path, number));
     }
   }
   std::ranges::sort(list.digests_);
@@ -51,18 +53,22 @@ Result<TrustedList> TrustedList::parse(std::string_view text, std::string_view p
 
 Result<std::shared_ptr<const TrustedList>> TrustedList::read(const std::string& path) {
   if (path.empty()) return std::shared_ptr<const TrustedList>();
-  const auto io = [&](std::string_view what) { return Error{ErrorKind::Io, fmt::format("{}: the list of trusted files {}", path, what), {}}; };
+  const auto io = [&](std::string_view what) {
+    return Error{ErrorKind::Io, fmt::format("{}: the list of trusted files {}", path, what), {}};
+  };
   const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!file || fstat(file.get(), &info) != 0) return io(fmt::format("cannot be opened: {}", strerror(errno)));
   FLASHJIT_TRY(check_owner(file.get(), path, Trust::OwnOrRoot));
   if (!S_ISREG(info.st_mode)) return io("is no file");
-  if (static_cast<std::uint64_t>(info.st_size) > kMaxListBytes) return io(fmt::format("is longer than {} bytes", kMaxListBytes));
+  if (static_cast<std::uint64_t>(info.st_size) > kMaxListBytes)
+    return io(fmt::format("is longer than {} bytes", kMaxListBytes));
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return io(got < 0 ? fmt::format("cannot be read: {}", strerror(errno)) : "became shorter while it was read");
+    if (got <= 0)
+      return io(got < 0 ? fmt::format("cannot be read: {}", strerror(errno)) : "became shorter while it was read");
     done += static_cast<std::size_t>(got);
   }
   FLASHJIT_ASSIGN(list, parse(text, path));

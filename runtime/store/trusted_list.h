@@ -1,5 +1,5 @@
-// Which files of code may be used, where owners and modes say too little: shared directories and bundles that came over a network. The list
-// is what sha256sum prints, and is brought here in a way that is trusted.
+// Which files of code may be used, where owners and modes say too little: shared directories and bundles that came over
+// a network. The list is what sha256sum prints, and is brought here in a way that is trusted.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,9 @@ namespace flashjit {
 
 class TrustedList {
  public:
-  // Lines of 64 hexadecimal digits and a name, which is for people; lines that begin with '#', and empty ones, are passed over. Error: names
-  // the line that is neither, or says why the file is not believed itself. Nothing for an empty path.
+  // Lines of 64 hexadecimal digits and a name, which is for people; lines that begin with '#', and empty ones, are
+  // passed over. Error: names the line that is neither, or says why the file is not believed itself. Nothing for an
+  // empty path.
   static Result<std::shared_ptr<const TrustedList>> read(const std::string& path);
   static Result<TrustedList> parse(std::string_view text, std::string_view path);
 

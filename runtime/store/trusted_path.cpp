@@ -22,14 +22,16 @@ Result<void> check_passed(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
   if (!is_trusted(info.st_uid, Trust::OwnOrRoot)) {
-    return io(fmt::format("{}: belongs to user {}, who could put another directory of kernels there, and kernels are code; set "
-                          "FLASHJIT_CACHE_DIR to a place that only user {} and root can change",
-                          path, info.st_uid, geteuid()));
+    return io(fmt::format(
+        "{}: belongs to user {}, who could put another directory of kernels there, and kernels are code; set "
+        "FLASHJIT_CACHE_DIR to a place that only user {} and root can change",
+        path, info.st_uid, geteuid()));
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0) {
-    return io(fmt::format("{}: mode {:o} lets other users put another directory of kernels there, and kernels are code; chmod go-w it, or "
-                          "set FLASHJIT_CACHE_DIR to another place",
-                          path, info.st_mode & 07777));
+    return io(fmt::format(
+        "{}: mode {:o} lets other users put another directory of kernels there, and kernels are code; chmod go-w it, or "
+        "set FLASHJIT_CACHE_DIR to another place",
+        path, info.st_mode & 07777));
   }
   return {};
 }
@@ -88,13 +90,16 @@ class Walk {
     return {};
   }
 
-  FileHandle look(const std::string& name) const { return FileHandle(openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)); }
+  FileHandle look(const std::string& name) const {
+    return FileHandle(openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  }
 
   Result<void> follow(int link, uid_t owner, const std::string& name) {
     if (!is_trusted(owner, Trust::OwnOrRoot)) {
-      return io(fmt::format("{}/{}: a link of user {}, who could let it lead anywhere, and kernels are code; set FLASHJIT_CACHE_DIR to "
-                            "another place",
-                            done_, name, owner));
+      return io(fmt::format(
+          "{}/{}: a link of user {}, who could let it lead anywhere, and kernels are code; set FLASHJIT_CACHE_DIR to "
+          "another place",
+          done_, name, owner));
     }
     char target[PATH_MAX];
     const ssize_t length = readlinkat(link, "", target, sizeof target);
@@ -122,12 +127,14 @@ Result<void> check_owner(int fd, const std::string& path, Trust trust) {
   if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
   if (!is_trusted(info.st_uid, trust)) {
     if (trust == Trust::OwnOrRoot) {
-      return io(fmt::format("{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it", path,
-                            info.st_uid, geteuid()));
+      return io(fmt::format(
+          "{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it",
+          path, info.st_uid, geteuid()));
     }
-    return io(fmt::format("{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
-                          "used; set FLASHJIT_CACHE_DIR to one",
-                          path, info.st_uid, geteuid()));
+    return io(fmt::format(
+        "{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
+        "used; set FLASHJIT_CACHE_DIR to one",
+        path, info.st_uid, geteuid()));
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return io(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,

@@ -19,9 +19,10 @@ bool is_trusted(uid_t owner, Trust trust);
 // Error: somebody else owns it or can write to it; `path` is its name in the message.
 Result<void> check_owner(int fd, const std::string& path, Trust trust);
 
-// A handle to the directory `path`, for openat(). Every directory and link on the way must be this user's or root's, and only they
-// may be able to write it; in one with the sticky bit, as /tmp, others can put nothing in the place of what is there. The last
-// one follows check_owner(). `create` makes what is missing, with mode 0700. The error's message is fit for a note to the user.
+// A handle to the directory `path`, for openat(). Every directory and link on the way must be this user's or root's,
+// and only they may be able to write it; in one with the sticky bit, as /tmp, others can put nothing in the place of
+// what is there. The last one follows check_owner(). `create` makes what is missing, with mode 0700. The error's
+// message is fit for a note to the user.
 Result<FileHandle> open_trusted(const std::string& path, Trust trust, bool create);
 
 }  // namespace flashjit

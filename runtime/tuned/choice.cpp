@@ -30,7 +30,8 @@ std::string schedule_for(const Plan& plan, const Shape& shape) {
   // The bits of the other classes may not depend on what sizes somebody expects.
   if (plan.spec.numerics != Numerics::Fast) return {};
   const std::vector<Candidate> ranked = candidates(plan.spec, plan.target, {}, plan.tiles, shape);
-  return ranked.front().legal && ranked.front().schedule != plan.schedule ? print(ranked.front().schedule) : std::string();
+  return ranked.front().legal && ranked.front().schedule != plan.schedule ? print(ranked.front().schedule)
+                                                                          : std::string();
 }
 
 TunedChoice TunedSchedules::choose(const AttentionSpec& spec, std::string_view hint) {
@@ -48,8 +49,9 @@ TunedChoice TunedSchedules::choose(const AttentionSpec& spec, std::string_view h
     plan = std::move(*planned);
   }
   if (const TunedRecord* r = find_record(known, spec, machine_, **row, shape, plan ? plan->schedule : Schedule{})) {
-    return {print(r->schedule), fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})", r->us,
-                                            r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
+    return {print(r->schedule),
+            fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})",
+                        r->us, r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
   }
   const std::string hinted = shape ? schedule_for(*plan, *shape) : std::string();
   if (hinted.empty()) return {};
@@ -58,7 +60,8 @@ TunedChoice TunedSchedules::choose(const AttentionSpec& spec, std::string_view h
 
 Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& options) {
   const Tuner measure = tuner;
-  if (!measure) return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
+  if (!measure)
+    return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
   FLASHJIT_ASSIGN(spec, parse_spec(text));
   FLASHJIT_ASSIGN(target, find_target(machine_.target));
   Shape shape = reference_shape(spec);
@@ -69,12 +72,15 @@ Result<void> TunedSchedules::tune(std::string_view text, const PrepareOptions& o
   const std::string canonical = print(spec);
   const bool known = std::ranges::any_of(records(canonical), [&](const TunedRecord& r) {
     return r.machine.target == machine_.target && r.machine.device == machine_.device &&
-           r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) && is_legal(spec, *target, r.schedule);
+           r.machine.units == machine_.units && rounded(r.shape) == rounded(shape) &&
+           is_legal(spec, *target, r.schedule);
   });
   if (known) return {};
-  FLASHJIT_ASSIGN(record, measure({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
+  FLASHJIT_ASSIGN(record,
+                  measure({canonical, print(shape), options_, std::chrono::duration<double>(options.tune).count()}));
   // That it cannot be kept for the next process must not fail what was asked for.
-  if (!store_path_.empty()) [[maybe_unused]] const auto kept = store_records(store_path_, {record});
+  if (!store_path_.empty()) [[maybe_unused]]
+    const auto kept = store_records(store_path_, {record});
   const std::lock_guard lock(mutex_);
   lines_->append(print(record)) += '\n';
   return {};

@@ -77,17 +77,20 @@ std::string_view spec_of(std::string_view line) {
 std::optional<double> positive(std::string_view text) {
   double value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || !std::isfinite(value) || value <= 0) return std::nullopt;
+  if (error != std::errc() || stop != text.data() + text.size() || !std::isfinite(value) || value <= 0)
+    return std::nullopt;
   return value;
 }
 
 double apart(std::int64_t a, std::int64_t b) {
-  return std::abs(std::log2(static_cast<double>(std::max<std::int64_t>(a, 1))) - std::log2(static_cast<double>(std::max<std::int64_t>(b, 1))));
+  return std::abs(std::log2(static_cast<double>(std::max<std::int64_t>(a, 1))) -
+                  std::log2(static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
 // What a newer record replaces.
 auto identity(const TunedRecord& r) {
-  return std::tuple(r.spec, r.machine.target, r.machine.device, r.machine.units, r.shape.q_len, r.shape.k_len, r.shape.b);
+  return std::tuple(r.spec, r.machine.target, r.machine.device, r.machine.units, r.shape.q_len, r.shape.k_len,
+                    r.shape.b);
 }
 
 Result<std::string> read_text(const std::string& file) {
@@ -98,7 +101,8 @@ Result<std::string> read_text(const std::string& file) {
     return Error{kind, fmt::format("{}: cannot be read: {}", file, std::strerror(errno)), {}};
   }
   if (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) > kMostBytes) {
-    return Error{ErrorKind::Io, fmt::format("{}: is no file of tuning records, or above {} MB", file, kMostBytes >> 20), {}};
+    return Error{
+        ErrorKind::Io, fmt::format("{}: is no file of tuning records, or above {} MB", file, kMostBytes >> 20), {}};
   }
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t done = 0;
@@ -144,7 +148,9 @@ std::string processor_name() {
 
 }  // namespace
 
-double doublings_apart(const Shape& a, const Shape& b) { return apart(a.q_len, b.q_len) + apart(a.k_len, b.k_len) + apart(a.b, b.b); }
+double doublings_apart(const Shape& a, const Shape& b) {
+  return apart(a.q_len, b.q_len) + apart(a.k_len, b.k_len) + apart(a.b, b.b);
+}
 
 Machine gpu_machine(const std::string& target, const GpuInfo& gpu, int driver_version) {
   return {target, gpu.name, gpu.sm_count, fmt::format("{}.{}", driver_version / 1000, driver_version % 1000 / 10)};
@@ -157,10 +163,11 @@ bool TunedRecord::operator==(const TunedRecord& other) const { return print(*thi
 std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
 
 std::string print(const TunedRecord& r) {
-  return fmt::format("spec={}\ttarget={}\tdevice={}\tunits={}\tdriver={}\tversion={}\tshape={}\tschedule={}\tus={:.3f}\tus_low={:.3f}\t"
-                     "us_high={:.3f}\tdefault_us={:.3f}\tdate={}",
-                     escape(r.spec), escape(r.machine.target), escape(r.machine.device), r.machine.units, escape(r.machine.driver),
-                     escape(r.version), print(r.shape), print(r.schedule), r.us, r.us_low, r.us_high, r.default_us, escape(r.date));
+  return fmt::format(
+      "spec={}\ttarget={}\tdevice={}\tunits={}\tdriver={}\tversion={}\tshape={}\tschedule={}\tus={:.3f}\tus_low={:.3f}\t"
+      "us_high={:.3f}\tdefault_us={:.3f}\tdate={}",
+      escape(r.spec), escape(r.machine.target), escape(r.machine.device), r.machine.units, escape(r.machine.driver),
+      escape(r.version), print(r.shape), print(r.schedule), r.us, r.us_low, r.us_high, r.default_us, escape(r.date));
 }
 
 std::optional<TunedRecord> parse_tuned_record(std::string_view line) {
@@ -181,8 +188,10 @@ std::optional<TunedRecord> parse_tuned_record(std::string_view line) {
   const auto shape = parse_shape_hint(fields["shape"]);
   const auto schedule = parse_schedule(fields["schedule"]);
   // The date comes last: a line that was cut off does not have it.
-  if (!units || *units > 1e6 || !us || !low || !high || !untuned || !shape || !schedule || r.date.empty()) return std::nullopt;
-  // The spec is compared as text when it is looked up; reading every one of them here would cost each engine milliseconds.
+  if (!units || *units > 1e6 || !us || !low || !high || !untuned || !shape || !schedule || r.date.empty())
+    return std::nullopt;
+  // The spec is compared as text when it is looked up; reading every one of them here would cost each engine
+  // milliseconds.
   if (!schedule->family || r.machine.device.empty() || r.spec.empty()) return std::nullopt;
   r.machine.units = static_cast<int>(*units);
   r.us = *us, r.us_low = *low, r.us_high = *high, r.default_us = *untuned;
@@ -208,11 +217,16 @@ Result<Shape> parse_shape_hint(std::string_view text) {
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
-    std::int64_t* const into = item.starts_with("b=") ? &shape.b : item.starts_with("q=") ? &shape.q_len : item.starts_with("k=") ? &shape.k_len : nullptr;
+    std::int64_t* const into = item.starts_with("b=")   ? &shape.b
+                               : item.starts_with("q=") ? &shape.q_len
+                               : item.starts_with("k=") ? &shape.k_len
+                                                        : nullptr;
     std::int64_t value = 0;
     const char* const end = item.data() + item.size();
-    if (!into || item.size() < 3 || std::from_chars(item.data() + 2, end, value).ptr != end || value < 1 || value > SizeBound::kLargest) {
-      return invalid(fmt::format("shape: '{}' is not a size from 1 to {}; write b=4,q=4096,k=4096", item.substr(0, 40), SizeBound::kLargest));
+    if (!into || item.size() < 3 || std::from_chars(item.data() + 2, end, value).ptr != end || value < 1 ||
+        value > SizeBound::kLargest) {
+      return invalid(fmt::format("shape: '{}' is not a size from 1 to {}; write b=4,q=4096,k=4096", item.substr(0, 40),
+                                 SizeBound::kLargest));
     }
     *into = value;
   }
@@ -222,7 +236,9 @@ Result<Shape> parse_shape_hint(std::string_view text) {
 }
 
 Shape rounded(const Shape& shape) {
-  const auto up = [](std::int64_t size) { return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1)))); };
+  const auto up = [](std::int64_t size) {
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1))));
+  };
   return {up(shape.b), up(shape.q_len), up(shape.k_len)};
 }
 
@@ -293,15 +309,19 @@ std::string stored_record_lines(const std::string& store_path) {
   auto path = parse_store_path(store_path);
   if (!path) return lines;
   const auto add = [&](const std::string& directory, StoreDirectory::Access access) {
-    const auto own = read_text(directory + kFile);  // first, as most have none: to check a directory takes twenty system calls
+    const auto own =
+        read_text(directory + kFile);  // first, as most have none: to check a directory takes twenty system calls
     if (own && StoreDirectory::open(directory, access)) lines.append(*own) += '\n';
   };
-  for (auto layer = path->layers.rbegin(); layer != path->layers.rend(); ++layer) add(*layer, StoreDirectory::Access::Layer);
+  for (auto layer = path->layers.rbegin(); layer != path->layers.rend(); ++layer)
+    add(*layer, StoreDirectory::Access::Layer);
   add(path->own, StoreDirectory::Access::Existing);
   return lines;
 }
 
-std::vector<TunedRecord> stored_records(const std::string& store_path) { return merge({}, parse_tuned_records(stored_record_lines(store_path))); }
+std::vector<TunedRecord> stored_records(const std::string& store_path) {
+  return merge({}, parse_tuned_records(stored_record_lines(store_path)));
+}
 
 Result<void> store_records(const std::string& store_path, const std::vector<TunedRecord>& news) {
   FLASHJIT_ASSIGN(path, parse_store_path(store_path));

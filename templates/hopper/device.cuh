@@ -22,7 +22,9 @@ __device__ inline void arrive(u32 barrier) {
 __device__ inline void arrive_at_block(u32 barrier, u32 block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(block) : "memory");
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
 }
 
 __device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
@@ -33,7 +35,9 @@ __device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
 __device__ inline void wait_barrier(u32 barrier, u32 parity) {
   asm volatile(
       "{\n .reg .pred done;\n"
-      "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n @!done bra again;\n}" ::"r"(barrier), "r"(parity)
+      "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n @!done bra again;\n}" ::"r"(
+          barrier),
+      "r"(parity)
       : "memory");
 }
 
@@ -58,8 +62,10 @@ __device__ inline void sync_cluster() {
 }
 __device__ inline void store_shared_at_block(u32 address, u32 block, int value) {
   asm volatile(
-      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n st.shared::cluster.b32 [remote], %2;\n}" ::"r"(address),
-      "r"(block), "r"(value) : "memory");
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n st.shared::cluster.b32 [remote], %2;\n}" ::
+          "r"(address),
+      "r"(block), "r"(value)
+      : "memory");
 }
 
 // ---- registers: given back by the warps that copy, taken by those that compute ----
@@ -76,41 +82,45 @@ __device__ inline void grow_registers() {
 // ---- bulk tensor copies ----
 
 // What the L2 cache should do with the lines (encodings of createpolicy).
-constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
+constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
+              kEvictLast = 0x14F0000000000000ull;
 
 // A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first.
-__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2, int x3) {
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
+                                int x3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
       : "memory");
 }
-__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2, int x3, int x4) {
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
+                                int x3, int x4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2),
-      "r"(x3), "r"(x4)
+      "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
 // The same box to the same place in every block of the cluster named in `blocks`; each counts it at its own barrier.
-__device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 barrier, u64 policy, u16 blocks, int x0, int x1, int x2,
-                                          int x3) {
+__device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 barrier, u64 policy, u16 blocks, int x0,
+                                          int x1, int x2, int x3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-      "[%0], [%1, {%5, %6, %7, %8}], [%2], %4, %3;" ::"r"(shared), "l"(&map), "r"(barrier), "l"(policy), "h"(blocks), "r"(x0), "r"(x1),
-      "r"(x2), "r"(x3)
+      "[%0], [%1, {%5, %6, %7, %8}], [%2], %4, %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "h"(blocks), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
       : "memory");
 }
 
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(shared), "r"(x0),
-               "r"(x1), "r"(x2), "r"(x3)
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
                : "memory");
 }
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3, int x4) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map), "r"(shared), "r"(x0),
-               "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
                : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -120,7 +130,9 @@ __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;
 
 // Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
 }
 
 // Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
@@ -152,9 +164,10 @@ __device__ inline void pin_registers(float (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
-// The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of eight rows.
-// `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read transposed ignore it. The high word
-// is always kDescriptorHigh, and a step further in shared memory is added to the low one, in 16 bytes.
+// The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of
+// eight rows. `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read
+// transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
+// low one, in 16 bytes.
 __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
   // In a cluster, addresses have the block's number in bits that mean something else here.
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;

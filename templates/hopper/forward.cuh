@@ -1,7 +1,8 @@
 // Forward attention for sm_90a: TMA copies by a producer, warpgroup matrix products, online softmax.
 //
-// A block is one producer warpgroup, of which one thread works, and up to three consumer warpgroups of 64 query rows each. KV tiles are visited from the last
-// to the first: with a causal mask the tiles that need mask code come first, and the rest of the loop is free of it.
+// A block is one producer warpgroup, of which one thread works, and up to three consumer warpgroups of 64 query rows
+// each. KV tiles are visited from the last to the first: with a causal mask the tiles that need mask code come first,
+// and the rest of the loop is free of it.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -12,12 +13,13 @@
 namespace flashjit {
 
 // Named barriers; 0 is __syncthreads.
-constexpr int kTurnBarrier = 1;                             // one per consumer warpgroup: it is its turn
-constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;    // one per consumer warpgroup
+constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
+constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
 constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
 constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
-// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12; H200, 2026-11-21).
+// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
+// H200, 2026-11-21).
 constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
 constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
 
@@ -26,7 +28,9 @@ __device__ inline bool any_of_warpgroup(bool vote) {
   u32 result;
   asm volatile(
       "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
-      : "=r"(result) : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup) : "memory");
+      : "=r"(result)
+      : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup)
+      : "memory");
   return uniform(result) != 0;
 }
 
@@ -36,10 +40,10 @@ struct Consumer {
   const SharedMemory& shared;
   Inputs inputs = {shared, maps.has_inputs != 0};
   Ring<kQStages> q_ring = {};  // of this item
-  Ring<kStages> ring = {};  // of the next K; V is one tile behind
-  Tiles tiles;              // of this item, that this warpgroup visits
-  u32 marks = 0;            // what it is to this warpgroup: in one register, there are few
-  Queries queries;          // of this item's main steps
+  Ring<kStages> ring = {};     // of the next K; V is one tile behind
+  Tiles tiles;                 // of this item, that this warpgroup visits
+  u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
+  Queries queries;             // of this item's main steps
 
   Output o;
   Scores s;
@@ -51,7 +55,8 @@ struct Consumer {
     return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
   }
 
-  // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others' products
+  // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others'
+  // products
 
   __device__ void begin_turn() { sync_named(kTurnBarrier + warpgroup_id(), 2 * kThreadsPerWarpgroup); }
   __device__ void end_turn() {
@@ -83,7 +88,8 @@ struct Consumer {
   __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
   __device__ void release_values() { release(shared.v_empty(ring.previous().stage())); }
 
-  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of these.
+  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
+  // these.
   __device__ void release_queries() {
     if constexpr (!kStagesOutput) arrive(shared.q_empty(q_ring.stage()));
   }
@@ -158,9 +164,10 @@ struct Consumer {
 
   // ---- tiles that a warpgroup does not visit: it gives their places back unread, in step with the others ----
 
-  // K, V and the inputs of the next tile. Those of V are still to be released. The fence is for ptxas, which learns from it that all
-  // lanes are here: else it would take a loop around this for one that lanes may leave at different times, and no longer keep the
-  // stage of the ring in uniform registers, in the main step as well (d=128 1.02, d=256 1.04 of the time; H200, 2026-11-22).
+  // K, V and the inputs of the next tile. Those of V are still to be released. The fence is for ptxas, which learns
+  // from it that all lanes are here: else it would take a loop around this for one that lanes may leave at different
+  // times, and no longer keep the stage of the ring in uniform registers, in the main step as well (d=128 1.02,
+  // d=256 1.04 of the time; H200, 2026-11-22).
   __device__ void pass_copies() {
     begin_products();
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
@@ -175,8 +182,8 @@ struct Consumer {
     ring.advance();
   }
 
-  // In the middle of the step between the two items. The values of the item before, if there are any, go back first: the copies of this
-  // tile may need their place. Those of this tile are then what the step releases.
+  // In the middle of the step between the two items. The values of the item before, if there are any, go back first:
+  // the copies of this tile may need their place. Those of this tile are then what the step releases.
   __device__ void pass_tile(bool holds_values) {
     wait_products<0>();
     if (holds_values) release_values();
@@ -187,8 +194,8 @@ struct Consumer {
     if constexpr (kSoftmaxInTurn) end_turn();
   }
 
-  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody looks at: the values
-  // as well, and the tiles from `tile` on.
+  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody
+  // looks at: the values as well, and the tiles from `tile` on.
   __device__ void pass_item(const WorkState& work, int tile) {
     wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     release_values();
@@ -204,21 +211,23 @@ struct Consumer {
     }
   }
 
-  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few. In turns there is
-  // no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last use of the only Q.
+  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
+  // In turns there is no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last
+  // use of the only Q.
   static constexpr int kNext = 16;
   __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
     const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
-    tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first), uniform(share.tiles.full_last)};
+    tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first),
+             uniform(share.tiles.full_last)};
     tile = tiles.last;
     marks |= uniform(share.marks) << kNext;
   }
 
-  // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of `tile`, under
-  // which the O of the item before is written. Either product may be missing: at the beginning, at the end, around items that see no
-  // keys. It runs all the same, on whatever lies there, and nobody looks at the result: under a branch the compiler would run
-  // products one at a time.
+  // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of
+  // `tile`, under which the O of the item before is written. Either product may be missing: at the beginning, at the
+  // end, around items that see no keys. It runs all the same, on whatever lies there, and nobody looks at the result:
+  // under a branch the compiler would run products one at a time.
   __device__ void careful_step(int& tile, bool changes) {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
@@ -293,16 +302,19 @@ struct Consumer {
     }
   }
 
-  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the same.
+  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
+  // same.
   __device__ void note_failure(const WorkState& work) {
     if constexpr (kCluster > 1) {
-      for (int block = 0; block < kCluster; ++block) store_shared_at_block(shared_address(&shared.redo(work.place)), block, work.rank);
+      for (int block = 0; block < kCluster; ++block)
+        store_shared_at_block(shared_address(&shared.redo(work.place)), block, work.rank);
     } else {
       atomicMax(&shared.redo(work.place), work.rank);
     }
   }
 
-  // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have one.
+  // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have
+  // one.
   __device__ bool takes_main_step(int tile, int previous) {
     if (tile < tiles.first || is_mixed(tiles, tile)) return false;
     if constexpr (kMainIsCareful) return true;

@@ -9,7 +9,8 @@ namespace flashjit {
 __device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if constexpr (config.max_logit && config.reference == Reference::previous) rows.top[h] = fmaxf(rows.top[h], quad_max(rows.seen[h]));
+    if constexpr (config.max_logit && config.reference == Reference::previous)
+      rows.top[h] = fmaxf(rows.top[h], quad_max(rows.seen[h]));
     rows.reference[h] *= kLog2Scale;
     float scale = 1.0f;
     if constexpr (config.sink) {
@@ -29,16 +30,18 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
   }
 }
 
-// Did a reference turn out to be wrong for one of this thread's rows: too low, so that something overflowed, or missing? Infinities
-// and NaN of the inputs count as well: the careful loop then says what comes of them.
+// Did a reference turn out to be wrong for one of this thread's rows: too low, so that something overflowed, or
+// missing? Infinities and NaN of the inputs count as well: the careful loop then says what comes of them.
 __device__ inline bool reference_failed(const WorkState& work, const RowStates& rows, const Output& o) {
   bool failed = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference, infinite.
+    // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference,
+    // infinite.
     const float reference = rows.reference[h];
     failed |= !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kLog2Scale && reference != -kInfinity);
-    if constexpr (kCapped) failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
+    if constexpr (kCapped)
+      failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
   }
   float zero[4] = {};
 #pragma unroll
@@ -82,8 +85,8 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
     for (int i = 0; i < 4; ++i) {
       if (j + i / 2 < kEights) words[i] = pack<config.output>(o[4 * j + 2 * i], o[4 * j + 2 * i + 1]);
     }
-    store_matrices(panel + j / kChunks * kO.panel_bytes() + row * kPanelWidth + (chunk ^ j % kChunks) * 16, words[0], words[1], words[2],
-                   words[3]);
+    store_matrices(panel + j / kChunks * kO.panel_bytes() + row * kPanelWidth + (chunk ^ j % kChunks) * 16, words[0],
+                   words[1], words[2], words[3]);
   }
   fence_async_proxy();
   __syncwarp();
@@ -100,7 +103,8 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
     if constexpr (config.pack_heads) {
       store_box(map, from, column, 0, query, seq.hk, seq.b);
     } else if constexpr (config.packed) {
-      store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
+      store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len,
+                kSequenceEnd);
     } else {
       store_box(map, from, column, query, seq.h, seq.b);
     }
@@ -108,9 +112,9 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   commit_stores();
 }
 
-// O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their neighbour, and
-// then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte sectors, without shared
-// memory, barriers or another tensor map.
+// O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their
+// neighbour, and then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte
+// sectors, without shared memory, barriers or another tensor map.
 __device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o) {
   constexpr int kEights = config.head_dim_v / 8;
   const u32 lane = lane_id();

@@ -15,16 +15,17 @@ struct Producer {
   Ring<kStages> ring = {};     // of the next K
   int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
   Ring<1> inputs_ring = {};
-  int dealt = 0;            // items that this block was given; -1: there are no more
-  int window = 0;           // items since failed ones were last done again
-  int again = -1;           // the item of the window to look at next; -1: not doing items again
+  int dealt = 0;   // items that this block was given; -1: there are no more
+  int window = 0;  // items since failed ones were last done again
+  int again = -1;  // the item of the window to look at next; -1: not doing items again
 
   // What was announced last; before the first item, set_up's.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
   // A tile of K or V. In a cluster each block copies its share of the rows to all blocks.
   template <class Panels>
-  __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work, int row) {
+  __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work,
+                            int row) {
     constexpr int kRows = kTileKv / kCluster;
     const u32 block = kCluster > 1 ? block_in_cluster() : 0;
 #pragma unroll
@@ -43,7 +44,8 @@ struct Producer {
     }
   }
 
-  // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on their way.
+  // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
+  // their way.
   __device__ void copy_tile(const WorkState& work, int tile) {
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
@@ -56,9 +58,10 @@ struct Producer {
     waiting_tile = tile;
   }
 
-  // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the scores of the tile
-  // before have been computed. (To call it to L2 earlier costs more than it brings: bf16 1.36 instead of 1.31 of a kernel without,
-  // fp32 1.78 instead of 1.51; H200, 2026-11-21.) A template, because variants without inputs have no visit_inputs.
+  // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
+  // scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16 1.36
+  // instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.) A template, because variants
+  // without inputs have no visit_inputs.
   template <class State>
   __device__ void copy_inputs(const State& work, int tile) {
 #pragma unroll 1
@@ -120,8 +123,8 @@ struct Producer {
     q_ring.advance();
   }
 
-  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without a counter
-  // they are dealt out, back and forth, because each round's items become shorter from block to block.
+  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
+  // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
   __device__ int next_rank(int items) {
     const int clusters = gridDim.x / kCluster, cluster = blockIdx.x / kCluster;
     const int round = dealt++;
@@ -131,8 +134,9 @@ struct Producer {
     return round * clusters + (round % 2 == 1 ? clusters - 1 - cluster : cluster);
   }
 
-  // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are done again
-  // when all of the window are done: which items those are depends on the inputs alone, not on which block took them.
+  // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
+  // done again when all of the window are done: which items those are depends on the inputs alone, not on which block
+  // took them.
   __device__ Work choose_next(int& rank) {
     if (again >= 0) {
       while (again < window) {
@@ -175,9 +179,10 @@ struct Producer {
     params.work_counters[1] = 0;
   }
 
-  // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is time, and not
-  // earlier, or a block would take its next item at the start of a long one, and blocks with short ones would be done too soon (causal
-  // 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the compiler copies all calls into this loop.
+  // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is
+  // time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones
+  // would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the
+  // compiler copies all calls into this loop.
   __device__ void run() {
     u32 flushes = 0;
     bool found = false;
@@ -189,7 +194,8 @@ struct Producer {
         found = true;
       }
       if (tile < announced().tiles.first) {
-        // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+        // The only Q is free again when the last scores of the item before are there; its last V must not wait for
+        // that.
         copy_waiting_values();
         announce(shared.work(q_ring.count));
         if (announced().kind == Work::end) break;

@@ -1,6 +1,6 @@
-// Products to logits, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of its warp's 16)
-// and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c. The four lanes of a quad
-// share the rows.
+// Products to logits, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of
+// its warp's 16) and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c.
+// The four lanes of a quad share the rows.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -13,8 +13,8 @@ constexpr int kOutputs = output_columns(config) / 2;
 using Scores = float[kScores];
 using Output = float[kOutputs];
 
-// Without a score function the scale of the scores is folded into the exponent; with one, logits are computed in the pass that
-// exponentiates them if no maximum is taken before.
+// Without a score function the scale of the scores is folded into the exponent; with one, logits are computed in the
+// pass that exponentiates them if no maximum is taken before.
 constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
 constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 
@@ -22,9 +22,9 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
-// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without preparing for a warp
-// that parts, and keeps what it computes beside that branch in uniform registers, as descriptors of matrix products: one branch in the
-// main step that it cannot tell about costs them all.
+// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without
+// preparing for a warp that parts, and keeps what it computes beside that branch in uniform registers, as descriptors
+// of matrix products: one branch in the main step that it cannot tell about costs them all.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
 __device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
 __device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
@@ -38,7 +38,9 @@ __device__ inline int tile_row(u32 thread, int h) {
 struct Row {
   int q, h;
 };
-__device__ inline Row row_of(const WorkState& work, int row) { return {query_of_row(work, row), work.seq.h + row % kGroup}; }
+__device__ inline Row row_of(const WorkState& work, int row) {
+  return {query_of_row(work, row), work.seq.h + row % kGroup};
+}
 
 // What the score function is told of this thread's row h. Queries behind the last are taken for the last one.
 struct Query {
@@ -56,8 +58,8 @@ __device__ inline int first_key(u32 thread, int tile) { return tile * kTileKv + 
 
 // ---- tensors that the score function reads at every key, such as a bias [head, query, key] ----
 //
-// The producer has copied this tile of them (copy_inputs). A thread's scores are pairs of neighbouring keys, first those of row 0: their
-// elements are read four pairs at a time, and the next four before these are worked on.
+// The producer has copied this tile of them (copy_inputs). A thread's scores are pairs of neighbouring keys, first
+// those of row 0: their elements are read four pairs at a time, and the next four before these are worked on.
 
 constexpr int kRowPairs = kTileKv / 8, kPairs = 2 * kRowPairs;
 constexpr int kPairsAhead = 8;
@@ -67,14 +69,16 @@ __device__ constexpr int pair_words(int i) { return config.inputs_16 >> i & 1 ? 
 __device__ constexpr int word_of(int i) { return i == 0 ? 0 : word_of(i - 1) + pair_words(i - 1); }
 constexpr int kPairWords = word_of(kMaxParams);
 
-// The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before. Chunks of 16 bytes
-// are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is row 0, and all lanes read that.
+// The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before.
+// Chunks of 16 bytes are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is
+// row 0, and all lanes read that.
 __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
   const u32 lane = lane_id(), warp = recompute(threadIdx.x) % kThreadsPerWarpgroup / 32;
   const bool rows = config.inputs_q >> i & 1;
   const int h = pair / kRowPairs, key = pair % kRowPairs * 8;
   const int byte = key * input_bytes_per_key(config, i);
-  const u32 panel = inputs + byte / kPanelWidth * input_panel_bytes(config, i) + (rows ? (warp * 16 + h * 8) * kPanelWidth : 0);
+  const u32 panel =
+      inputs + byte / kPanelWidth * input_panel_bytes(config, i) + (rows ? (warp * 16 + h * 8) * kPanelWidth : 0);
   const u32 first_chunk = byte % kPanelWidth / 16;
   if (config.inputs_16 >> i & 1) {
     // A matrix of eight rows and keys is a pair; lane l gives the address of row l % 8 of matrix l / 8.
@@ -88,13 +92,14 @@ __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const u32 chunk = (first_chunk + 2 * j + lane % 4 / 2) ^ row;
-      load_shared_pair(words[j * kPairWords], words[j * kPairWords + 1], panel + row * kPanelWidth + chunk * 16 + lane % 2 * 8);
+      load_shared_pair(words[j * kPairWords], words[j * kPairWords + 1],
+                       panel + row * kPanelWidth + chunk * 16 + lane % 2 * 8);
     }
   }
 }
 
-// Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no registers to
-// keep them from one tile to the next.
+// Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
+// registers to keep them from one tile to the next.
 constexpr bool kKeepsQueries = kWarpgroups < 3 && config.inputs_32 == 0;
 struct Queries {
   Query of[2];
@@ -107,7 +112,7 @@ struct Queries {
 // What a consumer knows of the inputs.
 struct Inputs {
   const SharedMemory& shared;
-  bool given;          // else the score function reads memory
+  bool given;  // else the score function reads memory
   Ring<1> ring = {};
 
   __device__ u32 full() const { return shared.inputs_full(uniform(warpgroup_id())); }
@@ -145,7 +150,8 @@ struct Tile {
   __device__ void read(int pair) {
 #pragma unroll
     for (int i = 0; i < kMaxParams; ++i) {
-      if (is_input(config, i)) read_input(inputs.shared.inputs(warpgroup_id(), i), i, pair, words_of(pair) + word_of(i));
+      if (is_input(config, i))
+        read_input(inputs.shared.inputs(warpgroup_id(), i), i, pair, words_of(pair) + word_of(i));
     }
   }
   // All have been read.
@@ -176,7 +182,8 @@ __device__ inline T element(const ReadParams& from, int i, Index... index) {
 
 // ---- logits ----
 
-// Visits the logits of a tile, with the inputs that the producer has copied, as symbolic numbers, each with its register.
+// Visits the logits of a tile, with the inputs that the producer has copied, as symbolic numbers, each with its
+// register.
 template <class Math, class Visit>
 __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, const Visit& visit) {
 #pragma unroll
@@ -209,9 +216,9 @@ __device__ inline bool small_arguments(const Scores& s, Tile& tile) {
   return __all_sync(0xffffffff, probe.small());
 }
 
-// The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may load from a
-// tensor that ends there. Parts of a row that lie behind it are left out; and without a branch somewhere the compiler would load for
-// all scores before it computes the first.
+// The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may
+// load from a tensor that ends there. Parts of a row that lie behind it are left out; and without a branch somewhere
+// the compiler would load for all scores before it computes the first.
 template <bool clamps>
 __device__ inline void compute_logits(Scores& s, const Tile& tile) {
   constexpr int kPart = 4;
@@ -240,8 +247,8 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 
 // ---- masks ----
 
-// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first. A group is 32 columns of the
-// warp, 16 registers of S: what to do with it is decided for the warp.
+// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first. A group is 32
+// columns of the warp, 16 registers of S: what to do with it is decided for the warp.
 constexpr int kColumnWords = (kTileKv + 127) / 128;
 constexpr int kGroupScores = 16;
 
@@ -250,10 +257,14 @@ struct Columns {
   u32 of_row[2][kColumnWords];  // by this thread's rows
   u32 some[kColumnWords];       // by some row of the warp
   u32 hidden[kColumnWords];     // from some row of the warp
-  __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) { return words[group / 4] >> group % 4 * 8 & 0xff; }
+  __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) {
+    return words[group / 4] >> group % 4 * 8 & 0xff;
+  }
   // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out.
   __device__ bool sees_group(int group) const { return !config.has_mask || any_of_group(some, group); }
-  __device__ bool cuts_group(int group) const { return !config.has_mask || (sees_group(group) && any_of_group(hidden, group)); }
+  __device__ bool cuts_group(int group) const {
+    return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
+  }
 };
 __device__ inline Columns all_columns() {
   Columns columns;
@@ -271,8 +282,8 @@ __device__ inline int columns_before(int end) {
   return inside / 8 * 2 + min(inside % 8, 2);
 }
 
-// Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler each, and there would
-// be two or three for every score.
+// Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
+// each, and there would be two or three for every score.
 __device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {
   if constexpr (!config.mask_is_range) return all_columns();
   const u32 thread = recompute(threadIdx.x);
@@ -297,7 +308,8 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
 }
 
 // -infinity where a key is not visible, but in groups that no row sees.
-__device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile, const Columns& columns) {
+__device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile,
+                                 const Columns& columns) {
   if constexpr (config.mask_is_range) {
 #pragma unroll
     for (int first = 0; first < kScores; first += kGroupScores) {
@@ -326,8 +338,8 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 }
 
 // The score function, then the mask where it cuts.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index, Inputs& inputs,
-                                            bool mixed, const Columns& columns) {
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index,
+                                            Inputs& inputs, bool mixed, const Columns& columns) {
   if constexpr (!kScaleFolded) {
     Tile tile = {params, work, index, inputs};
     tile.begin();

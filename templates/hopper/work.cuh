@@ -1,5 +1,5 @@
-// Who works on what: the order of the work items, what the producer tells the consumers about one, and the barriers between
-// them.
+// Who works on what: the order of the work items, what the producer tells the consumers about one, and the barriers
+// between them.
 #pragma once
 
 #include "templates/hopper/device.cuh"
@@ -18,21 +18,23 @@ constexpr int kQueries = queries_per_tile(config);                  // queries i
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 
-// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what is
-// behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that end to where
-// the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64), then start + length
-// steps of a row.
+// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
+// is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
+// end to where the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
+// then start + length steps of a row.
 constexpr int kSequenceEnd = 1 << 30;
 
 enum class Work { item, careful_item, flush, end };
 
-// KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees every key:
-// they need no mask code. None: the last is before the first.
+// KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
+// every key: they need no mask code. None: the last is before the first.
 struct Tiles {
   int first = 0, last = -1;
   int full_first = 0, full_last = -1;
 };
-__device__ inline bool is_mixed(const Tiles& tiles, int tile) { return tile < tiles.full_first || tile > tiles.full_last; }
+__device__ inline bool is_mixed(const Tiles& tiles, int tile) {
+  return tile < tiles.full_first || tile > tiles.full_last;
+}
 
 constexpr bool kOwnTiles = has_own_tiles(config);
 
@@ -44,8 +46,9 @@ constexpr u32 kExact = 8;        // every step takes the standard softmax
 constexpr u32 kIdle = 16;        // it ends before this warpgroup's rows begin
 constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's
 constexpr u32 kPassesFirst = 64;
-constexpr u32 kAllBegun = 128;   // every row sees a key behind those that all rows see, so it has a reference when the main steps begin;
-                                 // not found out with own tiles, for which the producer has too few registers
+constexpr u32 kAllBegun =
+    128;  // every row sees a key behind those that all rows see, so it has a reference when the main steps begin;
+          // not found out with own tiles, for which the producer has too few registers
 
 struct alignas(16) Share {
   Tiles tiles;  // that this warpgroup visits: at least one if there are any
@@ -58,10 +61,10 @@ struct alignas(16) WorkState {
   Tiles tiles;
   Sequence seq;
   Work kind;
-  int rank;                   // in the order of the items
-  int place;                  // in the list of items that may have to be done again
-  int q_lo;                   // the block's first query
-  int range_lo, range_hi;     // queries that the tile range is for: those of all blocks of the cluster
+  int rank;                // in the order of the items
+  int place;               // in the list of items that may have to be done again
+  int q_lo;                // the block's first query
+  int range_lo, range_hi;  // queries that the tile range is for: those of all blocks of the cluster
 
   // Something other than an item.
   __device__ void set_other(Work other) {
@@ -81,17 +84,17 @@ __device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.f
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
   if (config.mask_has_holes) {
-    while (tile >= work.tiles.first && !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
-                                               tile * kTileKv + kTileKv - 1)) {
+    while (tile >= work.tiles.first &&
+           !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
       --tile;
     }
   }
   return tile;
 }
 
-// The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with the
-// most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all batch indices goes
-// together if they share what the score function reads: L2 then has it for all of them.
+// The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with
+// the most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all
+// batch indices goes together if they share what the score function reads: L2 then has it for all of them.
 __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
   const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
@@ -115,16 +118,17 @@ __device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& wo
   return tiles;
 }
 
-// A warpgroup visits the block's tiles, but one that its rows do not see. That is the last tile, as with a causal mask, or for the last
-// warpgroup the first, as at the front of a window: so it has at most one to leave out between two items. Never none: all warpgroups
-// have the same items.
+// A warpgroup visits the block's tiles, but one that its rows do not see. That is the last tile, as with a causal mask,
+// or for the last warpgroup the first, as at the front of a window: so it has at most one to leave out between two
+// items. Never none: all warpgroups have the same items.
 __device__ inline Share share_of(const KernelParams& params, const WorkState& work, int warpgroup) {
   const Tiles& block = work.tiles;
   Share share = {block, kFresh | kItem | (work.kind == Work::careful_item ? kExact : 0)};
   if (!any_of(block)) return share;
   share.marks |= kValues;
   const int first_row = warpgroup * kRowsPerWarpgroup;
-  const int lo = query_of_row(work, first_row), hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
+  const int lo = query_of_row(work, first_row),
+            hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
   if (kWarpgroups > 1 && lo > work.range_hi) {
     share.marks |= kIdle;
   } else if constexpr (kOwnTiles) {
@@ -187,8 +191,8 @@ struct SharedMemory {
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
-  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a window, and full
-  // and empty for the inputs of each warpgroup.
+  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
+  // window, and full and empty for the inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -198,7 +202,9 @@ struct SharedMemory {
   __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
   __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + warpgroup); }
-  __device__ u32 inputs_empty(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + kWarpgroups + warpgroup); }
+  __device__ u32 inputs_empty(u32 warpgroup) const {
+    return barrier(2 * kQStages + 4 * kStages + 1 + kWarpgroups + warpgroup);
+  }
 };
 
 // Tiles whose references are their own maxima cannot fail.
@@ -226,7 +232,8 @@ __device__ inline void set_up(const SharedMemory& shared) {
     publish_barriers();
   }
   if constexpr (config.sum_in_matrix) {
-    // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row sum.
+    // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
+    // sum.
     const u32 one = pack<config.element>(1.0f, 1.0f);
     for (int stage = 0; stage < kStages; ++stage) {
       for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {

@@ -1,6 +1,6 @@
-// The textbook version of attention: scores, softmax and product as three kernels, with S (fp32) and P (16 bits) written to
-// memory in between. It shares the matrix instructions and the mask and score functions with the fused kernel, so what a
-// comparison shows is the cost of going through memory.
+// The textbook version of attention: scores, softmax and product as three kernels, with S (fp32) and P (16 bits)
+// written to memory in between. It shares the matrix instructions and the mask and score functions with the fused
+// kernel, so what a comparison shows is the cost of going through memory.
 #pragma once
 
 #include "templates/device.cuh"
@@ -25,7 +25,8 @@ __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, in
 __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr TileLayout kTile = {kNaiveTile, padded_dim_qk(config) / 8};
-  const int tiles_q = (params.q_len + kNaiveTile - 1) / kNaiveTile, tiles_k = (params.k_len + kNaiveTile - 1) / kNaiveTile;
+  const int tiles_q = (params.q_len + kNaiveTile - 1) / kNaiveTile,
+            tiles_k = (params.k_len + kNaiveTile - 1) / kNaiveTile;
   const WorkItem item = naive_item(params, blockIdx.x, tiles_q * tiles_k);
   const Sequence& seq = item.seq;
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
@@ -34,8 +35,10 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, seq, seq.h, seq.q_token);
   const u16* k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
-  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo, seq.q_len);
-  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(keys, k, params.k_stride.token, k_lo, seq.k_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
+                                                                              seq.q_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(keys, k, params.k_stride.token, k_lo,
+                                                                              seq.k_len);
   commit_copies();
   wait_copies<0>();
   __syncthreads();
@@ -140,7 +143,8 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   for (int k_lo = 0; k_lo < seq.k_len; k_lo += kNaiveTile) {
     __syncthreads();  // every warp is done with the tiles before
     copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, p + k_lo, p_stride, q_lo, seq.q_len);
-    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(v_tile, v, params.v_stride.token, k_lo, seq.k_len);
+    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(v_tile, v, params.v_stride.token, k_lo,
+                                                                               seq.k_len);
     commit_copies();
     wait_copies<0>();
     __syncthreads();

@@ -1,8 +1,8 @@
 // Forward attention for every GPU from sm_80 on: cp.async copies, ldmatrix, mma.sync, online softmax.
 //
 // One block computes one query tile of one head. Each warp owns rows_per_warp(config) query rows and sees all keys, so
-// softmax needs no exchange between warps. KV tiles are visited from the last to the first: with a causal mask the tiles
-// that need mask code come first, and the rest of the loop is free of it.
+// softmax needs no exchange between warps. KV tiles are visited from the last to the first: with a causal mask the
+// tiles that need mask code come first, and the rest of the loop is free of it.
 #pragma once
 
 #include "templates/device.cuh"
@@ -16,10 +16,10 @@ namespace flashjit {
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
-constexpr int kMTiles = rows_per_warp(config) / 16;   // 16-row tiles of a warp
-constexpr int kNTiles = kTileKv / 8;                  // 8-column tiles of S
-constexpr int kSteps = padded_dim_qk(config) / 16;    // k-steps of S = Q K^T
-constexpr int kOTiles = padded_dim_v(config) / 8;     // 8-column tiles of O
+constexpr int kMTiles = rows_per_warp(config) / 16;  // 16-row tiles of a warp
+constexpr int kNTiles = kTileKv / 8;                 // 8-column tiles of S
+constexpr int kSteps = padded_dim_qk(config) / 16;   // k-steps of S = Q K^T
+constexpr int kOTiles = padded_dim_v(config) / 8;    // 8-column tiles of O
 // exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
 constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
 constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
@@ -31,23 +31,23 @@ using QueryFragments = u32[kMTiles][4];
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 
-// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what this
-// kernel is short of.
+// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
+// this kernel is short of.
 struct BlockState {
   Sequence seq;
   const u16* k;  // the first row of this sequence and KV head
   const u16* v;
-  int q_lo, q_hi;            // queries of this tile
-  int first_tile, last_tile; // KV tiles that some query can see; visited from the last to the first
-  int full_begin, full_end;  // keys in between are visible to every query: no mask code
+  int q_lo, q_hi;             // queries of this tile
+  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
+  int full_begin, full_end;   // keys in between are visible to every query: no mask code
 };
 static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
   if (config.mask_has_holes) {
-    while (tile >= block.first_tile && !may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv,
-                                                tile * kTileKv + kTileKv - 1)) {
+    while (tile >= block.first_tile &&
+           !may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
       --tile;
     }
   }
@@ -72,9 +72,9 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
 }
 
-// A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only and
-// regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and 16 rows
-// down is an immediate: three registers instead of one address per fragment.
+// A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only
+// and regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and
+// 16 rows down is an immediate: three registers instead of one address per fragment.
 __device__ inline u32 query_lane(u32 queries) {
   return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
 }
@@ -117,8 +117,8 @@ __device__ inline void load_queries(QueryFragments& q, u32 query_lane, int step)
   for (int i = 0; i < kMTiles; ++i) load_matrices(q[i], along(query_lane, kLayout.q, step) + down(kLayout.q, i));
 }
 
-// Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a mask
-// compares with, are held in registers across the loop.
+// Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a
+// mask compares with, are held in registers across the loop.
 struct Corner {
   int q, k;
 };
@@ -128,9 +128,10 @@ __device__ inline Corner first_element(int q_lo, int k_lo) {
           static_cast<int>(k_lo + thread % 4 * 2)};
 }
 
-// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the score
-// function may load from a tensor that ends there.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo, bool mixed) {
+// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the
+// score function may load from a tensor that ends there.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo,
+                                            bool mixed) {
   const Sequence& seq = block.seq;
   Corner corner = first_element(block.q_lo, k_lo);
   if constexpr (!kScaleFolded) {
@@ -162,12 +163,15 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       }
 }
 
-// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an exponent.
+// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
+// exponent.
 constexpr float kLargeScore = 0x1p20f / kLog2Scale;
 
-// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
-// scores have had their reference subtracted already: of large ones it must be, exactly, before they are scaled.
-__device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o, const float (&maximum)[kMTiles][2]) {
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
+// whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
+// scaled.
+__device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o,
+                                        const float (&maximum)[kMTiles][2]) {
   bool large = false;
 #pragma unroll
   for (int i = 0; i < kMTiles; ++i)
@@ -175,7 +179,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, O
     for (int h = 0; h < 2; ++h) {
       const float reference = fmaxf(rows.reference[i][h], maximum[i][h]);
       // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-      const float factor = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
+      const float factor =
+          reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
       rows.reference[i][h] = reference;
       rows.sum[i][h] *= factor;
       large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
@@ -213,7 +218,8 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
       for (int j = 1; j < kNTiles; ++j) x = fmaxf(x, fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
       maximum[i][h] = quad_max(x);
       if constexpr (config.max_logit) top[i][h] = fmaxf(top[i][h], maximum[i][h]);
-      rose |= maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale || fabsf(maximum[i][h]) > kLargeScore;
+      rose |=
+          maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale || fabsf(maximum[i][h]) > kLargeScore;
     }
   // The whole warp decides together: a branch that diverges would serialise the loop over O.
   bool subtracted = false;
@@ -260,8 +266,8 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, u32 value_l
 }
 
 // Row sums, the sink, LSE and maximum; scales O to its final value.
-__device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows, Output& o,
-                                   const float (&top)[kMTiles][2]) {
+__device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows,
+                                   Output& o, const float (&top)[kMTiles][2]) {
   const Sequence& seq = block.seq;
   const int q_row = block.q_lo + warp_id() * rows_per_warp(config) + lane_id() / 4;
 #pragma unroll
@@ -315,7 +321,8 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = j * 8 + lane_id() % 4 * 2 + e % 2;
-          if (q_lo + row < seq.q_len && column < config.head_dim_v) out[row * params.o_stride.token + column] = o[i][j][e];
+          if (q_lo + row < seq.q_len && column < config.head_dim_v)
+            out[row * params.o_stride.token + column] = o[i][j][e];
         }
   } else {
 #pragma unroll
@@ -352,8 +359,10 @@ __device__ inline void sync_forward(const KernelParams& params) {
     const WorkItem item = work_item(params);
     const int q_lo = item.tile * kTileQ;
     if (q_lo >= item.seq.q_len) return;
-    const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, item.seq, item.seq.h, item.seq.q_token);
-    copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo, item.seq.q_len);
+    const u16* q =
+        static_cast<const u16*>(params.q) + row_offset(params.q_stride, item.seq, item.seq.h, item.seq.q_token);
+    copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
+                                                                       item.seq.q_len);
     commit_copies();
     if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
     __syncthreads();
@@ -461,8 +470,8 @@ __device__ inline void sync_forward(const KernelParams& params) {
   }
 
   finish_rows(params, block, rows, o, top);
-  // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads' copies
-  // of Q may still be on their way.
+  // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads'
+  // copies of Q may still be on their way.
   wait_copies<0>();
   __syncthreads();
   store_output(params, block, o, base + kLayout.o_offset);

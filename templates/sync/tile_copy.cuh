@@ -21,20 +21,20 @@ __device__ inline void copy_chunk(u32 shared, const u16* global, bool valid) {
   }
 }
 
-// Starts the copy of rows first..first + tile_rows - 1 of a [rows, head_dim] matrix with `stride` elements between rows.
-// Rows from `rows` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and a zero V
-// keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
+// Starts the copy of rows first..first + tile_rows - 1 of a [rows, head_dim] matrix with `stride` elements between
+// rows. Rows from `rows` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and
+// a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
 //
-// A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that divides
-// them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of it, and
-// the other groups lie at immediate offsets.
+// A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that
+// divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of
+// it, and the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes>
 __device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, int first, int rows) {
   constexpr TileLayout kTile = {tile_rows, round_up(head_dim, 16) / 8};
   constexpr int kSpan = threads % kTile.chunks == 0 ? kTile.chunks : static_cast<int>(kTile.group());
   constexpr int kRowStep = threads / kSpan;
-  // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that are
-  // held across the loop. Unsigned, so that division and modulo become shifts and masks.
+  // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that
+  // are held across the loop. Unsigned, so that division and modulo become shifts and masks.
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
   const int left = rows - first - static_cast<int>(row);

@@ -9,8 +9,8 @@
 
 namespace flashjit::testing_random {
 
-// The outputs of `c` hold what one launch by itself gave: every other launch must give the same bits. Says what is wrong; empty:
-// nothing.
+// The outputs of `c` hold what one launch by itself gave: every other launch must give the same bits. Says what is
+// wrong; empty: nothing.
 std::string run_side_by_side(const GpuContext& gpu, Case& c, Kernel& kernel);
 
 }  // namespace flashjit::testing_random

@@ -34,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(static_cast<bool>(valid), "a parsed spec is valid", text, valid ? "" : valid.error().message);
   require(print(checked) == text, "validation changes nothing", text, print(checked));
   if (const auto supported = check_supported(*spec); !supported) {
-    require(supported.error().kind == ErrorKind::Unsupported, "what has no kernel is unsupported", supported.error().message);
+    require(supported.error().kind == ErrorKind::Unsupported, "what has no kernel is unsupported",
+            supported.error().message);
   }
   return 0;
 }

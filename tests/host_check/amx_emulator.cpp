@@ -127,7 +127,8 @@ void multiply(int c, int a, int b) {
 }
 
 void execute(const Instruction& i) {
-  if (i.opcode == 0x49 && i.prefix == 0 && i.mod != 3) return configure(reinterpret_cast<const std::uint8_t*>(i.address));
+  if (i.opcode == 0x49 && i.prefix == 0 && i.mod != 3)
+    return configure(reinterpret_cast<const std::uint8_t*>(i.address));
   if (!tiles.configured) refuse("a tile instruction without a configuration");
   if (i.opcode == 0x49 && i.prefix == 0) {
     tiles = {};

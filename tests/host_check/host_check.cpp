@@ -21,9 +21,7 @@
 namespace flashjit {
 namespace {
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Threads that wait by spinning: what is measured is the kernel.
 class Threads {
@@ -155,7 +153,8 @@ class Case {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     auto fill = [&](Numbers& numbers, std::size_t count) {
-      numbers = {run.dtype, std::vector<float>(count), std::vector<char>(count * static_cast<std::size_t>(size_of(run.dtype)))};
+      numbers = {run.dtype, std::vector<float>(count),
+                 std::vector<char>(count * static_cast<std::size_t>(size_of(run.dtype)))};
       for (std::size_t i = 0; i < count; ++i) set(numbers, i, normal(random));
     };
     auto count = [](int heads, int tokens, int d) { return static_cast<std::size_t>(heads) * tokens * d; };
@@ -230,8 +229,8 @@ class Case {
 
 int check_all(Threads& threads) {
   const Run runs[] = {
-      {4, 4, 64, 64, 70, 70, true},    {4, 2, 128, 128, 33, 129, false}, {2, 1, 40, 72, 130, 257, true},
-      {3, 1, 96, 32, 1, 300, true},    {2, 2, 256, 256, 65, 31, true},   {2, 2, 16, 16, 5, 1, false},
+      {4, 4, 64, 64, 70, 70, true}, {4, 2, 128, 128, 33, 129, false}, {2, 1, 40, 72, 130, 257, true},
+      {3, 1, 96, 32, 1, 300, true}, {2, 2, 256, 256, 65, 31, true},   {2, 2, 16, 16, 5, 1, false},
   };
   int failed = 0;
   for (const Target& target : targets()) {
@@ -278,7 +277,8 @@ double gflops(const Run& run, const Target& target, const ParallelFor& parallel,
   return 4e-9 * run.heads * run.q * run.k * run.d * (run.causal ? 0.5 : 1) / best;
 }
 
-const Run kTimed[] = {{8, 8, 64, 64, 1024, 1024, true}, {8, 8, 128, 128, 2048, 2048, true}, {8, 8, 128, 128, 2048, 2048, false}};
+const Run kTimed[] = {
+    {8, 8, 64, 64, 1024, 1024, true}, {8, 8, 128, 128, 2048, 2048, true}, {8, 8, 128, 128, 2048, 2048, false}};
 
 void time_all(int threads_wanted, bool tiles) {
   for (const int count : {1, threads_wanted}) {

@@ -43,7 +43,8 @@ Result<void> parse_shape(std::string_view text, ReplayCase& c) {
     else c.params[name] = numbers;
   }
   if (c.spec.layout != Layout::Packed) {
-    if (c.q_lens.size() != 1 || c.k_lens.size() != 1) return invalid(fmt::format("cases.txt: `{}` is not b=2 q=33 k=65", text));
+    if (c.q_lens.size() != 1 || c.k_lens.size() != 1)
+      return invalid(fmt::format("cases.txt: `{}` is not b=2 q=33 k=65", text));
     c.q_lens.assign(static_cast<std::size_t>(batch), c.q_lens[0]);
     c.k_lens.assign(static_cast<std::size_t>(batch), c.k_lens[0]);
   }
@@ -52,7 +53,9 @@ Result<void> parse_shape(std::string_view text, ReplayCase& c) {
 }
 
 std::int64_t sum(const Numbers& values) { return std::accumulate(values.begin(), values.end(), std::int64_t{0}); }
-std::int64_t most(const Numbers& values) { return values.empty() ? 0 : *std::max_element(values.begin(), values.end()); }
+std::int64_t most(const Numbers& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
 
 // Hands out addresses, one tensor after the other.
 class Placer {
@@ -105,7 +108,8 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   const AttentionSpec& spec = c.spec;
   const bool packed = spec.layout == Layout::Packed;
   const auto batch = static_cast<std::int64_t>(c.q_lens.size());
-  const std::int64_t q_tokens = packed ? sum(c.q_lens) : most(c.q_lens), k_tokens = packed ? sum(c.k_lens) : most(c.k_lens);
+  const std::int64_t q_tokens = packed ? sum(c.q_lens) : most(c.q_lens),
+                     k_tokens = packed ? sum(c.k_lens) : most(c.k_lens);
   Placer placer(placement, spec.align_bytes);
   const auto place = [&](Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
     if (packed) return placer.place(dtype, {tokens, heads, dim});

@@ -14,9 +14,9 @@
 namespace flashjit::replay {
 
 struct ReplayCase {
-  std::string text;                              // of the spec
+  std::string text;  // of the spec
   AttentionSpec spec;
-  std::vector<std::int64_t> q_lens, k_lens;      // of the sequences; dense: all alike
+  std::vector<std::int64_t> q_lens, k_lens;                 // of the sequences; dense: all alike
   std::map<std::string, std::vector<std::int64_t>> params;  // shapes; of a scalar its value
   std::vector<std::string> pins;
 };

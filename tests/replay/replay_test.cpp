@@ -75,7 +75,8 @@ struct Options {
 // Every case of cases.txt that is asked for; false after an error.
 bool replay_all(const Options& options) {
   const std::vector<std::string> cases = lines_of(kCases);
-  std::string expected = "# Written by replay_tests --update: digests of plan, program, source and launch of each case of cases.txt\n";
+  std::string expected =
+      "# Written by replay_tests --update: digests of plan, program, source and launch of each case of cases.txt\n";
   int plans = 0, launches = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     if (options.number != 0 && options.number != i + 1) continue;
@@ -89,7 +90,8 @@ bool replay_all(const Options& options) {
     expected += expected_line(*c, texts) + "\n";
     for (std::size_t column = 0; !options.dump.empty() && column < kColumns.size(); ++column) {
       std::filesystem::create_directories(options.dump);
-      std::ofstream(fmt::format("{}/{:03}.{}", options.dump, i + 1, kColumns[column])) << c->text << "\n" << texts.columns[column];
+      std::ofstream(fmt::format("{}/{:03}.{}", options.dump, i + 1, kColumns[column])) << c->text << "\n"
+                                                                                       << texts.columns[column];
     }
   }
   if (options.update) std::ofstream(kExpected) << expected;
@@ -112,7 +114,9 @@ int main(int argc, char** argv) {
     else return fmt::print(stderr, "usage: replay_tests [--update | --dump DIR [--case N]]\n"), 2;
   }
   if (argc == 1) return RUN_ALL_TESTS();
-  if (options.number != 0 && options.dump.empty()) return fmt::print(stderr, "--case: chooses what --dump DIR writes\n"), 2;
-  if (options.number != 0 && options.update) return fmt::print(stderr, "--update writes all cases; leave out --case\n"), 2;
+  if (options.number != 0 && options.dump.empty())
+    return fmt::print(stderr, "--case: chooses what --dump DIR writes\n"), 2;
+  if (options.number != 0 && options.update)
+    return fmt::print(stderr, "--update writes all cases; leave out --case\n"), 2;
   return flashjit::replay::replay_all(options) ? 0 : 1;
 }

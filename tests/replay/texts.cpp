@@ -31,7 +31,8 @@ std::string plan_text(const Plan& plan) {
   for (const Candidate& candidate : *plan.candidates) {
     if (candidate.legal && ++legal <= kLegal) text += fmt::format("candidate {}\n", print(candidate.schedule));
     if (candidate.legal || ++illegal > kIllegal) continue;
-    text += fmt::format("illegal {}: {}\n", print(candidate.schedule), why_illegal(plan.spec, plan.target, candidate.schedule));
+    text += fmt::format("illegal {}: {}\n", print(candidate.schedule),
+                        why_illegal(plan.spec, plan.target, candidate.schedule));
   }
   return text + fmt::format("legal {} illegal {}\n", legal, illegal);
 }
@@ -48,7 +49,8 @@ struct Writer {
   Texts texts;
 
   std::string& column(std::string_view name) {
-    return texts.columns[static_cast<std::size_t>(std::find(kColumns.begin(), kColumns.end(), name) - kColumns.begin())];
+    return texts
+        .columns[static_cast<std::size_t>(std::find(kColumns.begin(), kColumns.end(), name) - kColumns.begin())];
   }
 
   void add(const Target& target, const std::string& pins) {
@@ -78,7 +80,9 @@ struct Writer {
     for (std::string& text : texts.columns) text += "==== naive\n";
     const auto source = emit_cuda_naive(plan);
     column("source") += source ? source_text(*source) : error_text(source.error());
-    const auto longest = [](const std::vector<std::int64_t>& lens) { return lens.empty() ? 0 : static_cast<int>(std::ranges::max(lens)); };
+    const auto longest = [](const std::vector<std::int64_t>& lens) {
+      return lens.empty() ? 0 : static_cast<int>(std::ranges::max(lens));
+    };
     const NaiveLaunch launch =
         naive_launch(plan.config, static_cast<std::int64_t>(c.q_lens.size()), longest(c.q_lens), longest(c.k_lens));
     for (int i = 0; i < 3; ++i) column("launch") += fmt::format("grid {} shared {}\n", launch.grid[i], launch.smem[i]);

@@ -16,7 +16,8 @@ struct Texts {
   int plans = 0, launches = 0;
 };
 
-// On every target, without pins and with each of the case's. Without predicted times: floats may differ between compilers.
+// On every target, without pins and with each of the case's. Without predicted times: floats may differ between
+// compilers.
 Texts texts_of(const ReplayCase& c);
 
 }  // namespace flashjit::replay

@@ -32,7 +32,8 @@ struct Subject {
   double flops = 0, bytes = 0;
 };
 
-Result<void> add_subjects(const BenchArgs& args, const std::string& text, Session& session, std::vector<Subject>& subjects) {
+Result<void> add_subjects(const BenchArgs& args, const std::string& text, Session& session,
+                          std::vector<Subject>& subjects) {
   FLASHJIT_ASSIGN(spec, parse_spec(text));
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
@@ -55,9 +56,11 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
     subject.kind = kind;
     FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
     subject.data = std::make_unique<ProblemData>(std::move(data));
-    FLASHJIT_ASSIGN(kernel, kind == "naive"   ? Prepared::create_naive(session, text, "", *subject.data)
-                            : kind == "quick" ? Prepared::create_quick(session, text, args.inputs.schedule, *subject.data)
-                                              : Prepared::create(session, text, args.inputs.schedule, args.inputs.hint(shape), *subject.data));
+    FLASHJIT_ASSIGN(
+        kernel, kind == "naive" ? Prepared::create_naive(session, text, "", *subject.data)
+                : kind == "quick"
+                    ? Prepared::create_quick(session, text, args.inputs.schedule, *subject.data)
+                    : Prepared::create(session, text, args.inputs.schedule, args.inputs.hint(shape), *subject.data));
     subject.kernel = std::move(kernel);
     subject.flops = flops;
     subject.bytes = bytes;
@@ -66,7 +69,8 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   return {};
 }
 
-void report(const Subject& subject, const Timing& timing, const Timing* fused, const Subject* fused_subject, Output& output) {
+void report(const Subject& subject, const Timing& timing, const Timing* fused, const Subject* fused_subject,
+            Output& output) {
   Json line = result_line(subject.spec, subject.kernel->facts().target, subject.kernel->facts().schedule);
   line["version"] = subject.kind;
   line["us"] = timing.us;
@@ -78,19 +82,23 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
   line["tbs"] = tbs;
   const double memory = static_cast<double>(subject.data->bytes() + subject.kernel->scratch_bytes());
   line["memory_bytes"] = memory;
-  std::string text = fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n", subject.spec,
-                                 subject.kind == "naive"   ? "  [textbook: three steps through memory]"
-                                 : subject.kind == "quick" ? "  [quickly compiled]"
-                                                           : "", timing.us, timing.us_p10,
-                                 timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
+  std::string text =
+      fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
+                  subject.spec,
+                  subject.kind == "naive"   ? "  [textbook: three steps through memory]"
+                  : subject.kind == "quick" ? "  [quickly compiled]"
+                                            : "",
+                  timing.us, timing.us_p10, timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
   for (const std::string& note : subject.kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (fused) {
     const double factor = timing.us / fused->us;
-    const double more = memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());
+    const double more =
+        memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());
     line["times_fused"] = factor;
     line["memory_times_fused"] = more;
     text += fmt::format("  the {} kernel is {:.2f} times as fast", subject.kind == "naive" ? "fused" : "best", factor);
-    text += subject.kind == "naive" ? fmt::format(", and the textbook version takes {:.2f} times its memory\n", more) : "\n";
+    text += subject.kind == "naive" ? fmt::format(", and the textbook version takes {:.2f} times its memory\n", more)
+                                    : "\n";
   }
   output.result(line, text);
 }
@@ -128,20 +136,25 @@ int run(const BenchArgs& args) {
 
 void add_bench(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<BenchArgs>();
-  CLI::App* sub = app.add_subcommand("bench", "Time specs side by side: medians of interleaved rounds, with a cold L2 cache on GPUs");
+  CLI::App* sub = app.add_subcommand(
+      "bench", "Time specs side by side: medians of interleaved rounds, with a cold L2 cache on GPUs");
   sub->add_option("spec", args->specs, "The problems, one argument each")->required();
   add_input_options(*sub, args->inputs, false);
-  sub->add_option("--against", args->against, "naive: the textbook version too (scores, softmax, product through memory); quick: what a budget of prepare answers with at first")
+  sub->add_option(
+         "--against", args->against,
+         "naive: the textbook version too (scores, softmax, product through memory); quick: what a budget of prepare answers with at first")
       ->check(CLI::IsMember({"naive", "quick"}));
   sub->add_option("--seconds", args->seconds, "Per spec")->capture_default_str()->check([](const std::string& text) {
     const double seconds = std::strtod(text.c_str(), nullptr);
-    return seconds >= 0.01 && seconds <= 600 ? std::string() : fmt::format("{} is not between 0.01 and 600", text);  // refuses nan, too
+    return seconds >= 0.01 && seconds <= 600 ? std::string()
+                                             : fmt::format("{} is not between 0.01 and 600", text);  // refuses nan, too
   });
   sub->add_flag("--json", args->json, "One JSON object per spec");
-  sub->footer("\nExamples:\n"
-              "  flashjit bench 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
-              "  flashjit bench 'fwd bf16 d=128 heads=8' --shape b=1,q=2048 --against naive\n"
-              "  flashjit bench 'fwd fp16 d=64 heads=8' 'fwd bf16 d=64 heads=8' --shape q=1024 --target host --json");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit bench 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
+      "  flashjit bench 'fwd bf16 d=128 heads=8' --shape b=1,q=2048 --against naive\n"
+      "  flashjit bench 'fwd fp16 d=64 heads=8' 'fwd bf16 d=64 heads=8' --shape q=1024 --target host --json");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }
 

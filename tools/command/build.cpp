@@ -28,7 +28,7 @@ struct BuildArgs {
 
 // One kernel of the bundle.
 struct Job {
-  BundleKey key;  // as written while `error` says that it cannot be read
+  BundleKey key;      // as written while `error` says that it cannot be read
   std::string place;  // "manifest:3"
   std::optional<Error> error;
   Facts facts;
@@ -89,8 +89,9 @@ void report(Job& job, Output& output) {
   line["pins"] = job.key.pins;
   add_facts(line, job.facts);
   output.result(line, fmt::format("{:8} {}\n         {} in {:.0f} ms, {} of code, schedule {}\n", job.key.target,
-                                  print(ManifestLine{.spec = job.key.spec, .schedule = job.key.pins}), job.facts.source, job.facts.compile_ms,
-                                  bytes_text(static_cast<double>(job.facts.cubin_bytes)), job.facts.schedule));
+                                  print(ManifestLine{.spec = job.key.spec, .schedule = job.key.pins}), job.facts.source,
+                                  job.facts.compile_ms, bytes_text(static_cast<double>(job.facts.cubin_bytes)),
+                                  job.facts.schedule));
 }
 
 Result<void> finish(const BuildArgs& args, std::vector<Job>& jobs, Output& output) {
@@ -109,8 +110,9 @@ Result<void> finish(const BuildArgs& args, std::vector<Job>& jobs, Output& outpu
   line["kernels"] = jobs.size();
   line["bytes"] = bytes.size();
   line["code_bytes"] = code_bytes;
-  output.result(line, fmt::format("{}: {} kernels, {} ({} of code)\n", args.out, jobs.size(), bytes_text(static_cast<double>(bytes.size())),
-                                  bytes_text(static_cast<double>(code_bytes))));
+  output.result(
+      line, fmt::format("{}: {} kernels, {} ({} of code)\n", args.out, jobs.size(),
+                        bytes_text(static_cast<double>(bytes.size())), bytes_text(static_cast<double>(code_bytes))));
   return {};
 }
 
@@ -119,7 +121,10 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   FLASHJIT_ASSIGN(lines, read_manifest(args.manifest == "-" ? "/dev/stdin" : args.manifest));
   for (const std::string& arch : args.archs) {
     FLASHJIT_ASSIGN(row, find_target(arch));
-    if (!row->gpu) return invalid(fmt::format("--arch: {} is a processor, and bundles hold kernels for GPUs; host kernels are compiled where they run", arch));
+    if (!row->gpu)
+      return invalid(fmt::format(
+          "--arch: {} is a processor, and bundles hold kernels for GPUs; host kernels are compiled where they run",
+          arch));
   }
   if (lines.empty()) return invalid(fmt::format("{}: no specs; write one per line", args.manifest));
   if (!settings.jit) return invalid("FLASHJIT_JIT=off: building compiles; unset it");
@@ -132,7 +137,9 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
   const auto failed = std::ranges::count_if(jobs, [](const Job& job) { return job.error.has_value(); });
   if (failed == 0) return finish(args, jobs, output);
-  return Error{ErrorKind::Invalid, fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, jobs.size()), {}};
+  return Error{ErrorKind::Invalid,
+               fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, jobs.size()),
+               {}};
 }
 
 int build_command(const BuildArgs& args) {
@@ -145,18 +152,23 @@ int build_command(const BuildArgs& args) {
 
 void add_build(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<BuildArgs>();
-  CLI::App* sub = app.add_subcommand("build", "Build the kernels of a manifest into a bundle, ahead of time; needs no GPU");
-  sub->add_option("manifest", args->manifest, "A spec per line, as --record writes it; '-': standard input")->required();
-  sub->add_option("--arch", args->archs, "Targets of the lines that name none: sm_80, sm_90a, ...")->delimiter(',')->required();
+  CLI::App* sub =
+      app.add_subcommand("build", "Build the kernels of a manifest into a bundle, ahead of time; needs no GPU");
+  sub->add_option("manifest", args->manifest, "A spec per line, as --record writes it; '-': standard input")
+      ->required();
+  sub->add_option("--arch", args->archs, "Targets of the lines that name none: sm_80, sm_90a, ...")
+      ->delimiter(',')
+      ->required();
   sub->add_option("-o,--out", args->out, "The bundle")->required()->type_name("FILE.fjb");
   sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
   sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
   sub->add_flag("--json", args->json, "One JSON object per kernel, then one for the bundle");
-  sub->footer("\nA line of a manifest: SPEC, or SPEC ;; schedule=PINS ;; arch=TARGETS, or # and a comment.\n"
-              "\nExamples:\n"
-              "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --record kernels.txt\n"
-              "  flashjit build kernels.txt --arch sm_80,sm_90a -o kernels.fjb\n"
-              "  FLASHJIT_JIT=off flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --bundle kernels.fjb");
+  sub->footer(
+      "\nA line of a manifest: SPEC, or SPEC ;; schedule=PINS ;; arch=TARGETS, or # and a comment.\n"
+      "\nExamples:\n"
+      "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --record kernels.txt\n"
+      "  flashjit build kernels.txt --arch sm_80,sm_90a -o kernels.fjb\n"
+      "  FLASHJIT_JIT=off flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --bundle kernels.fjb");
   sub->callback([args, &exit_code] { exit_code = build_command(*args); });
 }
 

@@ -55,7 +55,9 @@ Result<void> verify(const std::string& path, Output& output) {
     output.failure(line_of(item), code.error());
   }
   const std::size_t kernels = bundle->index().items.size();
-  if (bad > 0) return Error{ErrorKind::Io, fmt::format("{}: {} of {} kernels are damaged; copy or build it again", path, bad, kernels), {}};
+  if (bad > 0)
+    return Error{
+        ErrorKind::Io, fmt::format("{}: {} of {} kernels are damaged; copy or build it again", path, bad, kernels), {}};
   Json line = result_line("", "", "");
   line["bundle"] = path;
   line["kernels"] = kernels;
@@ -77,7 +79,8 @@ Result<void> merge(const BundleArgs& args, Output& output) {
     FLASHJIT_ASSIGN(bundle, Bundle::open(path));
     if (merged.templates.empty()) merged.templates = bundle->index().templates;
     if (merged.templates != bundle->index().templates) {
-      return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build one of them again", args.files.front(), path));
+      return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build one of them again",
+                                     args.files.front(), path));
     }
     for (const BundleItem& item : bundle->index().items) {
       FLASHJIT_TRY(bundle->code(item));
@@ -123,7 +126,8 @@ int run_merge(const BundleArgs& args) {
 }  // namespace
 
 void add_bundle(CLI::App& app, int& exit_code) {
-  CLI::App* sub = app.add_subcommand("bundle", "Bundles of kernels: what is in them, are they sound, put several into one");
+  CLI::App* sub =
+      app.add_subcommand("bundle", "Bundles of kernels: what is in them, are they sound, put several into one");
   sub->require_subcommand(1);
   struct Row {
     const char* name;
@@ -139,12 +143,14 @@ void add_bundle(CLI::App& app, int& exit_code) {
     auto args = std::make_shared<BundleArgs>();
     CLI::App* action = sub->add_subcommand(row.name, row.about);
     action->add_option("bundle", args->files, "The bundles")->required()->type_name("FILE.fjb");
-    if (row.run == run_merge) action->add_option("-o,--out", args->out, "The new one")->required()->type_name("FILE.fjb");
+    if (row.run == run_merge)
+      action->add_option("-o,--out", args->out, "The new one")->required()->type_name("FILE.fjb");
     action->add_flag("--json", args->json, "JSON lines");
     action->callback([args, &exit_code, row] { exit_code = row.run(*args); });
   }
-  sub->footer("\nExamples:\n  flashjit bundle ls kernels.fjb\n  flashjit bundle verify kernels.fjb --json\n"
-              "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb");
+  sub->footer(
+      "\nExamples:\n  flashjit bundle ls kernels.fjb\n  flashjit bundle verify kernels.fjb --json\n"
+      "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb");
 }
 
 }  // namespace flashjit

@@ -42,7 +42,9 @@ std::string fact(const StoreListing& entry, const char* name) {
 struct Place {
   std::string directory;
   bool shared = false;  // only read
-  StoreDirectory::Access access() const { return shared ? StoreDirectory::Access::Layer : StoreDirectory::Access::Existing; }
+  StoreDirectory::Access access() const {
+    return shared ? StoreDirectory::Access::Layer : StoreDirectory::Access::Existing;
+  }
 };
 
 Result<void> stat(const CacheArgs&, const Place& place, Output& output) {
@@ -75,18 +77,24 @@ Result<void> list(const Place& place, Output& output, bool only_bad) {
     line["used"] = entry.used;
     line["sound"] = entry.sound;
     line["directory"] = directory;
-    output.result(line, fmt::format("{}  {}  {:>8}  {:8} {}{}\n", entry.digest.substr(0, 16), day(entry.used), size_text(entry.bytes),
-                                    fact(entry, "target"), fact(entry, "spec"), entry.sound ? "" : "  DAMAGED"));
+    output.result(line, fmt::format("{}  {}  {:>8}  {:8} {}{}\n", entry.digest.substr(0, 16), day(entry.used),
+                                    size_text(entry.bytes), fact(entry, "target"), fact(entry, "spec"),
+                                    entry.sound ? "" : "  DAMAGED"));
   }
   if (!only_bad) return {};
   if (bad > 0 && place.shared) {
-    return Error{ErrorKind::Io, fmt::format("{} of {} entries in {} are damaged; the directory is shared, so its owner has to remove them", bad,
-                                            entries.size(), directory), {}};
+    return Error{
+        ErrorKind::Io,
+        fmt::format("{} of {} entries in {} are damaged; the directory is shared, so its owner has to remove them", bad,
+                    entries.size(), directory),
+        {}};
   }
   if (bad > 0) {
     FLASHJIT_ASSIGN(removed, remove_bad_entries(directory));
-    return Error{ErrorKind::Io, fmt::format("{} of {} entries in {} are damaged; {} removed, they will be compiled again when needed", bad,
-                                            entries.size(), directory, removed), {}};
+    return Error{ErrorKind::Io,
+                 fmt::format("{} of {} entries in {} are damaged; {} removed, they will be compiled again when needed",
+                             bad, entries.size(), directory, removed),
+                 {}};
   }
   Json line = result_line("", "", "");
   line["directory"] = directory;
@@ -121,8 +129,8 @@ Result<void> prune(const CacheArgs& args, const Place& place, Output& output) {
   line["removed_bytes"] = outcome.removed_bytes;
   line["entries"] = outcome.left;
   line["bytes"] = outcome.left_bytes;
-  output.result(line, fmt::format("{}: {} kernels removed, {}; {} left, {}\n", directory, outcome.removed, size_text(outcome.removed_bytes),
-                                  outcome.left, size_text(outcome.left_bytes)));
+  output.result(line, fmt::format("{}: {} kernels removed, {}; {} left, {}\n", directory, outcome.removed,
+                                  size_text(outcome.removed_bytes), outcome.left, size_text(outcome.left_bytes)));
   return {};
 }
 
@@ -154,13 +162,16 @@ Result<StorePath> store_path(const std::string& directory) {
   if (!directory.empty()) return parse_store_path(directory);
   FLASHJIT_ASSIGN(settings, read_environment());
   if (settings.cache_dir.empty()) {
-    return Error{ErrorKind::NotFound, "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir", {}};
+    return Error{ErrorKind::NotFound,
+                 "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir",
+                 {}};
   }
   return parse_store_path(settings.cache_dir);
 }
 
 void add_cache(CLI::App& app, int& exit_code) {
-  CLI::App* sub = app.add_subcommand("cache", "The kernel store: what is in it, is it sound, why is a kernel not, empty it");
+  CLI::App* sub =
+      app.add_subcommand("cache", "The kernel store: what is in it, is it sound, why is a kernel not, empty it");
   sub->require_subcommand(1);
   struct Row {
     const char* name;
@@ -170,8 +181,10 @@ void add_cache(CLI::App& app, int& exit_code) {
   };
   const Row rows[] = {
       {"stat", "How many kernels, how many bytes, when they were used", stat, true},
-      {"ls", "One line per kernel, with the day of its last use", [](const auto&, const Place& place, Output& output) { return list(place, output, false); }, true},
-      {"verify", "Check every entry; remove the damaged ones, except from shared directories", [](const auto&, const Place& place, Output& output) { return list(place, output, true); }, true},
+      {"ls", "One line per kernel, with the day of its last use",
+       [](const auto&, const Place& place, Output& output) { return list(place, output, false); }, true},
+      {"verify", "Check every entry; remove the damaged ones, except from shared directories",
+       [](const auto&, const Place& place, Output& output) { return list(place, output, true); }, true},
       {"prune", "Remove what was used longest ago, until the rest is small enough", prune, false},
       {"clear", "Remove all kernels", clear, false},
   };
@@ -181,16 +194,25 @@ void add_cache(CLI::App& app, int& exit_code) {
     action->add_option("--dir", args->directory, kDirHelp);
     action->add_flag("--json", args->json, "JSON lines");
     if (row.action == prune) {
-      action->add_option("--max-bytes", args->max_bytes, fmt::format("What may stay (default: {}, the cap of the store)", kDefaultStoreBytes))->type_name("N")->check(CLI::Range(0.0, 9e18));
-      action->add_option("--older-than", args->older_than_days, "Also remove what was not used for DAYS; alone: only that")->type_name("DAYS")->check(CLI::Range(0, 36500));
+      action
+          ->add_option("--max-bytes", args->max_bytes,
+                       fmt::format("What may stay (default: {}, the cap of the store)", kDefaultStoreBytes))
+          ->type_name("N")
+          ->check(CLI::Range(0.0, 9e18));
+      action
+          ->add_option("--older-than", args->older_than_days,
+                       "Also remove what was not used for DAYS; alone: only that")
+          ->type_name("DAYS")
+          ->check(CLI::Range(0, 36500));
     }
     action->callback([args, &exit_code, row] { exit_code = run(*args, row.action, row.looks_in_layers); });
   }
   add_cache_explain(*sub, exit_code);
-  sub->footer("\nExamples:\n  flashjit cache stat\n  flashjit cache ls --json\n  flashjit cache verify --dir /var/cache/flashjit\n"
-              "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30\n"
-              "  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat\n"
-              "  flashjit cache explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a");
+  sub->footer(
+      "\nExamples:\n  flashjit cache stat\n  flashjit cache ls --json\n  flashjit cache verify --dir /var/cache/flashjit\n"
+      "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30\n"
+      "  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat\n"
+      "  flashjit cache explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a");
 }
 
 }  // namespace flashjit

@@ -36,7 +36,8 @@ std::string fact(const StoreListing& entry, const char* name) {
 }
 
 // The nearest of all sound entries; of equally near ones the one used last. `searched`: how many there were.
-std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins, std::size_t& searched) {
+std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins,
+                                 std::size_t& searched) {
   std::vector<std::pair<std::string, StoreDirectory::Access>> places = {{path.own, StoreDirectory::Access::Existing}};
   for (const std::string& layer : path.layers) places.emplace_back(layer, StoreDirectory::Access::Layer);
   std::optional<Neighbour> best;
@@ -47,7 +48,8 @@ std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& pat
       if (!entry.sound) continue;
       ++searched;
       const std::string spec = fact(entry, "spec"), schedule = fact(entry, "schedule");
-      auto differences = key_differences({missing.key.text, missing.spec, missing.schedule}, {entry.key_text, spec, schedule}, pins);
+      auto differences =
+          key_differences({missing.key.text, missing.spec, missing.schedule}, {entry.key_text, spec, schedule}, pins);
       const int far = distance(differences);
       if (best && std::pair(best->distance, -best->entry.used) <= std::pair(far, -entry.used)) continue;
       best = Neighbour{std::move(entry), directory, std::move(differences), far};
@@ -69,7 +71,8 @@ void report_hit(const Compiled& compiled, Json& line, std::string& text) {
 
 std::string shown(const std::string& value) { return value.empty() ? "none" : value; }
 
-void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& found, std::size_t searched, Json& line, std::string& text) {
+void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& found, std::size_t searched, Json& line,
+                 std::string& text) {
   line["hit"] = false;
   line["key"] = missing.key.digest;
   line["miss"] = missing.miss;
@@ -81,13 +84,18 @@ void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& foun
     return;
   }
   const StoreListing& entry = found->entry;
-  Json near = {{"key", entry.digest}, {"spec", fact(entry, "spec")}, {"target", fact(entry, "target")},
-               {"schedule", fact(entry, "schedule")}, {"directory", found->directory}, {"differs", Json::array()}};
-  text += fmt::format("  nearest   {} of {} in {}: {} for {}\n", entry.digest.substr(0, 16), searched, found->directory, fact(entry, "spec"),
-                      fact(entry, "target"));
+  Json near = {{"key", entry.digest},
+               {"spec", fact(entry, "spec")},
+               {"target", fact(entry, "target")},
+               {"schedule", fact(entry, "schedule")},
+               {"directory", found->directory},
+               {"differs", Json::array()}};
+  text += fmt::format("  nearest   {} of {} in {}: {} for {}\n", entry.digest.substr(0, 16), searched, found->directory,
+                      fact(entry, "spec"), fact(entry, "target"));
   std::vector<std::string> follows;
   for (const KeyDifference& d : found->differences) {
-    near["differs"].push_back({{"field", d.field}, {"here", d.here}, {"there", d.there}, {"cause", d.cause}, {"remark", d.remark}});
+    near["differs"].push_back(
+        {{"field", d.field}, {"here", d.here}, {"there", d.there}, {"cause", d.cause}, {"remark", d.remark}});
     if (d.cause) {
       text += fmt::format("  differs   {}: {} here, {} there{}\n", d.field, shown(d.here), shown(d.there),
                           d.remark.empty() ? "" : fmt::format(" ({})", d.remark));
@@ -138,7 +146,8 @@ int run(const ExplainArgs& args) {
 
 void add_cache_explain(CLI::App& cache, int& exit_code) {
   auto args = std::make_shared<ExplainArgs>();
-  CLI::App* sub = cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
+  CLI::App* sub =
+      cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->arch, "The target")->required();
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");

@@ -1,4 +1,5 @@
-// The subcommands. Each adds its options to `app`; when it is the one that was called, its callback stores the exit code.
+// The subcommands. Each adds its options to `app`; when it is the one that was called, its callback stores the exit
+// code.
 #pragma once
 
 #include <CLI/CLI.hpp>

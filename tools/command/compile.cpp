@@ -101,9 +101,11 @@ Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const Dump
 
 Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& job) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
-    if (wants(args, kind)) return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
+    if (wants(args, kind))
+      return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
   }
-  if (!args.override_dir.empty()) return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
+  if (!args.override_dir.empty())
+    return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
   FLASHJIT_ASSIGN(backend, host_backend());
   FLASHJIT_ASSIGN(plan, plan_spec(job.spec, job.arch, args.schedule, 0, dump));
   const auto start = std::chrono::steady_clock::now();
@@ -126,9 +128,11 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
 }
 
 void compile_job(const CompileArgs& args, KernelStore* store, Job& job) {
-  const DumpSink dump = [&](std::string_view pass, const std::string& text) { job.dumps.push_back({std::string(pass), text}); };
+  const DumpSink dump = [&](std::string_view pass, const std::string& text) {
+    job.dumps.push_back({std::string(pass), text});
+  };
   auto row = find_target(job.arch);
-  const Result<void> done = !row              ? Result<void>(row.error())
+  const Result<void> done = !row          ? Result<void>(row.error())
                             : (*row)->gpu ? compile_gpu(args, store, dump, job)
                                           : compile_host(args, dump, job);
   if (!done) job.error = done.error();
@@ -136,11 +140,12 @@ void compile_job(const CompileArgs& args, KernelStore* store, Job& job) {
 
 std::string summary(const Job& job) {
   const Facts& f = job.facts;
-  std::string text = fmt::format("{}\n  target    {} ({} family)\n  schedule  {}\n  {} in {:.0f} ms, {} of code", f.spec, f.target,
-                                 f.family, f.schedule, f.source, f.compile_ms, bytes_text(static_cast<double>(f.cubin_bytes)));
+  std::string text =
+      fmt::format("{}\n  target    {} ({} family)\n  schedule  {}\n  {} in {:.0f} ms, {} of code", f.spec, f.target,
+                  f.family, f.schedule, f.source, f.compile_ms, bytes_text(static_cast<double>(f.cubin_bytes)));
   if (f.registers > 0) {
-    text += fmt::format(", {} registers, {} spilled, {} shared memory", f.registers,
-                        bytes_text(f.spill_bytes), bytes_text(f.smem_bytes));
+    text += fmt::format(", {} registers, {} spilled, {} shared memory", f.registers, bytes_text(f.spill_bytes),
+                        bytes_text(f.smem_bytes));
   }
   text += "\n";
   for (const std::string& note : f.notes) text += fmt::format("  note: {}\n", note);
@@ -156,21 +161,24 @@ Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const Job& job
     if (args.dump_after == "all" || args.dump_after == dump.pass) selected.push_back(dump);
   }
   if (!args.dump_after.empty() && selected.empty()) {
-    return invalid(fmt::format("--dump-after: there is no pass '{}'; the passes are: {}, or all", args.dump_after, fmt::join(names, ", ")));
+    return invalid(fmt::format("--dump-after: there is no pass '{}'; the passes are: {}, or all", args.dump_after,
+                               fmt::join(names, ", ")));
   }
   return selected;
 }
 
 // A folder per kernel, named by what it is: the same command gives the same tree everywhere.
 Result<std::string> write_files(const CompileArgs& args, const Job& job, std::size_t index) {
-  const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index) : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
+  const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index)
+                                                   : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
   const std::filesystem::path place = std::filesystem::path(args.out) / folder;
   for (const SourceFile& file : job.files) FLASHJIT_TRY(write_file(place / file.name, file.text));
   return place.string();
 }
 
 void report(const CompileArgs& args, const Job& job, std::size_t index, Output& output) {
-  Json line = result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
+  Json line =
+      result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
   if (job.error) return output.failure(std::move(line), *job.error);
   add_facts(line, job.facts);
   auto dumps = selected_dumps(args, job);
@@ -198,7 +206,8 @@ void report(const CompileArgs& args, const Job& job, std::size_t index, Output& 
 int compile(CompileArgs args) {
   Output output(args.json);
   if (args.out.empty() && wants(args, "cubin")) {
-    output.failure(result_line("", "", args.schedule), invalid("--emit cubin: a cubin is no text; say where it goes with --out DIR"));
+    output.failure(result_line("", "", args.schedule),
+                   invalid("--emit cubin: a cubin is no text; say where it goes with --out DIR"));
     return output.exit_code();
   }
   if (!args.out.empty() && args.emit.empty()) args.emit = {"spec", "cuda", "cubin", "facts"};
@@ -222,7 +231,9 @@ int compile(CompileArgs args) {
     return output.exit_code();
   }
   std::unique_ptr<KernelStore> store;
-  if (!args.no_cache) store = std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
+  if (!args.no_cache)
+    store =
+        std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
 
   std::vector<Job> jobs;
   for (const std::string& spec : args.specs) {
@@ -256,22 +267,34 @@ void add_compile(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<CompileArgs>();
   CLI::App* sub = app.add_subcommand("compile", "Compile specs for one or more targets; needs no GPU");
   sub->add_option("spec", args->specs, "The problems, one argument each")->required();
-  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ... (flashjit doctor lists them)")->delimiter(',')->required();
+  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ... (flashjit doctor lists them)")
+      ->delimiter(',')
+      ->required();
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");
-  sub->add_option("--emit", args->emit, "What to write or print: spec,ir,cuda,ptx,cubin,facts, and llvm for processors")->delimiter(',')->check(CLI::IsMember(kKinds));
-  sub->add_option("--out", args->out, "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts)")->type_name("DIR");
-  sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")->type_name("PASS");
+  sub->add_option("--emit", args->emit, "What to write or print: spec,ir,cuda,ptx,cubin,facts, and llvm for processors")
+      ->delimiter(',')
+      ->check(CLI::IsMember(kKinds));
+  sub->add_option("--out", args->out, "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts)")
+      ->type_name("DIR");
+  sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")
+      ->type_name("PASS");
   sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
-  sub->add_option("--override", args->override_dir, "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote")->type_name("DIR");
-  sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")->type_name("MS")->check(CLI::Range(1, 86'400'000));
-  sub->add_flag("--isolate", args->isolate, "Run NVRTC in processes of its own, so that a crash of it is an error of that kernel");
+  sub->add_option("--override", args->override_dir,
+                  "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote")
+      ->type_name("DIR");
+  sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")
+      ->type_name("MS")
+      ->check(CLI::Range(1, 86'400'000));
+  sub->add_flag("--isolate", args->isolate,
+                "Run NVRTC in processes of its own, so that a crash of it is an error of that kernel");
   sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
   sub->add_flag("--json", args->json, "One JSON object per kernel");
-  sub->footer("\nExamples:\n"
-              "  flashjit compile 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_80,sm_90a\n"
-              "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --emit cuda\n"
-              "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --dump-after all --no-cache\n"
-              "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_80 --out kernels --emit cubin,ptx,facts --json");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit compile 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_80,sm_90a\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --emit cuda\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --dump-after all --no-cache\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_80 --out kernels --emit cubin,ptx,facts --json");
   sub->callback([args, &exit_code] { exit_code = compile(*args); });
 }
 

@@ -37,7 +37,8 @@ Finding look_for_driver() {
   auto driver = Driver::open();
   if (!driver) return failed("driver", driver.error());
   const int version = (*driver)->version();
-  Finding finding{"driver", true, fmt::format("CUDA {}.{} ({})", version / 1000, version % 1000 / 10, (*driver)->path())};
+  Finding finding{"driver", true,
+                  fmt::format("CUDA {}.{} ({})", version / 1000, version % 1000 / 10, (*driver)->path())};
   finding.fields = {{"version", version}, {"path", (*driver)->path()}};
   return finding;
 }
@@ -52,11 +53,19 @@ Finding look_for_gpus() {
     if (!info) return failed("gpu", info.error());
     const Target* target = target_for_compute_capability(info->major, info->minor);
     finding.found |= target != nullptr;
-    finding.fields["devices"].push_back({{"ordinal", i}, {"name", info->name}, {"uuid", info->uuid}, {"target", target ? Json(target->name) : Json()},
-                                         {"sm_count", info->sm_count}, {"memory_bytes", info->memory_bytes}, {"l2_bytes", info->l2_bytes}});
-    finding.detail += fmt::format("{}{}: {}, {} SMs, {}, {}", i == 0 ? "" : "\n", i, info->name, info->sm_count, bytes_text(static_cast<double>(info->memory_bytes)),
-                                  target ? fmt::format("target {}", target->name)
-                                         : fmt::format("compute capability {}.{} has no target here; sm_80 is the oldest", info->major, info->minor));
+    finding.fields["devices"].push_back({{"ordinal", i},
+                                         {"name", info->name},
+                                         {"uuid", info->uuid},
+                                         {"target", target ? Json(target->name) : Json()},
+                                         {"sm_count", info->sm_count},
+                                         {"memory_bytes", info->memory_bytes},
+                                         {"l2_bytes", info->l2_bytes}});
+    finding.detail +=
+        fmt::format("{}{}: {}, {} SMs, {}, {}", i == 0 ? "" : "\n", i, info->name, info->sm_count,
+                    bytes_text(static_cast<double>(info->memory_bytes)),
+                    target ? fmt::format("target {}", target->name)
+                           : fmt::format("compute capability {}.{} has no target here; sm_80 is the oldest",
+                                         info->major, info->minor));
   }
   if (finding.detail.empty()) finding.detail = "the driver lists no GPU (is CUDA_VISIBLE_DEVICES empty?)";
   return finding;
@@ -68,26 +77,36 @@ Finding look_for_nvrtc(const EnvironmentSettings& settings) {
   // Set to a value, NVRTC compiles one program at a time however many threads ask.
   const char* serial = std::getenv("NVRTC_DISABLE_CONCURRENT_NVVM");
   Finding finding{"nvrtc", true, fmt::format("{}.{} ({})", (*nvrtc)->major(), (*nvrtc)->minor(), (*nvrtc)->path())};
-  if (serial) finding.detail += fmt::format("\nNVRTC_DISABLE_CONCURRENT_NVVM={} is set: compiles wait for each other; unset it", serial);
-  finding.fields = {{"version", fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor())}, {"path", (*nvrtc)->path()}, {"concurrent", serial == nullptr}};
+  if (serial)
+    finding.detail +=
+        fmt::format("\nNVRTC_DISABLE_CONCURRENT_NVVM={} is set: compiles wait for each other; unset it", serial);
+  finding.fields = {{"version", fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor())},
+                    {"path", (*nvrtc)->path()},
+                    {"concurrent", serial == nullptr}};
   return finding;
 }
 
 Finding look_for_host() {
   auto backend = host_backend();
   if (!backend) return failed("host", backend.error());
-  Finding finding{"host", true, fmt::format("LLVM {}, target {}, {} threads", (*backend)->llvm_version(), (*backend)->best_target(), usable_cores())};
-  finding.fields = {{"llvm", (*backend)->llvm_version()}, {"target", (*backend)->best_target()}, {"threads", usable_cores()}};
+  Finding finding{"host", true,
+                  fmt::format("LLVM {}, target {}, {} threads", (*backend)->llvm_version(), (*backend)->best_target(),
+                              usable_cores())};
+  finding.fields = {
+      {"llvm", (*backend)->llvm_version()}, {"target", (*backend)->best_target()}, {"threads", usable_cores()}};
   return finding;
 }
 
-std::string size_text(const StoreStat& stat) { return fmt::format("{} kernels, {}", stat.entries, bytes_text(static_cast<double>(stat.bytes))); }
+std::string size_text(const StoreStat& stat) {
+  return fmt::format("{} kernels, {}", stat.entries, bytes_text(static_cast<double>(stat.bytes)));
+}
 
 void look_at_layers(const std::vector<std::string>& layers, Finding& finding) {
   finding.fields["layers"] = Json::array();
   for (const std::string& layer : layers) {
     const auto stat = stat_store(layer, StoreDirectory::Access::Layer);
-    const std::string detail = stat ? fmt::format("{}: {}, shared, only read", layer, size_text(*stat)) : stat.error().message + "; passed over";
+    const std::string detail = stat ? fmt::format("{}: {}, shared, only read", layer, size_text(*stat))
+                                    : stat.error().message + "; passed over";
     finding.fields["layers"].push_back({{"directory", layer}, {"used", static_cast<bool>(stat)}, {"detail", detail}});
     finding.detail += "\n" + detail;
   }
@@ -109,7 +128,9 @@ void look_at_own(const std::string& directory, Finding& finding) {
 // Looks without creating anything: a store that does not exist yet is fine.
 Finding look_for_store(const EnvironmentSettings& settings) {
   if (settings.cache_dir.empty()) {
-    return {"store", false, "no directory: HOME is not set, or has a ':' in it, so kernels are kept in memory only; set FLASHJIT_CACHE_DIR"};
+    return {
+        "store", false,
+        "no directory: HOME is not set, or has a ':' in it, so kernels are kept in memory only; set FLASHJIT_CACHE_DIR"};
   }
   const auto path = parse_store_path(settings.cache_dir);
   if (!path) return failed("store", path.error());
@@ -127,7 +148,8 @@ int run(bool json) {
     output.failure(result_line("", "", ""), settings.error());
     return output.exit_code();
   }
-  const Finding findings[] = {look_for_driver(), look_for_gpus(), look_for_nvrtc(*settings), look_for_host(), look_for_store(*settings)};
+  const Finding findings[] = {look_for_driver(), look_for_gpus(), look_for_nvrtc(*settings), look_for_host(),
+                              look_for_store(*settings)};
   Json line = result_line("", "", "");
   std::string text = fmt::format("flashjit {}\n", version());
   bool compiles = false, runs = false;
@@ -136,7 +158,8 @@ int run(bool json) {
     fields.update(finding.fields);
     line[finding.name] = std::move(fields);
     std::string detail = finding.detail;
-    for (std::size_t at = 0; (at = detail.find('\n', at)) != std::string::npos; at += 12) detail.replace(at, 1, "\n            ");
+    for (std::size_t at = 0; (at = detail.find('\n', at)) != std::string::npos; at += 12)
+      detail.replace(at, 1, "\n            ");
     text += fmt::format("  {:7} {:3}{}\n", finding.name, finding.found ? "ok" : "--", detail);
     const std::string_view name = finding.name;
     compiles |= finding.found && name == "nvrtc";
@@ -145,7 +168,8 @@ int run(bool json) {
   std::string names;
   for (const Target& target : targets()) names += fmt::format("{}{}", names.empty() ? "" : " ", target.name);
   text += fmt::format("  targets    {}\n", names);
-  text += fmt::format("CUDA kernels {} be compiled here; kernels {} be run here.\n", compiles ? "can" : "cannot", runs ? "can" : "cannot");
+  text += fmt::format("CUDA kernels {} be compiled here; kernels {} be run here.\n", compiles ? "can" : "cannot",
+                      runs ? "can" : "cannot");
   line["can_compile"] = compiles;
   line["can_run"] = runs;
   output.result(line, text);

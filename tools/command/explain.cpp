@@ -21,8 +21,8 @@
 namespace flashjit {
 namespace {
 
-constexpr int kShownCandidates = 6;   // of all families together
-constexpr int kShownOfOthers = 1;     // and of each family that is not among these
+constexpr int kShownCandidates = 6;  // of all families together
+constexpr int kShownOfOthers = 1;    // and of each family that is not among these
 constexpr int kShownRefusals = 4;
 
 struct ExplainArgs {
@@ -41,23 +41,32 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
 // The choices of a hopper schedule in words.
 std::string hopper_text(const Plan& plan) {
   const KernelConfig& c = plan.config;
-  const auto copies = [](int count, const char* what) { return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s"); };
-  std::string text = fmt::format("  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
-                                 c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
+  const auto copies = [](int count, const char* what) {
+    return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
+  };
+  std::string text = fmt::format(
+      "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
+      c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
   text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
-  text += fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
+  text +=
+      fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
   if (c.exclusive != Exclusive::none) {
-    text += fmt::format("  warpgroups take turns with the {}\n", c.exclusive == Exclusive::issue ? "products" : "softmax");
+    text +=
+        fmt::format("  warpgroups take turns with the {}\n", c.exclusive == Exclusive::issue ? "products" : "softmax");
   }
   // By Reference; the first is of the sync family.
-  constexpr const char* kReferences[] = {"", "maximum up to each tile", "maximum up to the tile before",
-                                         "maximum of the first tile; a query tile for which that is too low is done again"};
+  constexpr const char* kReferences[] = {
+      "", "maximum up to each tile", "maximum up to the tile before",
+      "maximum of the first tile; a query tile for which that is too low is done again"};
   text += fmt::format("  softmax relative to the {}\n", kReferences[static_cast<int>(c.reference)]);
   if (c.fma_exponentials > 0) text += fmt::format("  {} of 8 exponentials on the FMA pipes\n", c.fma_exponentials);
   text += fmt::format("  row sums by {}\n", c.sum_in_matrix ? "a column of ones beside V" : "additions");
-  text += fmt::format("  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
+  text += fmt::format(
+      "  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
   if (c.cluster > 1) text += fmt::format("  clusters of {} blocks share K and V by multicast\n", c.cluster);
-  if (c.pack_heads) text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c), queries_per_tile(c));
+  if (c.pack_heads)
+    text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
+                        queries_per_tile(c));
   return text;
 }
 
@@ -114,49 +123,73 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   const Prediction& p = r.predicted;
   std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
                                  r.exact ? "" : " (the mask reads tensors: counted as if they held zeros)");
-  text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9, r.visible * 100);
+  text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
+                      r.visible * 100);
   text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));
-  text += fmt::format("                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
-                      bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
+  text += fmt::format(
+      "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
+      bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
   text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
   const bool wgmma = plan.schedule.family == Family::Hopper;
-  text += fmt::format("  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n", r.intensity,
-                      r.textbook_intensity, plan.target.name, wgmma ? " at the rate of WGMMA" : "", r.balance_point);
+  text += fmt::format(
+      "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
+      r.intensity, r.textbook_intensity, plan.target.name, wgmma ? " at the rate of WGMMA" : "", r.balance_point);
   text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
-                      r.intensity >= r.balance_point ? "above" : "below", r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
-  text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token), bytes_text(r.kv_cache_bytes_per_sequence));
+                      r.intensity >= r.balance_point ? "above" : "below",
+                      r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
+  text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
+                      bytes_text(r.kv_cache_bytes_per_sequence));
   text += fmt::format("  predicted          {:.1f} us; the limit is: {}\n", p.total, r.limit);
-  text += fmt::format("                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
-                      p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
+  text += fmt::format(
+      "                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
+      p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
   return text;
 }
 
 std::string map_text(const Result<MaskMap>& map) {
   if (!map) return fmt::format("tiles\n  {}\n", map.error().message);
-  std::string text = fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n", map->rows_per_cell,
-                                 map->keys_per_cell);
+  std::string text =
+      fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
+                  map->rows_per_cell, map->keys_per_cell);
   for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
-  if (map->empty >= 0) text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
+  if (map->empty >= 0)
+    text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
   return text;
 }
 
 Json candidates_json(const Plan& plan) {
   Json list = Json::array();
   for (const Candidate& candidate : *plan.candidates) {
-    list.push_back({{"schedule", print(candidate.schedule)}, {"predicted_us", candidate.predicted_us},
-                    {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
+    list.push_back(
+        {{"schedule", print(candidate.schedule)},
+         {"predicted_us", candidate.predicted_us},
+         {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
   }
   return list;
 }
 
 Json roofline_json(const Roofline& r) {
   const Prediction& p = r.predicted;
-  return {{"flops", r.flops}, {"fused_bytes", r.fused_bytes}, {"textbook_bytes", r.textbook_bytes},
-          {"score_bytes_never_written", r.score_bytes_never_written}, {"intensity", r.intensity},
-          {"textbook_intensity", r.textbook_intensity}, {"balance_point", r.balance_point}, {"limit", r.limit},
-          {"kv_cache_bytes_per_token", r.kv_cache_bytes_per_token}, {"kv_cache_bytes_per_sequence", r.kv_cache_bytes_per_sequence},
-          {"visible", r.visible}, {"exact", r.exact}, {"predicted_us", p.total}, {"mma_us", p.mma}, {"exp_us", p.exp},
-          {"issue_us", p.issue}, {"smem_us", p.smem}, {"l2_us", p.l2}, {"memory_us", p.memory}, {"waves", p.waves}};
+  return {{"flops", r.flops},
+          {"fused_bytes", r.fused_bytes},
+          {"textbook_bytes", r.textbook_bytes},
+          {"score_bytes_never_written", r.score_bytes_never_written},
+          {"intensity", r.intensity},
+          {"textbook_intensity", r.textbook_intensity},
+          {"balance_point", r.balance_point},
+          {"limit", r.limit},
+          {"kv_cache_bytes_per_token", r.kv_cache_bytes_per_token},
+          {"kv_cache_bytes_per_sequence", r.kv_cache_bytes_per_sequence},
+          {"visible", r.visible},
+          {"exact", r.exact},
+          {"predicted_us", p.total},
+          {"mma_us", p.mma},
+          {"exp_us", p.exp},
+          {"issue_us", p.issue},
+          {"smem_us", p.smem},
+          {"l2_us", p.l2},
+          {"memory_us", p.memory},
+          {"waves", p.waves}};
 }
 
 // What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
@@ -182,10 +215,13 @@ std::vector<Measured> measured(const Plan& plan) {
 }
 
 std::string measured_text(const std::vector<Measured>& all) {
-  std::string text = all.empty() ? "" : "measured (records of `flashjit tune`; prepare takes the one that fits the device and the shape)\n";
+  std::string text =
+      all.empty() ? ""
+                  : "measured (records of `flashjit tune`; prepare takes the one that fits the device and the shape)\n";
   for (const Measured& m : all) {
-    text += fmt::format("  {:9.1f} us  {}\n             {}, {}: {:.1f} us predicted, {:.1f} us without tuning\n", m.record.us, print(m.record.schedule),
-                        m.record.machine.device, print(m.record.shape), m.predicted_us, m.record.default_us);
+    text += fmt::format("  {:9.1f} us  {}\n             {}, {}: {:.1f} us predicted, {:.1f} us without tuning\n",
+                        m.record.us, print(m.record.schedule), m.record.machine.device, print(m.record.shape),
+                        m.predicted_us, m.record.default_us);
   }
   return text.empty() ? text : text + "\n";
 }
@@ -194,8 +230,13 @@ Json measured_json(const std::vector<Measured>& all) {
   Json list = Json::array();
   for (const Measured& m : all) {
     const TunedRecord& r = m.record;
-    list.push_back({{"device", r.machine.device}, {"shape", print(r.shape)}, {"schedule", print(r.schedule)}, {"us", r.us},
-                    {"default_us", r.default_us}, {"predicted_us", m.predicted_us}, {"date", r.date}});
+    list.push_back({{"device", r.machine.device},
+                    {"shape", print(r.shape)},
+                    {"schedule", print(r.schedule)},
+                    {"us", r.us},
+                    {"default_us", r.default_us},
+                    {"predicted_us", m.predicted_us},
+                    {"date", r.date}});
   }
   return list;
 }
@@ -241,15 +282,19 @@ int explain(const ExplainArgs& args) {
 
 void add_explain(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<ExplainArgs>();
-  CLI::App* sub = app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
+  CLI::App* sub =
+      app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
-  sub->add_option("--shape", args->shape, "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
+  sub->add_option(
+      "--shape", args->shape,
+      "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   sub->add_flag("--json", args->json, "One JSON object per target");
-  sub->footer("\nExamples:\n"
-              "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
-              "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
   sub->callback([args, &exit_code] { exit_code = explain(*args); });
 }
 

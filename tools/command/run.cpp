@@ -47,13 +47,17 @@ Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uin
   line["rows"] = c.rows;
   line["rows_checked"] = c.rows_checked;
   if (!c.ok) {
-    return Error{ErrorKind::Internal, fmt::format("the result is outside the error rule: {}", c.problem),
-                 fmt::format("relative error {:.3g}, limit {:.3g}; largest error {:.3g}, limit {:.3g}; {} of {} rows checked", c.rel_err,
-                             c.rel_limit, c.max_abs_err, c.max_abs_limit, c.rows_checked, c.rows)};
+    return Error{
+        ErrorKind::Internal, fmt::format("the result is outside the error rule: {}", c.problem),
+        fmt::format("relative error {:.3g}, limit {:.3g}; largest error {:.3g}, limit {:.3g}; {} of {} rows checked",
+                    c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit, c.rows_checked, c.rows)};
   }
-  std::string text = fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
-                                 c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
-  if (c.rows_checked < c.rows) text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked, c.rows);
+  std::string text =
+      fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
+                  c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (c.rows_checked < c.rows)
+    text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,
+                        c.rows);
   return text;
 }
 
@@ -83,8 +87,9 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   FLASHJIT_ASSIGN(timings, session->measure({[&] { return kernel->start(); }}, quick, {}));
   line["shape"] = print(shape);
   line["ms"] = timings[0].us * 1e-3;
-  std::string text = fmt::format("{}\n  target    {}, {}\n  schedule  {}\n  time      {:.3f} ms (median of {})\n", print(spec), session->target(),
-                                 print(shape), kernel->facts().schedule, timings[0].us * 1e-3, timings[0].rounds);
+  std::string text =
+      fmt::format("{}\n  target    {}, {}\n  schedule  {}\n  time      {:.3f} ms (median of {})\n", print(spec),
+                  session->target(), print(shape), kernel->facts().schedule, timings[0].us * 1e-3, timings[0].rounds);
   for (const std::string& note : kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (args.check) {
     FLASHJIT_TRY(kernel->run_checked_outputs());
@@ -115,14 +120,16 @@ void add_run(CLI::App& app, int& exit_code) {
   add_input_options(*sub, args->inputs, true);
   sub->add_option("--o", args->o, "Write the output")->type_name("FILE.npy");
   sub->add_option("--lse", args->lse, "Write the log-sum-exp (needs lse= in the spec)")->type_name("FILE.npy");
-  sub->add_option("--max-logit", args->max_logit, "Write the largest logit of each row (needs max_logit in the spec)")->type_name("FILE.npy");
+  sub->add_option("--max-logit", args->max_logit, "Write the largest logit of each row (needs max_logit in the spec)")
+      ->type_name("FILE.npy");
   sub->add_flag("--check", args->check, "Compare with a float64 reference; large problems are sampled by rows");
   sub->add_flag("--json", args->json, "One JSON object");
-  sub->footer("\nExamples:\n"
-              "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n"
-              "  flashjit run 'fwd fp32 d=64 heads=8 lse=ln' --shape b=2,q=300,k=500 --target host --o o.npy --lse lse.npy\n"
-              "  flashjit run 'fwd fp16 d=64 heads=8 layout=packed mask=\"causal\"' --shape q=100+37+0 --check --json\n"
-              "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --q q.npy --k k.npy --v v.npy --o o.npy");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n"
+      "  flashjit run 'fwd fp32 d=64 heads=8 lse=ln' --shape b=2,q=300,k=500 --target host --o o.npy --lse lse.npy\n"
+      "  flashjit run 'fwd fp16 d=64 heads=8 layout=packed mask=\"causal\"' --shape q=100+37+0 --check --json\n"
+      "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --q q.npy --k k.npy --v v.npy --o o.npy");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }
 

@@ -56,7 +56,9 @@ class TuneProgress {
     const double now = std::chrono::duration<double>(Clock::now() - start_).count();
     if (now < next_) return;
     next_ = now + (terminal_ ? 0.2 : 5.0);
-    std::fputs(terminal_ ? fmt::format("\r\x1b[K{} {}", prefix_, what).substr(0, 150).c_str() : fmt::format("{} {}\n", prefix_, what).c_str(), stderr);
+    std::fputs(terminal_ ? fmt::format("\r\x1b[K{} {}", prefix_, what).substr(0, 150).c_str()
+                         : fmt::format("{} {}\n", prefix_, what).c_str(),
+               stderr);
     std::fflush(stderr);
     shown_ = true;
   }
@@ -80,7 +82,11 @@ Result<double> parse_seconds(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   const std::string unit = end;
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "ms" ? 1e-3 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  const double factor = unit.empty() || unit == "s" ? 1
+                        : unit == "ms"              ? 1e-3
+                        : unit == "m"               ? 60
+                        : unit == "h"               ? 3600
+                                                    : 0;
   const double seconds = value * factor;
   if (end == text.c_str() || factor == 0 || !(seconds >= 0.1 && seconds <= 7 * 86400.0)) {
     return invalid(fmt::format("--budget: '{}' is not a time from 100ms to 168h; write 60s, 10m or 500ms", text));
@@ -128,10 +134,13 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
     FLASHJIT_ASSIGN(spec, parse_spec(problem.spec));
     FLASHJIT_TRY(check_supported(spec));
     const std::vector<std::string> shapes = problem.shape.empty() ? args.shapes : std::vector{problem.shape};
-    if (shapes.empty()) return invalid(fmt::format("--shape: missing, and the sizes of `{}` are not in a sweep file either", problem.spec));
+    if (shapes.empty())
+      return invalid(
+          fmt::format("--shape: missing, and the sizes of `{}` are not in a sweep file either", problem.spec));
     for (const std::string& text : shapes) {
       FLASHJIT_ASSIGN(shape, parse_shape(text, spec));
-      const bool twice = std::ranges::any_of(jobs, [&](const TuneJob& job) { return print(job.spec) == print(spec) && print(job.shape) == print(shape); });
+      const bool twice = std::ranges::any_of(
+          jobs, [&](const TuneJob& job) { return print(job.spec) == print(spec) && print(job.shape) == print(shape); });
       if (!twice) jobs.push_back({spec, shape, pins, inputs, {}});
     }
   }
@@ -150,8 +159,9 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
     const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
     if (first.device != last.device) {
-      return invalid(fmt::format("--device: {} is a {} and {} a {}; what one finds does not hold for the other, so tune them one by one",
-                                 ordinals.front(), first.device, ordinal, last.device));
+      return invalid(fmt::format(
+          "--device: {} is a {} and {} a {}; what one finds does not hold for the other, so tune them one by one",
+          ordinals.front(), first.device, ordinal, last.device));
     }
   }
   if (!args.devices.empty()) return sessions;
@@ -160,7 +170,8 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   for (int ordinal = 1; ordinal < count; ++ordinal) {
     options.ordinal = ordinal;
     auto session = Session::open(args.inputs.target, options);
-    if (session && (*session)->machine().device == sessions.front()->machine().device) sessions.push_back(std::move(*session));
+    if (session && (*session)->machine().device == sessions.front()->machine().device)
+      sessions.push_back(std::move(*session));
   }
   return sessions;
 }
@@ -173,7 +184,8 @@ Result<void> check_reference(const AttentionSpec& spec, ProblemData& data, std::
   options.threads = usable_cores();
   const reference::Comparison compared = reference::compare(problem, options);
   if (compared.ok) return {};
-  return Error{ErrorKind::Internal, fmt::format("the default kernel is outside the error rule: {}", compared.problem), {}};
+  return Error{
+      ErrorKind::Internal, fmt::format("the default kernel is outside the error rule: {}", compared.problem), {}};
 }
 
 // Where records go, and what is known already.
@@ -187,7 +199,9 @@ class RecordPlace {
     if (!place.file_.empty()) return place;
     auto path = parse_store_path(place.store_);
     if (place.store_.empty() || !path) {
-      return Error{ErrorKind::NotFound, "no place for records: HOME is not set; set FLASHJIT_CACHE_DIR or give --records FILE", {}};
+      return Error{ErrorKind::NotFound,
+                   "no place for records: HOME is not set; set FLASHJIT_CACHE_DIR or give --records FILE",
+                   {}};
     }
     FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
     place.folder_ = path->own + "/v1/";
@@ -195,14 +209,16 @@ class RecordPlace {
   }
 
   std::string journal(const std::string& digest) const {
-    return file_.empty() ? fmt::format("{}tune-{}.journal", folder_, digest) : fmt::format("{}.{}.journal", file_, digest);
+    return file_.empty() ? fmt::format("{}tune-{}.journal", folder_, digest)
+                         : fmt::format("{}.{}.journal", file_, digest);
   }
   std::vector<TunedRecord> known() const {
     if (file_.empty()) return stored_records(store_);
     auto records = read_records(file_);
     return records ? std::move(*records) : std::vector<TunedRecord>();
   }
-  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or no locks.
+  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or
+  // no locks.
   Result<FileHandle> hold(const Session& session) const {
     if (!file_.empty()) return FileHandle();
     KeyBuilder key;
@@ -210,10 +226,11 @@ class RecordPlace {
     const std::string file = fmt::format("{}tune-{}.lock", folder_, key.finish().digest.substr(0, 16));
     FileHandle handle(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!handle || ::flock(handle.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return handle;
-    return Error{ErrorKind::Io,
-                 fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
-                             session.machine().device),
-                 {}};
+    return Error{
+        ErrorKind::Io,
+        fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
+                    session.machine().device),
+        {}};
   }
   Result<void> add(const TunedRecord& record) const {
     if (file_.empty()) return store_records(store_, {record});
@@ -225,7 +242,8 @@ class RecordPlace {
 };
 
 // Earlier winners for the spec, of any shape and machine: measured beside the rest, and never taken over unmeasured.
-std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, const TuneJob& job, const std::string& target) {
+std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, const TuneJob& job,
+                                      const std::string& target) {
   constexpr std::size_t kMost = 3;
   std::vector<const TunedRecord*> own;
   for (const TunedRecord& record : records) {
@@ -233,10 +251,12 @@ std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, c
   }
   const Shape wanted = shape_of(job.shape);
   const auto away = [&](const TunedRecord* r) { return doublings_apart(wanted, r->shape); };
-  std::stable_sort(own.begin(), own.end(), [&](const TunedRecord* a, const TunedRecord* b) { return away(a) < away(b); });
+  std::stable_sort(own.begin(), own.end(),
+                   [&](const TunedRecord* a, const TunedRecord* b) { return away(a) < away(b); });
   std::vector<Schedule> schedules;
   for (const TunedRecord* record : own) {
-    if (schedules.size() < kMost && std::ranges::find(schedules, record->schedule) == schedules.end()) schedules.push_back(record->schedule);
+    if (schedules.size() < kMost && std::ranges::find(schedules, record->schedule) == schedules.end())
+      schedules.push_back(record->schedule);
   }
   return schedules;
 }
@@ -245,7 +265,8 @@ std::string digest_of(const TuneArgs& args, const std::vector<TuneJob>& jobs, co
   KeyBuilder key;
   key.field("version", version());
   key.field("machine", fmt::format("{} {} {}", machine.target, machine.device, machine.units));
-  key.field("options", fmt::format("{} {} {} {}", args.inputs.schedule, args.inputs.seed, args.budget, args.exhaustive));
+  key.field("options",
+            fmt::format("{} {} {} {}", args.inputs.schedule, args.inputs.seed, args.budget, args.exhaustive));
   for (const TuneJob& job : jobs) key.field("job", print(job.spec) + "\n" + print(job.shape));
   return key.finish().digest.substr(0, 16);
 }
@@ -271,7 +292,10 @@ class Run {
     }
     const Machine& machine = sessions.front()->machine();
     FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
-    if (journal.size() > 0) std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()).c_str(), stderr);
+    if (journal.size() > 0)
+      std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size())
+                     .c_str(),
+                 stderr);
     std::vector<TuneJob> left;
     const std::vector<TunedRecord> known = place.known();
     total_ = jobs.size();
@@ -304,12 +328,16 @@ class Run {
     TuneOptions options;
     options.seconds = kSecondsPerSpec;
     if (budget_) {
-      options.seconds = std::max(kLeastSeconds, *budget_ * static_cast<double>(sessions) / static_cast<double>(std::max<std::size_t>(jobs, 1)));
+      options.seconds = std::max(kLeastSeconds, *budget_ * static_cast<double>(sessions) /
+                                                    static_cast<double>(std::max<std::size_t>(jobs, 1)));
     }
     options.jobs = args_.jobs;
     options.exhaustive = args_.exhaustive;
     options.seed = args_.inputs.seed;
-    if (args_.check) options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, ProblemData& data) { return check_reference(spec, data, seed); };
+    if (args_.check)
+      options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, ProblemData& data) {
+        return check_reference(spec, data, seed);
+      };
     options.progress = [this](const std::string& what) { progress_.say(what); };
     progress_.set(fmt::format("tuning {}/{}:", results_.size() + 1, total_));
     return options;
@@ -323,17 +351,21 @@ class Run {
   }
 
   // The record before the journal: what the journal calls done has its record.
-  bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordPlace& place, Journal& journal) {
+  bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordPlace& place,
+                Journal& journal) {
     if (!outcome) {
       progress_.clear();
       output_.failure(result_line(print(job.spec), target, args_.inputs.schedule), outcome.error());
       if (outcome.error().kind != ErrorKind::Driver) return true;
-      broken_ = Error{ErrorKind::Driver, "the device cannot be used any more; run the same command again, it goes on where this ended", {}};
+      broken_ = Error{ErrorKind::Driver,
+                      "the device cannot be used any more; run the same command again, it goes on where this ended",
+                      {}};
       return false;
     }
     const Json result = tuned_json(*outcome);
     Result<void> kept;
-    if (args_.inputs.schedule.empty()) kept = place.add(record_of(*outcome, session.machine(), today()));  // pins are not the best there is
+    if (args_.inputs.schedule.empty())
+      kept = place.add(record_of(*outcome, session.machine(), today()));  // pins are not the best there is
     if (kept) kept = journal.add(key_of(job), result);
     if (!kept) {
       broken_ = kept.error();
@@ -344,7 +376,8 @@ class Run {
   }
 
   Result<void> write_report(const Machine& machine) {
-    const std::string json = report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string json =
+        report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
     if (!args_.report_json.empty()) FLASHJIT_TRY(write_file(args_.report_json, json + "\n"));
     if (args_.report.empty()) return {};
     FLASHJIT_ASSIGN(page, html_report(json));
@@ -389,7 +422,9 @@ int run(const TuneArgs& args) {
   } else {
     done = tuning.all();
   }
-  if (!done) output.failure(result_line(args.specs.empty() ? "" : args.specs.front(), tuning.target, args.inputs.schedule), done.error());
+  if (!done)
+    output.failure(result_line(args.specs.empty() ? "" : args.specs.front(), tuning.target, args.inputs.schedule),
+                   done.error());
   return output.exit_code();
 }
 
@@ -399,30 +434,47 @@ void add_tune(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<TuneArgs>();
   CLI::App* sub = app.add_subcommand("tune", "Measure which schedules are fastest, and remember them");
   sub->add_option("spec", args->specs, "The problems, one argument each");
-  sub->add_option("--shape", args->shapes, "Sizes: b=2,q=4096,k=4096, as for bench; given several times, every spec is tuned for each")
-      ->type_size(1)->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--shape", args->shapes,
+                  "Sizes: b=2,q=4096,k=4096, as for bench; given several times, every spec is tuned for each")
+      ->type_size(1)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_option("--sweep", args->sweep, "More problems, a line each: SPEC, or SHAPE SPEC")->type_name("FILE");
   sub->add_option("--budget", args->budget, "For all problems together: 60s, 10m (default: 10s each)");
-  sub->add_option("--target", args->inputs.target, "gpu, host, auto (a GPU if there is one), or a target's name")->capture_default_str();
-  sub->add_option("--device", args->devices, "Which GPUs; default: all of the first one's kind")->check(CLI::Range(0, 1023))
-      ->type_size(1)->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_option("--schedule", args->inputs.schedule, "Choices to pin, such as tile_q=128; what is found is then not recorded");
+  sub->add_option("--target", args->inputs.target, "gpu, host, auto (a GPU if there is one), or a target's name")
+      ->capture_default_str();
+  sub->add_option("--device", args->devices, "Which GPUs; default: all of the first one's kind")
+      ->check(CLI::Range(0, 1023))
+      ->type_size(1)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--schedule", args->inputs.schedule,
+                  "Choices to pin, such as tile_q=128; what is found is then not recorded");
   sub->add_option("--seed", args->inputs.seed, "Of the random inputs and orders")->capture_default_str();
-  sub->add_option("--param", args->inputs.params, "A run-time parameter of mask or score, as for bench")->type_name("NAME=VALUE");
+  sub->add_option("--param", args->inputs.params, "A run-time parameter of mask or score, as for bench")
+      ->type_name("NAME=VALUE");
   sub->add_option("--records", args->records, "Where records are kept, instead of the store")->type_name("FILE");
-  sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")->capture_default_str()->check(CLI::Range(0, 1024));
-  sub->add_flag("--exhaustive", args->exhaustive, "Measure every legal schedule predicted within 1.5 times the first choice's time");
-  sub->add_flag("--check", args->check, "Hold the default kernel against the float64 reference before anything is timed");
-  sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")->type_name("FILE.html");
+  sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  sub->add_flag("--exhaustive", args->exhaustive,
+                "Measure every legal schedule predicted within 1.5 times the first choice's time");
+  sub->add_flag("--check", args->check,
+                "Hold the default kernel against the float64 reference before anything is timed");
+  sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")
+      ->type_name("FILE.html");
   sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");
   sub->add_option("--export", args->export_to, "Only write all records that are known, to a file")->type_name("FILE");
   sub->add_option("--merge", args->merge_from, "Only take over the records of a file")->type_name("FILE");
   sub->add_flag("--json", args->json, "One JSON object per problem");
-  sub->footer("\nA tuning that was ended goes on when the same command is run again. Examples:\n"
-              "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
-              "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
-              "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"
-              "  flashjit tune --export h200.txt");
+  sub->footer(
+      "\nA tuning that was ended goes on when the same command is run again. Examples:\n"
+      "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
+      "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
+      "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"
+      "  flashjit tune --export h200.txt");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }
 

@@ -47,7 +47,8 @@ Result<Journal> Journal::open(const std::string& path) {
   journal.file_ = FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!journal.file_) return io(path, "opened");
   if (::flock(journal.file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return Error{ErrorKind::Io, fmt::format("{}: the same tuning is already running; wait for it, or end it", path), {}};
+    return Error{
+        ErrorKind::Io, fmt::format("{}: the same tuning is already running; wait for it, or end it", path), {}};
   }
   FLASHJIT_ASSIGN(text, read_all(journal.file_.get(), path));
   if (!text.empty() && text.back() != '\n') FLASHJIT_TRY(append(journal.file_.get(), path, "\n"));
@@ -55,7 +56,8 @@ Result<Journal> Journal::open(const std::string& path) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const Json entry = Json::parse(line, nullptr, false);
-    if (entry.is_object() && entry.contains("key") && entry["key"].is_string() && entry.contains("result") && entry["result"].is_object()) {
+    if (entry.is_object() && entry.contains("key") && entry["key"].is_string() && entry.contains("result") &&
+        entry["result"].is_object()) {
       journal.done_[entry["key"].get<std::string>()] = entry["result"];
     }
   }

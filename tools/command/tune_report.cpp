@@ -35,7 +35,8 @@ Json candidate_json(const TunedCandidate& c) {
   json["schedule"] = print(c.schedule);
   json["fields"] = fields_of(c.schedule);
   json["predicted_us"] = c.predicted_us;
-  for (const auto& [name, us] : {std::pair("us", c.us), std::pair("us_low", c.us_low), std::pair("us_high", c.us_high)}) {
+  for (const auto& [name, us] :
+       {std::pair("us", c.us), std::pair("us_low", c.us_low), std::pair("us_high", c.us_high)}) {
     json[name] = c.timed() ? Json(us) : Json(nullptr);
   }
   json["status"] = c.status;
@@ -54,7 +55,8 @@ std::string shortened(const std::string& text, std::size_t width) {
 }  // namespace
 
 Json tuned_json(const TuneOutcome& outcome) {
-  const TunedCandidate &untuned = outcome.of(outcome.untuned), &best = outcome.of(outcome.best), &first = outcome.of(outcome.first_choice);
+  const TunedCandidate &untuned = outcome.of(outcome.untuned), &best = outcome.of(outcome.best),
+                       &first = outcome.of(outcome.first_choice);
   Json json;
   json["spec"] = print(outcome.spec);
   json["shape"] = print(outcome.shape);
@@ -94,32 +96,36 @@ Json report_json(const Machine& machine, const std::string& date, const std::vec
     temperature = std::max(temperature, number(spec, "temperature"));
   }
   Json json;
-  json["machine"] = {{"gpu", machine.device}, {"target", machine.target}, {"units", machine.units}, {"driver", machine.driver}, {"date", date},
-                     {"noise", noise}, {"clock_mhz", clock}, {"temperature", temperature}};
+  json["machine"] = {
+      {"gpu", machine.device}, {"target", machine.target}, {"units", machine.units}, {"driver", machine.driver},
+      {"date", date},          {"noise", noise},           {"clock_mhz", clock},     {"temperature", temperature}};
   json["specs"] = specs;
   return json;
 }
 
 Json tuned_line(const Json& spec, const std::string& target) {
   Json line = result_line(spec.value("spec", ""), target, spec.value("best_schedule", ""));
-  for (const char* name : {"shape", "default_us", "best_us", "best_schedule", "tried", "default_schedule", "first_choice", "first_choice_us",
-                           "regret", "noise", "space", "legal", "best_low", "best_high", "clock_mhz", "temperature", "compile_s", "measure_s"}) {
+  for (const char* name : {"shape", "default_us", "best_us", "best_schedule", "tried", "default_schedule",
+                           "first_choice", "first_choice_us", "regret", "noise", "space", "legal", "best_low",
+                           "best_high", "clock_mhz", "temperature", "compile_s", "measure_s"}) {
     line[name] = spec[name];
   }
   return line;
 }
 
 std::string tuned_text(const Json& spec) {
-  std::string text = fmt::format("{}\n  shape     {}\n  space     {} schedules, {} legal, {} measured\n", spec.value("spec", ""), spec.value("shape", ""),
-                                 spec.value("space", 0), spec.value("legal", 0), spec.value("tried", 0));
+  std::string text =
+      fmt::format("{}\n  shape     {}\n  space     {} schedules, {} legal, {} measured\n", spec.value("spec", ""),
+                  spec.value("shape", ""), spec.value("space", 0), spec.value("legal", 0), spec.value("tried", 0));
   int shown = 0;
   for (const Json& cut : spec["cut"]) {
     if (shown++ == kShownReasons) break;
     text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
   }
   const double us = number(spec, "best_us");
-  text += fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n", number(spec, "default_us"),
-                      spec.value("default_schedule", ""), us, spec.value("best_schedule", ""), number(spec, "best_low"), number(spec, "best_high"));
+  text += fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n",
+                      number(spec, "default_us"), spec.value("default_schedule", ""), us,
+                      spec.value("best_schedule", ""), number(spec, "best_low"), number(spec, "best_high"));
   std::vector<Json> others;
   for (const Json& c : spec["candidates"]) {
     if (!c["us"].is_null() && c["schedule"] != spec["best_schedule"]) others.push_back(c);
@@ -129,26 +135,32 @@ std::string tuned_text(const Json& spec) {
     text += fmt::format("            {:.1f} us  {}\n", number(others[i], "us"), others[i].value("schedule", ""));
   }
   for (const Json& c : spec["candidates"]) {
-    if (c["status"] == "wrong" || c["status"] == "failed") text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
+    if (c["status"] == "wrong" || c["status"] == "failed")
+      text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
   }
-  return text + fmt::format("  noise     {:.1f} %: what differs by less is decided by the model's order\n", 100 * number(spec, "noise"));
+  return text + fmt::format("  noise     {:.1f} %: what differs by less is decided by the model's order\n",
+                            100 * number(spec, "noise"));
 }
 
 std::string tuned_table(const std::vector<Json>& specs) {
-  std::string text = fmt::format("\n{:<60} {:<26} {:>10} {:>10} {:>6} {:>7} {:>5}\n", "spec", "shape", "default us", "best us", "gain", "regret", "tried");
+  std::string text = fmt::format("\n{:<60} {:<26} {:>10} {:>10} {:>6} {:>7} {:>5}\n", "spec", "shape", "default us",
+                                 "best us", "gain", "regret", "tried");
   double logs = 0, regrets = 0, worst = 0;
   for (const Json& spec : specs) {
     const double gain = number(spec, "default_us") / number(spec, "best_us"), regret = number(spec, "regret");
     logs += std::log(gain);
     regrets += regret;
     worst = std::max(worst, regret);
-    text += fmt::format("{:<60} {:<26} {:>10.1f} {:>10.1f} {:>6.3f} {:>5.1f} % {:>5}\n", shortened(spec.value("spec", ""), 60),
-                        shortened(spec.value("shape", ""), 26), number(spec, "default_us"), number(spec, "best_us"), gain, 100 * regret,
-                        spec.value("tried", 0));
+    text +=
+        fmt::format("{:<60} {:<26} {:>10.1f} {:>10.1f} {:>6.3f} {:>5.1f} % {:>5}\n",
+                    shortened(spec.value("spec", ""), 60), shortened(spec.value("shape", ""), 26),
+                    number(spec, "default_us"), number(spec, "best_us"), gain, 100 * regret, spec.value("tried", 0));
   }
   const double n = static_cast<double>(specs.size());
-  return text + fmt::format("{} specs: best over default {:.3f} (geometric mean); regret of the model's first choice {:.1f} % on average, {:.1f} % at worst\n",
-                            specs.size(), std::exp(logs / n), 100 * regrets / n, 100 * worst);
+  return text +
+         fmt::format(
+             "{} specs: best over default {:.3f} (geometric mean); regret of the model's first choice {:.1f} % on average, {:.1f} % at worst\n",
+             specs.size(), std::exp(logs / n), 100 * regrets / n, 100 * worst);
 }
 
 }  // namespace flashjit

@@ -15,7 +15,7 @@ Json report_json(const Machine& machine, const std::string& date, const std::vec
 // The line of `--json`.
 Json tuned_line(const Json& spec, const std::string& target);
 
-std::string tuned_text(const Json& spec);                      // some lines per spec
-std::string tuned_table(const std::vector<Json>& specs);       // the end of a run: default, best, gain, regret
+std::string tuned_text(const Json& spec);                 // some lines per spec
+std::string tuned_table(const std::vector<Json>& specs);  // the end of a run: default, best, gain, regret
 
 }  // namespace flashjit

@@ -23,7 +23,8 @@ struct Tally {
 
 std::string name(const RowId& row) { return fmt::format("batch {}, head {}, query {}", row.b, row.h, row.q); }
 
-void check_element(const Problem& problem, const RowId& row, int c, const ExactRow& exact, double recipe, Tally& tally) {
+void check_element(const Problem& problem, const RowId& row, int c, const ExactRow& exact, double recipe,
+                   Tally& tally) {
   if (exact.tainted[c]) return;
   const double ours = problem.output(row, c), truth = exact.o[c];
   if (!std::isfinite(truth) || !std::isfinite(recipe)) {
@@ -58,7 +59,8 @@ double check_statistic(const char* what, double ours, double truth, double error
     if (tally.special.empty()) tally.special = fmt::format("{} is {} instead of {} ({})", what, ours, truth, name(row));
   };
   if (!std::isfinite(truth) || std::fabs(truth) > 3.4e38) {
-    // +inf - +inf is NaN in a sum of exponentials: either spelling of "beyond range" is accepted, -inf is not one of them.
+    // +inf - +inf is NaN in a sum of exponentials: either spelling of "beyond range" is accepted, -inf is not one of
+    // them.
     const bool right = truth == -INFINITY ? ours == -INFINITY : !std::isfinite(ours) && ours != -INFINITY;
     if (!right) report();
     return 0;
@@ -99,9 +101,8 @@ std::vector<RowId> choose_rows(const Problem& problem, const CompareOptions& opt
     const std::size_t begin = rows.size() * i / affordable, end = rows.size() * (i + 1) / affordable;
     sample.push_back(rows[begin + random() % (end - begin)]);
   }
-  std::sort(sample.begin(), sample.end(), [](const RowId& a, const RowId& b) {
-    return std::tie(a.b, a.h, a.q) < std::tie(b.b, b.h, b.q);
-  });
+  std::sort(sample.begin(), sample.end(),
+            [](const RowId& a, const RowId& b) { return std::tie(a.b, a.h, a.q) < std::tie(b.b, b.h, b.q); });
   return sample;
 }
 

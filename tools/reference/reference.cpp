@@ -32,8 +32,8 @@ Steps steps(const Tensor& tensor, Layout layout) {
 
 Dtype dtype_of(const Tensor& tensor) { return parse_dtype(tensor.dtype).value_or(Dtype::F32); }
 
-// The order of an fp32 sum decides its error. A plain loop over thousands of terms would make the recipe look worse than
-// any real implementation, so partial sums of 16 terms are added up in pairs.
+// The order of an fp32 sum decides its error. A plain loop over thousands of terms would make the recipe look worse
+// than any real implementation, so partial sums of 16 terms are added up in pairs.
 float sum_in_pairs(const float* terms, std::size_t count) {
   if (count <= 16) {
     float sum = 0;
@@ -56,7 +56,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   const std::size_t rank = packed(spec) ? 3 : 4;
   for (const Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v}) {
     if (tensor->shape.size() != rank) {
-      return invalid(fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
+      return invalid(
+          fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
     }
   }
   Problem problem;
@@ -189,7 +190,8 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   }
   // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
   // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
-  // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the whole.
+  // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
+  // whole.
   const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
   const double rounding = std::pow(unit_roundoff(spec_->dtype), 2) / 3 + steps;
   for (const Logit& logit : logits) {

@@ -1,9 +1,9 @@
-// Attention by its definition, one row at a time, in float64. Written plainly and apart from the compiler: from a spec it
-// takes the fields, never how something is computed.
+// Attention by its definition, one row at a time, in float64. Written plainly and apart from the compiler: from a spec
+// it takes the fields, never how something is computed.
 //
-// Beside the exact result there is the *recipe*: what a careful user of the same dtype gets without a fused kernel (scores
-// and softmax in fp32, probabilities rounded to the dtype before the second product, output rounded). The error rule
-// compares the error of a kernel with the error of the recipe.
+// Beside the exact result there is the *recipe*: what a careful user of the same dtype gets without a fused kernel
+// (scores and softmax in fp32, probabilities rounded to the dtype before the second product, output rounded). The error
+// rule compares the error of a kernel with the error of the recipe.
 #pragma once
 
 #include <cstdint>

@@ -29,9 +29,13 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 }
 
 template <class F>
-Dual both(F f, const Dual& a) { return {f(a.f), f(a.d)}; }
+Dual both(F f, const Dual& a) {
+  return {f(a.f), f(a.d)};
+}
 template <class F>
-Dual both(F f, const Dual& a, const Dual& b) { return {f(a.f, b.f), f(a.d, b.d)}; }
+Dual both(F f, const Dual& a, const Dual& b) {
+  return {f(a.f, b.f), f(a.d, b.d)};
+}
 
 class Evaluator {
  public:

@@ -14,7 +14,9 @@ namespace flashjit {
 Result<void> write_file(const std::filesystem::path& path, std::string_view contents) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  if (error) return Error{ErrorKind::Io, fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()), {}};
+  if (error)
+    return Error{
+        ErrorKind::Io, fmt::format("{}: cannot be created: {}", path.parent_path().string(), error.message()), {}};
   const std::string part = fmt::format("{}.{}.part", path.string(), ::getpid());
   std::FILE* file = std::fopen(part.c_str(), "wbe");
   bool wrote = file != nullptr && std::fwrite(contents.data(), 1, contents.size(), file) == contents.size();
@@ -35,7 +37,9 @@ Result<void> write_bundle(const std::filesystem::path& path, std::span<const std
   std::filesystem::permissions(path, std::filesystem::perms::group_write | std::filesystem::perms::others_write,
                                std::filesystem::perm_options::remove, error);
   if (!error) return {};
-  return Error{ErrorKind::Io, fmt::format("{}: its mode cannot be changed: {}; chmod go-w it", path.string(), error.message()), {}};
+  return Error{ErrorKind::Io,
+               fmt::format("{}: its mode cannot be changed: {}; chmod go-w it", path.string(), error.message()),
+               {}};
 }
 
 }  // namespace flashjit

@@ -20,7 +20,9 @@ struct InputArgs {
   std::vector<std::string> bundles;
   std::string record;
   bool no_hint = false;
-  EngineOptions engine() const { return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir}; }
+  EngineOptions engine() const {
+    return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir};
+  }
   // For `prepare`. A manifest cannot hold it: what is recorded is to be what `build` makes of it.
   std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
 };

@@ -16,7 +16,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kMaxHeader = 1 << 16;               // NumPy writes about 120 bytes
+constexpr std::size_t kMaxHeader = 1 << 16;                // NumPy writes about 120 bytes
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;  // keeps every product below away from overflow
 constexpr int kMaxRank = 8;
 
@@ -27,9 +27,9 @@ struct TypeRow {
   const char* name;
 };
 constexpr TypeRow kTypes[] = {
-    {NpyType::F16, "<f2", 2, "f2"},  {NpyType::BF16, "<V2", 2, "bf16 (V2)"}, {NpyType::F32, "<f4", 4, "f4"},
-    {NpyType::F64, "<f8", 8, "f8"},  {NpyType::I32, "<i4", 4, "i4"},         {NpyType::I64, "<i8", 8, "i8"},
-    {NpyType::U32, "<u4", 4, "u4"},  {NpyType::U16, "<u2", 2, "u2"},         {NpyType::U8, "|u1", 1, "u1"},
+    {NpyType::F16, "<f2", 2, "f2"}, {NpyType::BF16, "<V2", 2, "bf16 (V2)"}, {NpyType::F32, "<f4", 4, "f4"},
+    {NpyType::F64, "<f8", 8, "f8"}, {NpyType::I32, "<i4", 4, "i4"},         {NpyType::I64, "<i8", 8, "i8"},
+    {NpyType::U32, "<u4", 4, "u4"}, {NpyType::U16, "<u2", 2, "u2"},         {NpyType::U8, "|u1", 1, "u1"},
     {NpyType::I8, "|i1", 1, "i1"},
 };
 
@@ -111,14 +111,18 @@ Result<NpyType> type_of(const std::string& label, std::string_view descr) {
   }
   const std::string shown(descr.substr(0, 32));
   if (descr.starts_with('>')) {
-    return invalid(fmt::format("{}: dtype '{}' is big-endian; save it with array.astype('<{}')", label, shown, shown.substr(1)));
+    return invalid(
+        fmt::format("{}: dtype '{}' is big-endian; save it with array.astype('<{}')", label, shown, shown.substr(1)));
   }
-  return invalid(fmt::format("{}: dtype '{}' is not read; use f2 f4 f8 i4 i8 u1 u4, or V2 or u2 for bf16", label, shown));
+  return invalid(
+      fmt::format("{}: dtype '{}' is not read; use f2 f4 f8 i4 i8 u1 u4, or V2 or u2 for bf16", label, shown));
 }
 
 Error io_error(const std::string& path, const char* what) {
   const int code = errno;
-  return {code == ENOENT ? ErrorKind::NotFound : ErrorKind::Io, fmt::format("{}: {}: {}", path, what, std::strerror(code)), {}};
+  return {code == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
+          fmt::format("{}: {}: {}", path, what, std::strerror(code)),
+          {}};
 }
 
 std::size_t read_u(const std::vector<std::uint8_t>& file, std::size_t at, int bytes) {
@@ -162,7 +166,8 @@ Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint
   if (file.size() < header_at) return invalid(fmt::format("{}: the file ends inside its header", label));
   const std::size_t header_bytes = read_u(file, 8, version == 1 ? 2 : 4);
   if (header_bytes > kMaxHeader) {
-    return invalid(fmt::format("{}: a header of {} bytes is above {}, the most that is read", label, header_bytes, kMaxHeader));
+    return invalid(
+        fmt::format("{}: a header of {} bytes is above {}, the most that is read", label, header_bytes, kMaxHeader));
   }
   if (file.size() - header_at < header_bytes) return invalid(fmt::format("{}: the file ends inside its header", label));
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + header_at, header_bytes);
@@ -172,14 +177,15 @@ Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint
   const auto fortran = header.bool_value("fortran_order");
   auto shape = header.tuple_value("shape");
   if (!descr || !fortran || !shape) {
-    return invalid(fmt::format("{}: the header needs 'descr' (a string), 'fortran_order' and 'shape' (at most {} integers)",
-                               label, kMaxRank));
+    return invalid(fmt::format(
+        "{}: the header needs 'descr' (a string), 'fortran_order' and 'shape' (at most {} integers)", label, kMaxRank));
   }
   FLASHJIT_ASSIGN(type, type_of(label, *descr));
   if (*fortran && shape->size() > 1) {
     return invalid(fmt::format("{}: the array is in Fortran order; save numpy.ascontiguousarray(array)", label));
   }
-  if (shape->size() > kMaxRank) return invalid(fmt::format("{}: {} dimensions are above {}", label, shape->size(), kMaxRank));
+  if (shape->size() > kMaxRank)
+    return invalid(fmt::format("{}: {} dimensions are above {}", label, shape->size(), kMaxRank));
 
   std::int64_t bytes = size_of(type);
   bool empty = false;
@@ -206,7 +212,7 @@ Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint
 Result<NpyArray> read_npy(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hang us
   if (fd < 0) return io_error(path, "cannot be opened");
-  struct stat status {};
+  struct stat status{};
   const bool known = ::fstat(fd, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {
     ::close(fd);
@@ -214,7 +220,8 @@ Result<NpyArray> read_npy(const std::string& path) {
   }
   if (status.st_size > kMaxBytes) {
     ::close(fd);
-    return invalid(fmt::format("{}: {} bytes are above {}", path, static_cast<std::int64_t>(status.st_size), kMaxBytes));
+    return invalid(
+        fmt::format("{}: {} bytes are above {}", path, static_cast<std::int64_t>(status.st_size), kMaxBytes));
   }
   std::vector<std::uint8_t> file(static_cast<std::size_t>(status.st_size));
   std::size_t at = 0;
@@ -275,8 +282,8 @@ Result<std::vector<std::uint8_t>> take_as(const std::string& label, NpyArray arr
   const NpyType wanted = npy_type(dtype);
   const bool raw_bf16 = wanted == NpyType::BF16 && array.type == NpyType::U16;
   if (array.type != wanted && !raw_bf16) {
-    return invalid(fmt::format("{}: the file holds {}, the spec needs {}; convert it, or change the spec's dtype", label,
-                               name(array.type), name(dtype)));
+    return invalid(fmt::format("{}: the file holds {}, the spec needs {}; convert it, or change the spec's dtype",
+                               label, name(array.type), name(dtype)));
   }
   return std::move(array.bytes);
 }

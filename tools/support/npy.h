@@ -1,5 +1,5 @@
-// .npy files, the array format of NumPy: version 1 and 2, little-endian, row-major. bfloat16, which NumPy does not know,
-// is '<V2' (as ml_dtypes writes it) or '|V2', or '<u2' when the caller says it wants bf16.
+// .npy files, the array format of NumPy: version 1 and 2, little-endian, row-major. bfloat16, which NumPy does not
+// know, is '<V2' (as ml_dtypes writes it) or '|V2', or '<u2' when the caller says it wants bf16.
 #pragma once
 
 #include <cstdint>

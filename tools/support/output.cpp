@@ -54,7 +54,8 @@ void Output::result(const Json& line, const std::string& text) {
 
 void Output::failure(Json line, const Error& error) {
   failed_ = true;
-  put(stderr, fmt::format("error: {}\n{}{}", error.message, error.detail, error.detail.empty() || error.detail.ends_with('\n') ? "" : "\n"));
+  put(stderr, fmt::format("error: {}\n{}{}", error.message, error.detail,
+                          error.detail.empty() || error.detail.ends_with('\n') ? "" : "\n"));
   if (!json_) return;
   set_error(line, error);
   result(line, "");

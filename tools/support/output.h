@@ -1,4 +1,5 @@
-// What the command prints. Results go to stdout: one JSON object per line with --json, otherwise text. Errors go to stderr.
+// What the command prints. Results go to stdout: one JSON object per line with --json, otherwise text. Errors go to
+// stderr.
 #pragma once
 
 #include <string>

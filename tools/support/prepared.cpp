@@ -87,18 +87,21 @@ class NaiveGpu : public Prepared {
     launch_ = naive_launch(compiled.plan.config, params_.batch, params_.q_len, params_.k_len);
     for (const std::int64_t blocks : launch_.grid) {
       if (blocks > SizeBound::kLargest) {
-        return invalid(fmt::format("--against naive: {} blocks are above {}, the most one launch can have; use a smaller shape",
-                                   blocks, SizeBound::kLargest));
+        return invalid(
+            fmt::format("--against naive: {} blocks are above {}, the most one launch can have; use a smaller shape",
+                        blocks, SizeBound::kLargest));
       }
     }
     FLASHJIT_ASSIGN(library, LoadedLibrary::load(session_.gpu(), compiled.binary->payload));
     library_ = std::move(library);
     for (int i = 0; i < 3; ++i) {
-      FLASHJIT_ASSIGN(function, library_->function(compiled.source.entries[static_cast<std::size_t>(i)], launch_.smem[i]));
+      FLASHJIT_ASSIGN(function,
+                      library_->function(compiled.source.entries[static_cast<std::size_t>(i)], launch_.smem[i]));
       functions_[i] = function;
     }
     FLASHJIT_ASSIGN(scores, DeviceBuffer::allocate(session_.gpu(), static_cast<std::size_t>(launch_.scores_bytes)));
-    FLASHJIT_ASSIGN(probabilities, DeviceBuffer::allocate(session_.gpu(), static_cast<std::size_t>(launch_.probabilities_bytes)));
+    FLASHJIT_ASSIGN(probabilities,
+                    DeviceBuffer::allocate(session_.gpu(), static_cast<std::size_t>(launch_.probabilities_bytes)));
     scores_ = std::move(scores);
     probabilities_ = std::move(probabilities);
     scratch_bytes_ = static_cast<std::uint64_t>(launch_.scores_bytes + launch_.probabilities_bytes);
@@ -120,7 +123,8 @@ class NaiveGpu : public Prepared {
       config.block_x = kNaiveThreads;
       config.shared_bytes = static_cast<unsigned>(launch_.smem[i]);
       config.stream = session_.stream().get();
-      FLASHJIT_TRY(gpu.driver->check(gpu.driver->api.launch(&config, functions_[i], arguments, nullptr), "cuLaunchKernelEx"));
+      FLASHJIT_TRY(
+          gpu.driver->check(gpu.driver->api.launch(&config, functions_[i], arguments, nullptr), "cuLaunchKernelEx"));
     }
     return {};
   }
@@ -142,19 +146,20 @@ Result<std::unique_ptr<Prepared>> make(Session& session, ProblemData& data, cons
 
 }  // namespace
 
-Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::string& spec, const std::string& schedule,
-                                                   const std::string& hint, ProblemData& data) {
+Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::string& spec,
+                                                   const std::string& schedule, const std::string& hint,
+                                                   ProblemData& data) {
   return make<FusedPrepared>(session, data, spec, schedule, hint);
 }
 
-Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const std::string& spec, const std::string& schedule,
-                                                         ProblemData& data) {
+Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const std::string& spec,
+                                                         const std::string& schedule, ProblemData& data) {
   if (session.on_gpu()) return make<NaiveGpu>(session, data, spec, schedule);
   return make<NaiveHost>(session, data, spec, schedule);
 }
 
-Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec, const std::string& schedule,
-                                                         ProblemData& data) {
+Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec,
+                                                         const std::string& schedule, ProblemData& data) {
   if (session.on_gpu()) return make<QuickGpu>(session, data, spec, schedule);
   return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }

@@ -17,19 +17,20 @@ class Prepared {
  public:
   virtual ~Prepared() = default;
   // `hint`: PrepareOptions::shape; it counts where no schedule is pinned.
-  static Result<std::unique_ptr<Prepared>> create(Session& session, const std::string& spec, const std::string& schedule,
-                                                  const std::string& hint, ProblemData& data);
+  static Result<std::unique_ptr<Prepared>> create(Session& session, const std::string& spec,
+                                                  const std::string& schedule, const std::string& hint,
+                                                  ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
-  static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec, const std::string& schedule,
-                                                        ProblemData& data);
+  static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec,
+                                                        const std::string& schedule, ProblemData& data);
   // What PrepareOptions::budget answers with at first. GPU only.
-  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec, const std::string& schedule,
-                                                        ProblemData& data);
+  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec,
+                                                        const std::string& schedule, ProblemData& data);
 
   const Facts& facts() const { return facts_; }
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // memory beyond inputs and outputs
-  virtual Result<void> start() = 0;     // asynchronous on a GPU
-  Result<void> run_checked_outputs();   // poisons the outputs, runs once, waits, and brings the outputs to the host
+  virtual Result<void> start() = 0;                               // asynchronous on a GPU
+  Result<void> run_checked_outputs();  // poisons the outputs, runs once, waits, and brings the outputs to the host
 
  protected:
   Prepared(Session& session, ProblemData& data) : session_(session), data_(data) {}

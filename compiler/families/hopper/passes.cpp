@@ -69,7 +69,8 @@ struct Splitter {
   Statement wait(std::int64_t pending) { return with(make_statement(Kind::Wait), "pending", pending); }
 
   Body fetch(std::string_view tile, std::string_view global, std::string_view copy) {
-    return {await(tile, "empty"), with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
+    return {await(tile, "empty"),
+            with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
   }
 
   // V follows one tile behind K: it is needed when the next scores are on their way.

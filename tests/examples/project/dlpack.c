@@ -1,5 +1,5 @@
-/* Attention in C, on tensors that came as DLPack's DLManagedTensor: what a framework hands over. Here a small producer of our own
- * makes them, in host memory. */
+/* Attention in C, on tensors that came as DLPack's DLManagedTensor: what a framework hands over. Here a small producer
+ * of our own makes them, in host memory. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,9 +10,14 @@
 /* As in dlpack.h, which a real program includes. */
 typedef struct {
   void* data;
-  struct { int32_t device_type, device_id; } device;
+  struct {
+    int32_t device_type, device_id;
+  } device;
   int32_t ndim;
-  struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+  } dtype;
   int64_t* shape;
   int64_t* strides;
   uint64_t byte_offset;
@@ -24,7 +29,8 @@ typedef struct DLManagedTensor {
 } DLManagedTensor;
 
 /* This is why a pointer to the one can be cast to a pointer to the other. */
-typedef char same_layout[sizeof(DLTensor) == sizeof(flashjit_tensor) && offsetof(DLTensor, shape) == offsetof(flashjit_tensor, shape) &&
+typedef char same_layout[sizeof(DLTensor) == sizeof(flashjit_tensor) &&
+                                 offsetof(DLTensor, shape) == offsetof(flashjit_tensor, shape) &&
                                  offsetof(DLTensor, byte_offset) == offsetof(flashjit_tensor, byte_offset) &&
                                  offsetof(DLTensor, dtype) == offsetof(flashjit_tensor, dtype)
                              ? 1
@@ -57,7 +63,9 @@ static DLManagedTensor* produce(int64_t heads, int period) {
   return made;
 }
 
-static const flashjit_tensor* view(const DLManagedTensor* managed) { return (const flashjit_tensor*)&managed->dl_tensor; }
+static const flashjit_tensor* view(const DLManagedTensor* managed) {
+  return (const flashjit_tensor*)&managed->dl_tensor;
+}
 
 static int fail(flashjit_status status, flashjit_error* error) {
   printf("%s: %s\n", flashjit_status_name(status), flashjit_error_message(error));

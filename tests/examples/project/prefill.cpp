@@ -1,5 +1,6 @@
-// Prefill: three prompts of different lengths in one launch, with grouped heads and a causal mask, on GPU 0 where there is one and
-// this was built with CUDA's runtime (for the memory), else on the processor. Each prompt alone has to give the same.
+// Prefill: three prompts of different lengths in one launch, with grouped heads and a causal mask, on GPU 0 where there
+// is one and this was built with CUDA's runtime (for the memory), else on the processor. Each prompt alone has to give
+// the same.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -46,7 +47,8 @@ float from_bf16(std::uint16_t value) {
 
 Tensor tokens_of(std::int64_t tokens, std::int64_t heads, int seed) {
   auto* data = static_cast<std::uint16_t*>(allocate(static_cast<std::size_t>(tokens * heads * kDim) * 2));
-  for (std::int64_t i = 0; i < tokens * heads * kDim; ++i) data[i] = bf16(std::sin(static_cast<float>(i % 1000 * seed)));
+  for (std::int64_t i = 0; i < tokens * heads * kDim; ++i)
+    data[i] = bf16(std::sin(static_cast<float>(i % 1000 * seed)));
   return {data, "bf16", {tokens, heads, kDim}, {}};
 }
 
@@ -110,12 +112,15 @@ int main() {
     wait();
     const auto* packed = static_cast<const std::uint16_t*>(part(all.o, ends[i], ends[i + 1]).data);
     const auto* alone = static_cast<const std::uint16_t*>(one.o.data);
-    for (std::int64_t j = 0; j < length * kHeads * kDim; ++j) worst = std::fmax(worst, std::fabs(from_bf16(packed[j]) - from_bf16(alone[j])));
+    for (std::int64_t j = 0; j < length * kHeads * kDim; ++j)
+      worst = std::fmax(worst, std::fabs(from_bf16(packed[j]) - from_bf16(alone[j])));
     // The first token sees itself alone.
     for (std::int64_t d = 0; d < kDim; ++d) {
-      worst = std::fmax(worst, std::fabs(from_bf16(alone[d]) - from_bf16(static_cast<const std::uint16_t*>(one.v.data)[d])));
+      worst = std::fmax(worst,
+                        std::fabs(from_bf16(alone[d]) - from_bf16(static_cast<const std::uint16_t*>(one.v.data)[d])));
     }
   }
-  std::printf("%s: %lld tokens of 3 prompts, largest difference %g\n", (*engine)->target().c_str(), static_cast<long long>(tokens), worst);
+  std::printf("%s: %lld tokens of 3 prompts, largest difference %g\n", (*engine)->target().c_str(),
+              static_cast<long long>(tokens), worst);
   return worst > 0.01f;
 }

@@ -19,7 +19,8 @@ std::vector<T> values(const NamedTensor& tensor) {
 }
 
 // The parameter `name` of a problem without files.
-NamedTensor drawn(const std::string& spec_text, const std::string& shape_text, const std::string& name, std::uint64_t seed = 1) {
+NamedTensor drawn(const std::string& spec_text, const std::string& shape_text, const std::string& name,
+                  std::uint64_t seed = 1) {
   const auto spec = parse_spec(spec_text);
   EXPECT_TRUE(spec) << spec.error().message;
   const auto shape = parse_shape(shape_text, *spec);
@@ -44,7 +45,8 @@ NamedTensor plain(Dtype dtype, std::vector<std::int64_t> shape) {
 
 TEST(RandomData, SlopesOfAlibiAreThoseThatModelsHave) {
   const std::vector<float> eight = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.00390625f};
-  EXPECT_EQ(values<float>(drawn("fwd bf16 d=64 heads=8/2 mask=\"causal\" score=\"alibi\"", "b=3,q=40", "slope")), eight);
+  EXPECT_EQ(values<float>(drawn("fwd bf16 d=64 heads=8/2 mask=\"causal\" score=\"alibi\"", "b=3,q=40", "slope")),
+            eight);
   const auto twelve = values<float>(drawn("fwd bf16 d=64 heads=12 score=\"alibi\"", "q=40", "slope", 9));
   ASSERT_EQ(twelve.size(), 12u);
   EXPECT_NEAR(twelve[0], 0.6299605, 1e-6);  // 2^(-2/3)
@@ -56,7 +58,8 @@ TEST(RandomData, ATensorThatAlibiReadsHoldsSlopesWhoeverDeclaresIt) {
   const char* both = "fwd bf16 d=64 heads=4 params=\"slope: fp32[1]\" score=\"alibi; s + slope[0]\"";
   EXPECT_EQ(values<float>(drawn(both, "q=40", "slope")), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f}));
   // By itself the name says nothing.
-  const auto own = values<float>(drawn("fwd bf16 d=64 heads=64 params=\"slope: fp32[1]\" score=\"s + slope[h] * (k - qpos)\"", "q=40", "slope"));
+  const auto own = values<float>(
+      drawn("fwd bf16 d=64 heads=64 params=\"slope: fp32[1]\" score=\"s + slope[h] * (k - qpos)\"", "q=40", "slope"));
   int negative = 0;
   for (const float value : own) negative += value < 0;
   EXPECT_GT(negative, 10);
@@ -73,7 +76,8 @@ TEST(RandomData, DocumentsAreRuns) {
 TEST(RandomData, NodesOfATreeSeeThemselvesAndTheirAncestors) {
   const NamedTensor tree = drawn("fwd bf16 d=64 heads=2 q_len=10 mask=\"tree(nodes)\"", "q=10,k=100", "nodes");
   ASSERT_EQ(tree.shape, (std::vector<std::int64_t>{1, 10, 1}));
-  const std::vector<std::vector<int>> paths = {{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 1, 4}, {0, 2, 5}, {0, 2, 6}, {0, 1, 3, 7}, {0, 1, 3, 8}, {0, 1, 4, 9}};
+  const std::vector<std::vector<int>> paths = {{0},       {0, 1},    {0, 2},       {0, 1, 3},    {0, 1, 4},
+                                               {0, 2, 5}, {0, 2, 6}, {0, 1, 3, 7}, {0, 1, 3, 8}, {0, 1, 4, 9}};
   const auto words = values<std::int64_t>(tree);
   for (std::size_t node = 0; node < paths.size(); ++node) {
     std::int64_t expected = 0;
@@ -119,7 +123,8 @@ TEST(RandomData, EveryNamedRowSaysWhatItsTensorHolds) {
 TEST(RandomData, ThreadsDoNotChangeValues) {
   constexpr std::int64_t kSmall = 1 << 16;
   for (const Dtype dtype : {Dtype::F32, Dtype::U32}) {
-    const auto small = values<std::uint32_t>(plain(dtype, {kSmall})), large = values<std::uint32_t>(plain(dtype, {4 * kSmall + 3}));
+    const auto small = values<std::uint32_t>(plain(dtype, {kSmall})),
+               large = values<std::uint32_t>(plain(dtype, {4 * kSmall + 3}));
     EXPECT_TRUE(std::equal(small.begin(), small.end(), large.begin()));
     EXPECT_FALSE(std::equal(small.begin(), small.end(), large.begin() + kSmall)) << "parts repeat";
   }

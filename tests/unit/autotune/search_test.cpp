@@ -49,7 +49,7 @@ TEST(Search, FindsTheFastestAndStopsTheHopeless) {
   EXPECT_EQ(found->subjects[0].state, State::Measured);  // the reference stays, however slow
   EXPECT_EQ(found->subjects[2].state, State::Stopped);   // 1.5 % is beyond the noise
   EXPECT_EQ(found->subjects[3].state, State::Stopped);
-  EXPECT_LE(fake.samples[3], 3);                         // in the warm-up
+  EXPECT_LE(fake.samples[3], 3);  // in the warm-up
   EXPECT_NEAR(found->subjects[1].us, 100, 0.5);
   EXPECT_LE(found->subjects[1].us_low, found->subjects[1].us);
   EXPECT_GE(found->subjects[1].us_high, found->subjects[1].us);
@@ -133,7 +133,7 @@ TEST(Search, IntervalsAreOrderStatistics) {
   for (int i = 1; i <= 100; ++i) many.push_back(i);
   const MedianInterval wide = median_interval(many);
   EXPECT_DOUBLE_EQ(wide.median, 50.5);
-  EXPECT_DOUBLE_EQ(wide.low, 41);   // the binomial table's 95 % ranks for 100 are 40 or 41 and 60 or 61
+  EXPECT_DOUBLE_EQ(wide.low, 41);  // the binomial table's 95 % ranks for 100 are 40 or 41 and 60 or 61
   EXPECT_DOUBLE_EQ(wide.high, 60);
 }
 

@@ -32,12 +32,14 @@ Made space_for(const std::string& spec, const std::string& target, const std::st
 
 TEST(Space, NothingIsLostAndEverythingLeftIsLegal) {
   for (const char* target : {"sm_80", "sm_90a", "x86-64-v3"}) {
-    for (const char* spec : {"fwd bf16 d=128 heads=16", "fwd bf16 d=40 heads=16/4 mask=\"causal\"", "fwd fp16 d=256 heads=4 score=\"alibi\""}) {
+    for (const char* spec : {"fwd bf16 d=128 heads=16", "fwd bf16 d=40 heads=16/4 mask=\"causal\"",
+                             "fwd fp16 d=256 heads=4 score=\"alibi\""}) {
       const Made made = space_for(spec, target);
       int cut = 0;
       for (const CutReason& reason : made.space.cut) cut += reason.count;
       EXPECT_EQ(made.space.size, cut + static_cast<int>(made.space.schedules.size())) << spec << target;
-      for (const Candidate& c : made.space.schedules) EXPECT_EQ(why_illegal(made.plan.spec, made.plan.target, c.schedule), "");
+      for (const Candidate& c : made.space.schedules)
+        EXPECT_EQ(why_illegal(made.plan.spec, made.plan.target, c.schedule), "");
       const auto is_default = [&](const Candidate& c) { return c.schedule == made.plan.schedule; };
       EXPECT_EQ(std::ranges::count_if(made.space.schedules, is_default), 1) << spec << target;
     }
@@ -58,7 +60,8 @@ TEST(Space, ReasonsAreCountedWithoutTheirNumbers) {
 TEST(Space, PinsHold) {
   const Made made = space_for("fwd bf16 d=128 heads=16", "sm_90a", "tile_kv=64");
   for (const Candidate& c : made.space.schedules) EXPECT_EQ(c.schedule.tile_kv, 64);
-  for (const Candidate& c : neighbours(made.plan.spec, made.plan.target, *parse_schedule("tile_kv=64"), made.plan.tiles, made.shape, made.plan.schedule)) {
+  for (const Candidate& c : neighbours(made.plan.spec, made.plan.target, *parse_schedule("tile_kv=64"), made.plan.tiles,
+                                       made.shape, made.plan.schedule)) {
     EXPECT_EQ(c.schedule.tile_kv, 64);
   }
 }
@@ -67,8 +70,10 @@ TEST(Space, ANumericsClassIsNeverLeft) {
   for (const char* numerics : {"deterministic", "batch_invariant"}) {
     const Made made = space_for(std::string("fwd bf16 d=128 heads=16 numerics=") + numerics, "sm_90a");
     EXPECT_GT(made.space.schedules.size(), 1u);
-    for (const Candidate& c : made.space.schedules) EXPECT_EQ(changed_numerics(made.plan.schedule, c.schedule), "") << print(c.schedule);
-    for (const Candidate& c : neighbours(made.plan.spec, made.plan.target, {}, made.plan.tiles, made.shape, made.plan.schedule)) {
+    for (const Candidate& c : made.space.schedules)
+      EXPECT_EQ(changed_numerics(made.plan.schedule, c.schedule), "") << print(c.schedule);
+    for (const Candidate& c :
+         neighbours(made.plan.spec, made.plan.target, {}, made.plan.tiles, made.shape, made.plan.schedule)) {
       EXPECT_EQ(changed_numerics(made.plan.schedule, c.schedule), "") << print(c.schedule);
     }
   }
@@ -116,7 +121,8 @@ ProblemData data_with(const std::string& spec_text, float factor, std::int64_t b
 
 TEST(CheckOutputs, RoundingPassesAndMoreDoesNot) {
   for (const char* spec : {"fwd bf16 d=16 heads=2", "fwd fp16 d=16 heads=2", "fwd fp32 d=16 heads=2 lse=ln"}) {
-    ProblemData expected = data_with(spec, 1), rounded = data_with(spec, 1.00001f), off = data_with(spec, 1.1f), one = data_with(spec, 1, 100);
+    ProblemData expected = data_with(spec, 1), rounded = data_with(spec, 1.00001f), off = data_with(spec, 1.1f),
+                one = data_with(spec, 1, 100);
     const auto outputs = outputs_of(expected);
     EXPECT_EQ(compare_outputs(outputs, expected), "");
     EXPECT_EQ(compare_outputs(outputs, rounded), "");

@@ -10,7 +10,8 @@ namespace flashjit {
 namespace {
 
 std::string body_of(std::string_view text, bool wide = false, bool symbolic = false) {
-  std::vector<Param> params = {{"n", Dtype::I32, 0}, {"cap", Dtype::F32, 0}, {"lens", Dtype::I32, 1}, {"far", Dtype::I64, 0}};
+  std::vector<Param> params = {
+      {"n", Dtype::I32, 0}, {"cap", Dtype::F32, 0}, {"lens", Dtype::I32, 1}, {"far", Dtype::I64, 0}};
   Result<Expr> expr = parse_expr(text, {&params, true, false});
   if (!expr) expr = parse_expr(text, {&params, true, true});
   EXPECT_TRUE(expr) << text << ": " << (expr ? "" : expr.error().message);
@@ -36,7 +37,8 @@ TEST(CudaExpr, Bodies) {
       {"tree(words)",
        "  const int clamped = max_i(k + q_len - k_len, 0);\n"
        "  return k < k_len - q_len || bit_(load_i64(params, 4, b, q, clamped / 64), clamped % 64);\n"},
-      {"!(bit(n, 3) | h < 2) & k < lens[b]", "  return !(bit_(scalar_i32(params, 0), 3) || h < 2) && k < load_i32(params, 2, b);\n"},
+      {"!(bit(n, 3) | h < 2) & k < lens[b]",
+       "  return !(bit_(scalar_i32(params, 0), 3) || h < 2) && k < load_i32(params, 2, b);\n"},
       {"true", "  return true;\n"},
       {"softcap(50)", "  return 50.0f * tanh_(s * 0.02f);\n"},
       {"alibi", "  return s + load_f32(params, 4, h) * to_float(k + q_len - q - k_len);\n"},
@@ -64,7 +66,8 @@ TEST(CudaExpr, SymbolicNumbers) {
       {"where(cap * (q + 3.5) > s, cap * (q + 3.5), s)",
        "  const float x = scalar_f32(params, 1) * (to_float(q) + 3.5f);\n"
        "  return s < x ? x : s;\n"},
-      {"lens[k] * q - lens[k]", "  const int element = load_i32(params, 2, k);\n  return to_float(element * q - element);\n"},
+      {"lens[k] * q - lens[k]",
+       "  const int element = load_i32(params, 2, k);\n  return to_float(element * q - element);\n"},
   };
   for (const auto& [text, expected] : kRows) EXPECT_EQ(body_of(text, false, true), expected) << text;
 }
@@ -73,8 +76,8 @@ TEST(CudaExpr, InputsAndTheirOuterIndices) {
   std::vector<Param> params = {{"a", Dtype::BF16, 3}, {"b", Dtype::F32, 4}, {"c", Dtype::I32, 1}};
   const auto q = Expr::variable(Variable::Q), k = Expr::variable(Variable::K), h = Expr::variable(Variable::H),
              b = Expr::variable(Variable::B);
-  const std::vector<Expr> inputs = {Expr::load(params[1], {b % Expr::integer(64), q, h, k}), Expr::load(params[0], {h, q, k}),
-                                    Expr::load(params[2], {k})};
+  const std::vector<Expr> inputs = {Expr::load(params[1], {b % Expr::integer(64), q, h, k}),
+                                    Expr::load(params[0], {h, q, k}), Expr::load(params[2], {k})};
   EXPECT_EQ(cuda_visit_inputs(inputs, {&params}),
             "  visit(Parameter<1>(), b % 64, h);\n"
             "  visit(Parameter<0>(), h, 0);\n"
@@ -106,7 +109,8 @@ TEST(CudaExpr, NoTextOfTheUser) {
 TEST(CudaExpr, LongExpressionsAreBroken) {
   std::string text = "causal";
   for (int i = 0; i < 12; ++i) {
-    text += " & (k + " + std::to_string(i) + ") * (q + " + std::to_string(i) + ") % 7 != max(h, " + std::to_string(i) + ")";
+    text +=
+        " & (k + " + std::to_string(i) + ") * (q + " + std::to_string(i) + ") % 7 != max(h, " + std::to_string(i) + ")";
   }
   const std::string body = body_of(text);
   std::size_t longest = 0, begin = 0;

@@ -64,7 +64,8 @@ TEST(Hopper, LegalSchedules) {
 // The pin that is wrong is named, not what follows from it.
 TEST(Schedules, PinsFarOutsideTheirLimits) {
   const auto refused = [](const char* pins) {
-    for (const Schedule& s : enumerate_schedules(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins))) {
+    for (const Schedule& s :
+         enumerate_schedules(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins))) {
       EXPECT_TRUE(parse_schedule(print(s))) << print(s);
     }
     const auto plan = make_plan(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins));
@@ -83,10 +84,11 @@ TEST(Schedules, IncompleteOnesAreIllegal) {
   };
   EXPECT_EQ(why_not("", "sm_90a"), "family: is not set");
   EXPECT_EQ(why_not("tile_q=64", "sm_80"), "family: is not set");
-  EXPECT_EQ(why_not("family=host,tile_q=64", "x86-64-v3"), "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
+  EXPECT_EQ(why_not("family=host,tile_q=64", "x86-64-v3"),
+            "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
   EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
-  for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive", "reference", "exp_fma",
-                                     "row_sum", "grid", "cluster", "heads", "order"}) {
+  for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
+                                     "reference", "exp_fma", "row_sum", "grid", "cluster", "heads", "order"}) {
     std::string text = "," + std::string(kSound) + ",";
     const std::size_t at = text.find("," + std::string(key) + "=");
     text.erase(at, text.find(',', at + 1) - at);
@@ -101,31 +103,44 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=64", "tile_kv=72", "tile_kv: 72 is not a multiple of 16"},
       {"fwd bf16 d=64", "tile_kv=272", "tile_kv: 272 is above 256"},
       {"fwd bf16 d=64", "stages=9", "stages: 9 is above 8"},
-      {"fwd bf16 d=64", "stages=1", "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2"},
+      {"fwd bf16 d=64", "stages=1",
+       "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2"},
       {"fwd bf16 d=64", "warpgroups=1,tile_q=64", "exclusive: issue needs two warpgroups to take turns, there is 1"},
       {"fwd bf16 d=64", "warpgroups=1,tile_q=64,exclusive=softmax", "exclusive: softmax needs two warpgroups"},
       {"fwd bf16 d=64", "overlap=none", "exclusive: issue needs overlap=qk_pv"},
       {"fwd bf16 d=64 max_logit", "", "reference: first never finds the maximum of a row, which max_logit asks for"},
       {"fwd bf16 d=64 numerics=batch_invariant", "", "numerics=batch_invariant excludes; use reference=tile"},
-      {"fwd bf16 d=128", "tile_kv=128,stages=4", "bytes of shared memory, a block of sm_90a has 232448; use smaller tiles"},
-      {"fwd bf16 d=128", "tile_kv=192", "tile_kv: about 237 registers per thread are needed, 2 warpgroups leave 232; use a smaller tile_kv or "
-                                        "overlap=none"},
+      {"fwd bf16 d=128", "tile_kv=128,stages=4",
+       "bytes of shared memory, a block of sm_90a has 232448; use smaller tiles"},
+      {"fwd bf16 d=128", "tile_kv=192",
+       "tile_kv: about 237 registers per thread are needed, 2 warpgroups leave 232; use a smaller tile_kv or "
+       "overlap=none"},
       {"fwd bf16 d=256", "tile_kv=80", "registers per thread are needed, 2 warpgroups leave 232"},
-      {"fwd bf16 d=136", "tile_q=192,warpgroups=3,tile_kv=80", "registers per thread are needed, 3 warpgroups leave 160"},
-      {"fwd bf16 d=152", "tile_q=192,warpgroups=3,tile_kv=64", "registers per thread are needed, 3 warpgroups leave 160"},
-      {"fwd bf16 d=32 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=128", "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=136", "tile_q=192,warpgroups=3,tile_kv=80",
+       "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=152", "tile_q=192,warpgroups=3,tile_kv=64",
+       "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=32 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=128",
+       "registers per thread are needed, 3 warpgroups leave 160"},
       {"fwd bf16 d=256", "tile_q=192,warpgroups=3", "registers per thread are needed, 3 warpgroups leave 160"},
-      {"fwd bf16 d=128 params=\"t: fp32[2]\" score=\"s + t[q, k / 2]\"", "tile_kv=160,q_stages=1", "registers per thread are needed"},
+      {"fwd bf16 d=128 params=\"t: fp32[2]\" score=\"s + t[q, k / 2]\"", "tile_kv=160,q_stages=1",
+       "registers per thread are needed"},
       {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=160,q_stages=1", "tiles take 279672 bytes of shared memory"},
-      {"fwd bf16 d=128 params=\"t: fp32[1]\" score=\"where(k < 9, t[k], s)\"", "tile_kv=128", "registers per thread are needed"},
-      {"fwd bf16 d=72", "row_sum=matrix", "row_sum: matrix puts its column behind whole panels of V, and the V dim 72 is no multiple of 64"},
-      {"fwd bf16 d=256", "row_sum=matrix,tile_kv=16", "row_sum: matrix makes 264 columns of the V dim 256, an instruction has 256"},
-      {"fwd bf16 d=128 lse=ln", "row_sum=matrix", "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
-                                                  "right for O and not exact enough for lse; use row_sum=adds"},
+      {"fwd bf16 d=128 params=\"t: fp32[1]\" score=\"where(k < 9, t[k], s)\"", "tile_kv=128",
+       "registers per thread are needed"},
+      {"fwd bf16 d=72", "row_sum=matrix",
+       "row_sum: matrix puts its column behind whole panels of V, and the V dim 72 is no multiple of 64"},
+      {"fwd bf16 d=256", "row_sum=matrix,tile_kv=16",
+       "row_sum: matrix makes 264 columns of the V dim 256, an instruction has 256"},
+      {"fwd bf16 d=128 lse=ln", "row_sum=matrix",
+       "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
+       "right for O and not exact enough for lse; use row_sum=adds"},
       {"fwd bf16 d=64 heads=24/8", "heads=packed", "heads: packed needs tile_q=128 to be a multiple of 3"},
       {"fwd bf16 d=64 heads=8/4 layout=packed", "heads=packed", "heads: packed does not do layout=packed"},
-      {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "heads=packed", "heads: packed needs one KV range for all heads of a tile"},
-      {"fwd bf16 d=64 layout=packed", "cluster=2", "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give"},
+      {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "heads=packed",
+       "heads: packed needs one KV range for all heads of a tile"},
+      {"fwd bf16 d=64 layout=packed", "cluster=2",
+       "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give"},
       {"fwd bf16 d=64 heads=8/4", "cluster=2,heads=packed", "cluster: 2 is not done with heads=packed"},
       {"fwd bf16 d=64 bytes=8", "", "multiples of 16 bytes, and the spec has bytes=8"},
   };
@@ -146,13 +161,15 @@ std::vector<Schedule> hopper_schedules(const std::string& text, const char* pins
 }
 
 TEST(Hopper, EnumerationIsModestCompleteAndWithoutDoubles) {
-  for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"", "fwd bf16 d=256 heads=8", "fwd fp16 d=8",
-                           "fwd bf16 d=128 heads=32/8 q_len=16", "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 max_logit"}) {
+  for (const char* spec :
+       {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"", "fwd bf16 d=256 heads=8", "fwd fp16 d=8",
+        "fwd bf16 d=128 heads=32/8 q_len=16", "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 max_logit"}) {
     std::set<std::string> seen;
     int legal = 0;
     for (const Schedule& s : hopper_schedules(spec)) {
       EXPECT_TRUE(seen.insert(print(s)).second) << spec << ": twice " << print(s);
-      EXPECT_EQ(std::ranges::count(print(s), ','), std::ranges::count(fields_of(Family::Hopper), ',') + 1) << "a field is not set: " << print(s);
+      EXPECT_EQ(std::ranges::count(print(s), ','), std::ranges::count(fields_of(Family::Hopper), ',') + 1)
+          << "a field is not set: " << print(s);
       legal += why_illegal(spec_of(spec), **find_target("sm_90a"), s).empty();
     }
     EXPECT_GT(legal, 5) << spec;
@@ -162,11 +179,13 @@ TEST(Hopper, EnumerationIsModestCompleteAndWithoutDoubles) {
 
 TEST(Hopper, EnumerationFollowsThePins) {
   const char* spec = "fwd bf16 d=128 heads=32/8";
-  for (const char* pin : {"tile_q=192", "tile_kv=48", "tile_kv=176", "stages=2", "q_stages=2", "overlap=none", "exclusive=softmax", "reference=previous",
-                          "exp_fma=3", "row_sum=matrix", "row_sum=adds", "grid=tiles", "cluster=2", "heads=packed", "order=longest_first", "warpgroups=1"}) {
+  for (const char* pin : {"tile_q=192", "tile_kv=48", "tile_kv=176", "stages=2", "q_stages=2", "overlap=none",
+                          "exclusive=softmax", "reference=previous", "exp_fma=3", "row_sum=matrix", "row_sum=adds",
+                          "grid=tiles", "cluster=2", "heads=packed", "order=longest_first", "warpgroups=1"}) {
     const std::vector<Schedule> found = hopper_schedules(spec, pin);
     EXPECT_FALSE(found.empty()) << pin;
-    for (const Schedule& s : found) EXPECT_NE(("," + print(s) + ",").find("," + std::string(pin) + ","), std::string::npos) << print(s);
+    for (const Schedule& s : found)
+      EXPECT_NE(("," + print(s) + ",").find("," + std::string(pin) + ","), std::string::npos) << print(s);
   }
   EXPECT_TRUE(hopper_schedules(spec, "warps=4").empty()) << "no hopper schedule has warps";
   EXPECT_TRUE(hopper_schedules("fwd bf16 d=128 bytes=4").empty());
@@ -177,8 +196,9 @@ TEST(Hopper, EnumerationFollowsThePins) {
 
 // Legal, measured, and slower (H200, 2026-11-21; candidates_hopper.cpp has the figures).
 TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
-  for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"", "fwd bf16 d=256 heads=8", "fwd fp16 d=8",
-                           "fwd bf16 d=128 heads=32/8 q_len=16", "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 lse=ln numerics=deterministic"}) {
+  for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"",
+                           "fwd bf16 d=256 heads=8", "fwd fp16 d=8", "fwd bf16 d=128 heads=32/8 q_len=16",
+                           "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 lse=ln numerics=deterministic"}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       EXPECT_EQ(s.cluster, 1) << spec << ": " << print(s);
       EXPECT_EQ(s.exp_fma, 0) << spec << ": " << print(s);
@@ -187,25 +207,33 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
       EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
     }
   }
-  for (const char* pins : {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1",
-                           "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
+  for (const char* pins :
+       {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1",
+        "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1",
+        "family=hopper,grid=tiles"}) {
     const AttentionSpec spec = spec_of("fwd bf16 d=128 heads=16");
-    EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins),
-                                    [&](const Schedule& s) { return why_illegal(spec, **find_target("sm_90a"), s).empty(); })) << pins;
+    EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins), [&](const Schedule& s) {
+      return why_illegal(spec, **find_target("sm_90a"), s).empty();
+    })) << pins;
   }
 }
 
 // A column of ones beside V, and turns: README.md of the compiler says where they pay.
 TEST(Hopper, SumsAndTurns) {
-  for (const char* spec : {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit",
-                           "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8", "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8",
-                           "fwd bf16 d=128 heads=8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=128 heads=8 score=\"softcap(50)\""}) {
+  for (const char* spec :
+       {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit",
+        "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8",
+        "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8",
+        "fwd bf16 d=128 heads=8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=128 heads=8 score=\"softcap(50)\""}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       const AttentionSpec parsed = spec_of(spec);
-      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None && s.reference == SoftmaxReference::First &&
-                       s.warpgroups == 2 && s.q_stages == 2 && s.overlap == Overlap::QkPv;
+      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None &&
+                       s.reference == SoftmaxReference::First && s.warpgroups == 2 && s.q_stages == 2 &&
+                       s.overlap == Overlap::QkPv;
       EXPECT_TRUE(may || s.row_sum == RowSum::Adds) << spec << ": " << print(s);
-      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv && (s.row_sum == RowSum::Adds || parsed.d_v > 128 || std::string_view(spec).find("score") != std::string_view::npos);
+      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv &&
+                         (s.row_sum == RowSum::Adds || parsed.d_v > 128 ||
+                          std::string_view(spec).find("score") != std::string_view::npos);
       EXPECT_EQ(s.exclusive, turns ? ExclusivePart::Issue : ExclusivePart::None) << spec << ": " << print(s);
     }
   }

@@ -74,7 +74,8 @@ TEST(Work, MasksThatReadTensorsAreNotExact) {
   EXPECT_EQ(work.kv_tiles, 4);
 }
 
-// Chunks of 2048 keys: query tiles of 128 see 1 to 16 tiles of 128 keys, whatever part of the chunks a sample could fall into.
+// Chunks of 2048 keys: query tiles of 128 see 1 to 16 tiles of 128 keys, whatever part of the chunks a sample could
+// fall into.
 TEST(Work, SamplesDoNotFallIntoStepWithAMask) {
   const auto spec = parse_spec("fwd bf16 d=128 mask=\"causal & chunk(2048)\"");
   ASSERT_TRUE(spec) << spec.error().message;
@@ -96,7 +97,10 @@ TEST(Work, WarpgroupsLeaveTilesOut) {
   EXPECT_LT(visited(causal, "tile_q=192,tile_kv=64", {1, 1536, 1536}), 0.97);
   EXPECT_EQ(visited(causal, "tile_q=128,tile_kv=128", {1, 1536, 1536}), 1) << "tiles as long as the block has rows";
   EXPECT_EQ(visited(causal, "family=sync", {1, 1536, 1536}), 1);
-  EXPECT_EQ(visited("fwd bf16 d=64 heads=2 mask=\"k < 64 | (k >= 512 & k < q)\"", "tile_q=192,tile_kv=64", {1, 1536, 1536}), 1) << "holes";
+  EXPECT_EQ(
+      visited("fwd bf16 d=64 heads=2 mask=\"k < 64 | (k >= 512 & k < q)\"", "tile_q=192,tile_kv=64", {1, 1536, 1536}),
+      1)
+      << "holes";
   EXPECT_EQ(visited("fwd bf16 d=64 heads=2", "tile_q=192", {1, 1536, 1536}), 1);
   EXPECT_LT(visited("fwd bf16 d=64 heads=2", "tile_q=192", {1, 1024, 1024}), 0.97) << "two of the last block's three";
 }
@@ -184,7 +188,8 @@ TEST(CostModel, HopperKnowsWhatChoicesAreFor) {
   const Shape shape{1, 16384, 16384};
   const auto faster = [&](const std::string& a, const std::string& b) {
     const std::string tile = "tile_q=128,tile_kv=128,row_sum=adds,";
-    EXPECT_LT(hopper_us("fwd bf16 d=128 heads=16", tile + a, shape), hopper_us("fwd bf16 d=128 heads=16", tile + b, shape))
+    EXPECT_LT(hopper_us("fwd bf16 d=128 heads=16", tile + a, shape),
+              hopper_us("fwd bf16 d=128 heads=16", tile + b, shape))
         << a << " before " << b;
   };
   faster("reference=first", "reference=previous");
@@ -201,7 +206,8 @@ TEST(CostModel, HopperKnowsWhatChoicesAreFor) {
 // How many times as fast a choice was on an H200 (2026-11-21, 16384 tokens), and what the model says of it.
 TEST(CostModel, HopperAgreesWithWhatWasMeasured) {
   const std::string d64 = "fwd bf16 d=64 heads=32", d128 = "fwd bf16 d=128 heads=16", d256 = "fwd bf16 d=256 heads=8";
-  const std::string tall = "tile_q=192,tile_kv=128,", wide = "tile_q=128,tile_kv=128,", narrow = "tile_q=128,tile_kv=80,";
+  const std::string tall = "tile_q=192,tile_kv=128,", wide = "tile_q=128,tile_kv=128,",
+                    narrow = "tile_q=128,tile_kv=80,";
   const std::tuple<std::string, std::string, const char*, const char*, double> rows[] = {
       {d128, wide, "cluster=2", "cluster=1", 0.75},
       {d256, narrow, "cluster=2", "cluster=1", 0.75},
@@ -244,9 +250,11 @@ TEST(ReferenceShape, FollowsPinsAndBounds) {
   EXPECT_EQ(shape("fwd bf16 d=64 b<=2 q_len<=128 k_len<=100"), (Shape{2, 128, 100}));
 }
 
-// Measured on an H200 (tests/device/RESULTS.md): hopper takes 163, 104 and 83 us, the sync schedules that were taken for faster 195, 158 and 123.
+// Measured on an H200 (tests/device/RESULTS.md): hopper takes 163, 104 and 83 us, the sync schedules that were taken
+// for faster 195, 158 and 123.
 TEST(CostModel, ShortSequencesTakeHopper) {
-  for (const char* text : {"fwd bf16 d=64 heads=32/8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=72 heads=16 mask=\"causal\"", "fwd bf16 d=40 heads=16"}) {
+  for (const char* text : {"fwd bf16 d=64 heads=32/8 mask=\"causal\" score=\"alibi\"",
+                           "fwd bf16 d=72 heads=16 mask=\"causal\"", "fwd bf16 d=40 heads=16"}) {
     const auto spec = parse_spec(text);
     ASSERT_TRUE(spec) << text;
     const auto ranked = candidates(*spec, **find_target("sm_90a"), {}, analyse_tiles(spec->mask), {32, 512, 512});

@@ -32,7 +32,9 @@ TEST(ExprEval, NamedMasks) {
     const char* text;
     std::function<bool(const At&, std::int64_t pos)> expected;
   };
-  const auto block = [](std::int64_t position, std::int64_t n) { return static_cast<std::int64_t>(std::floor(1.0 * position / n)); };
+  const auto block = [](std::int64_t position, std::int64_t n) {
+    return static_cast<std::int64_t>(std::floor(1.0 * position / n));
+  };
   const Row rows[] = {
       {"causal", [](const At& a, std::int64_t pos) { return !(a.k > pos); }},
       {"causal_top_left", [](const At& a, std::int64_t) { return !(a.k > a.q); }},
@@ -44,7 +46,9 @@ TEST(ExprEval, NamedMasks) {
       {"chunk(3)", [&](const At& a, std::int64_t pos) { return block(pos, 3) == block(a.k, 3); }},
       {"prefix(2)", [](const At& a, std::int64_t pos) { return a.k < 2 || a.k <= pos; }},
       {"document(ids)",
-       [&](const At& a, std::int64_t pos) { return kDocuments[a.b][std::max<std::int64_t>(pos, 0)] == kDocuments[a.b][a.k]; }},
+       [&](const At& a, std::int64_t pos) {
+         return kDocuments[a.b][std::max<std::int64_t>(pos, 0)] == kDocuments[a.b][a.k];
+       }},
       {"tree(words)",
        [&](const At& a, std::int64_t) {
          const std::int64_t context = a.k_len - a.q_len;
@@ -81,7 +85,8 @@ TEST(ExprEval, NamedMasks) {
   }
 }
 
-float score_at(std::string_view text, const At& at, float s, const void* data, const ParamValue& shape, bool bottom_right = true) {
+float score_at(std::string_view text, const At& at, float s, const void* data, const ParamValue& shape,
+               bool bottom_right = true) {
   std::vector<Param> params;
   const Result<Expr> score = parse_expr(text, {&params, bottom_right, true});
   EXPECT_TRUE(score) << text << ": " << (score ? "" : score.error().message);
@@ -110,12 +115,14 @@ TEST(ExprEval, NamedScores) {
   const std::uint16_t halves[] = {0x3c00, 0xbc00, 0x7bff, 0x0001, 0xfc00, 0x8000, 0x3555, 0x5640};
   const float half_values[] = {1, -1, 65504, 5.9604645e-8f, -INFINITY, -0.0f, 0.333251953125f, 100};
   for (std::int64_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(score_at("bias(x, fp16)", {0, i, 0, 0, 1, 8}, 0, halves, {nullptr, {1, 1, 8}, {8, 8, 1}}), half_values[i]);
+    EXPECT_EQ(score_at("bias(x, fp16)", {0, i, 0, 0, 1, 8}, 0, halves, {nullptr, {1, 1, 8}, {8, 8, 1}}),
+              half_values[i]);
   }
   const std::uint16_t bfloats[] = {0x3f80, 0xc2c8, 0x7f80};
   const float bfloat_values[] = {1, -100, INFINITY};
   for (std::int64_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(score_at("bias_b(x, bf16)", {0, i, 0, 0, 1, 3}, 0, bfloats, {nullptr, {1, 1, 1, 3}, {3, 3, 3, 1}}), bfloat_values[i]);
+    EXPECT_EQ(score_at("bias_b(x, bf16)", {0, i, 0, 0, 1, 3}, 0, bfloats, {nullptr, {1, 1, 1, 3}, {3, 3, 3, 1}}),
+              bfloat_values[i]);
   }
 }
 

@@ -48,17 +48,42 @@ TEST(ExprParse, Precedence) {
 
 TEST(ExprParse, PrintsWithTheFewestParentheses) {
   static const char* const kMasks[] = {
-      "k <= q", "q < k", "k >= q + 5", "q - (k - h) < 0", "(q + k) * 2 < 5", "q / (k + 1) % 3 == 0", "!(k < q | h < 2)",
-      "!k < q", "(k < q | h < 2) & b == 0", "k < q | h < 2 & b == 0", "-(q + k) < -5", "3 < 5", "h / 2 > 5", "k > q - -5", "k > -(5)",
-      "where(k < q, h, b) != hk", "k < lens[b]", "extra[b, h, q, k] > 0.5", "k < n", "bit(n, k % 64)", "true",
-      "k > -9223372036854775808", "min(q, k) < abs(h)", "cap < 1e-30", "cap < -inf", "cap != nan",
-      "cap < 3.4028235e+38", "where(k < q, true, h < 2)", "k < 3 & (q < 3 & h < 3)",
+      "k <= q",
+      "q < k",
+      "k >= q + 5",
+      "q - (k - h) < 0",
+      "(q + k) * 2 < 5",
+      "q / (k + 1) % 3 == 0",
+      "!(k < q | h < 2)",
+      "!k < q",
+      "(k < q | h < 2) & b == 0",
+      "k < q | h < 2 & b == 0",
+      "-(q + k) < -5",
+      "3 < 5",
+      "h / 2 > 5",
+      "k > q - -5",
+      "k > -(5)",
+      "where(k < q, h, b) != hk",
+      "k < lens[b]",
+      "extra[b, h, q, k] > 0.5",
+      "k < n",
+      "bit(n, k % 64)",
+      "true",
+      "k > -9223372036854775808",
+      "min(q, k) < abs(h)",
+      "cap < 1e-30",
+      "cap < -inf",
+      "cap != nan",
+      "cap < 3.4028235e+38",
+      "where(k < q, true, h < 2)",
+      "k < 3 & (q < 3 & h < 3)",
   };
   for (const char* text : kMasks) {
     EXPECT_EQ(reprinted(text), text);
   }
   EXPECT_EQ(reprinted("float(q) < float(k)"), "float(q) < k");  // the other side follows
-  static const char* const kScores[] = {"s + q", "s * (k - q)", "exp(q)", "max(s, q)", "-s", "-(2.0) * s", "s - (s - 1.0)", "float(q / 2)"};
+  static const char* const kScores[] = {"s + q", "s * (k - q)", "exp(q)",        "max(s, q)",
+                                        "-s",    "-(2.0) * s",  "s - (s - 1.0)", "float(q / 2)"};
   for (const char* text : kScores) EXPECT_EQ(reprinted(text, true), text);
 }
 
@@ -71,10 +96,15 @@ TEST(ExprParse, RoundTripOfRandomExpressions) {
     const bool score = i % 2;
     const Expr expr = random.make(score ? Type::Float : Type::Bool, 1 + i % 4);
     const std::string text = print(expr);
-    if (node_count(expr) > kMaxExprNodes || function_count(expr) > kMaxFunctions || text.size() > kMaxExprText || (!score && uses(expr, Variable::S))) continue;
+    if (node_count(expr) > kMaxExprNodes || function_count(expr) > kMaxFunctions || text.size() > kMaxExprText ||
+        (!score && uses(expr, Variable::S)))
+      continue;
     std::vector<Param> params = world.params;
     const Result<Expr> again = parse_expr(text, {&params, true, score});
-    ASSERT_TRUE(again) << "seed " << seed << "\n" << text << "\n" << again.error().message << "\n" << again.error().detail;
+    ASSERT_TRUE(again) << "seed " << seed << "\n"
+                       << text << "\n"
+                       << again.error().message << "\n"
+                       << again.error().detail;
     ASSERT_TRUE(same(*again, expr)) << "seed " << seed << "\n" << text << "\n" << print(*again);
   }
 }
@@ -146,7 +176,8 @@ TEST(ExprParse, ErrorsNameThePlace) {
     EXPECT_EQ(error.message.find('\n'), std::string::npos) << row.text;
     const std::size_t line = error.detail.find('\n');
     ASSERT_NE(line, std::string::npos) << row.text;
-    EXPECT_EQ(error.detail.substr(line + 1), std::string(2 + row.column, ' ') + "^") << row.text << "\n" << error.detail;
+    EXPECT_EQ(error.detail.substr(line + 1), std::string(2 + row.column, ' ') + "^") << row.text << "\n"
+                                                                                     << error.detail;
   }
 }
 
@@ -212,13 +243,21 @@ TEST(ExprParse, MutatedTexts) {
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   static const std::pair<std::string, bool> kTexts[] = {
-      {"causal & window(4096, 0)", false}, {"k < 4 | window(1024, 0)", false}, {"document(ids) & causal", false},
-      {"tree(words)", false}, {"prefix(7)", false}, {"softcap(50); alibi", true}, {"bias(x, bf16)", true},
-      {"where(causal, s * cap, -inf)", true}, {"s + extra[b, h, q, k] * 1.5e-3", true},
-      {"k / 64 == q / 64 & (q - k) % 128 == 0", false}, {"bit(n, k % 64)", false},
+      {"causal & window(4096, 0)", false},
+      {"k < 4 | window(1024, 0)", false},
+      {"document(ids) & causal", false},
+      {"tree(words)", false},
+      {"prefix(7)", false},
+      {"softcap(50); alibi", true},
+      {"bias(x, bf16)", true},
+      {"where(causal, s * cap, -inf)", true},
+      {"s + extra[b, h, q, k] * 1.5e-3", true},
+      {"k / 64 == q / 64 & (q - k) % 128 == 0", false},
+      {"bit(n, k % 64)", false},
       {"max(q, k, lens[b]) - abs(n) < 9223372036854775807", false},
   };
-  static const std::string kPieces[] = {"(", ")", "&", "|", "!", "-", "99999999999", "*", "/", "%", "[", "]", ",", ";", "k", "s", "<=", "window", "\0"};
+  static const std::string kPieces[] = {"(", ")", "&", "|", "!", "-", "99999999999", "*",      "/", "%",
+                                        "[", "]", ",", ";", "k", "s", "<=",          "window", "\0"};
   int accepted = 0;
   for (int i = 0; i < 20000; ++i) {
     const auto& [original, score] = kTexts[random() % std::size(kTexts)];
@@ -298,13 +337,15 @@ TEST(ExprParse, FunctionsWhoseCodeIsLongAreCounted) {
   const auto parsed = [](std::size_t functions) {
     static constexpr const char* kNames[] = {"exp", "log", "tanh", "sigmoid"};
     std::string text = "s";
-    for (std::size_t i = 0; i < functions; ++i) text += std::string(" + ") + kNames[i % 4] + "(s * " + std::to_string(i + 2) + ".0)";
+    for (std::size_t i = 0; i < functions; ++i)
+      text += std::string(" + ") + kNames[i % 4] + "(s * " + std::to_string(i + 2) + ".0)";
     return parse_expr(text, {nullptr, true, true});
   };
   EXPECT_TRUE(parsed(kMaxFunctions));
   const Result<Expr> more = parsed(kMaxFunctions + 1);
   ASSERT_FALSE(more);
-  EXPECT_NE(more.error().message.find("17 of exp, log, tanh and sigmoid, above 16"), std::string::npos) << more.error().message;
+  EXPECT_NE(more.error().message.find("17 of exp, log, tanh and sigmoid, above 16"), std::string::npos)
+      << more.error().message;
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ class RandomExprs {
 
  private:
   Expr variable() {
-    static const Variable kAll[] = {Variable::Q, Variable::K, Variable::K, Variable::B, Variable::H,
-                                    Variable::Hk, Variable::QLen, Variable::KLen};
+    static const Variable kAll[] = {Variable::Q, Variable::K,  Variable::K,    Variable::B,
+                                    Variable::H, Variable::Hk, Variable::QLen, Variable::KLen};
     return Expr::variable(kAll[pick(8)]);
   }
   Expr constant() { return Expr::integer(pick(20) == 0 ? (std::int64_t{1} << pick(63)) - pick(3) : pick(13) - 4); }
@@ -168,8 +168,8 @@ class RandomExprs {
       case 3: return where(sub(), sub(), sub());
       case 4: return compare(real(depth - 1), real(depth - 1));
       case 5: {
-        const Result<Expr> bit = Expr::make(Op::Bit, {Expr::load(kWords, {Expr::variable(Variable::B)}),
-                                                      integer(depth - 1) % Expr::integer(64)});
+        const Result<Expr> bit = Expr::make(
+            Op::Bit, {Expr::load(kWords, {Expr::variable(Variable::B)}), integer(depth - 1) % Expr::integer(64)});
         return bit ? *bit : Expr::boolean(true);
       }
       default: return compare(integer(depth - 1), integer(depth - 1));

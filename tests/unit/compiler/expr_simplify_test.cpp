@@ -72,7 +72,8 @@ TEST(ExprSimplify, Table) {
       {"--s", "s"},
   };
   for (const auto& [text, expected] : kScores) {
-    EXPECT_TRUE(same(simplify(parsed(text, true)), parsed(expected, true))) << text << " gives " << print(simplify(parsed(text, true)));
+    EXPECT_TRUE(same(simplify(parsed(text, true)), parsed(expected, true)))
+        << text << " gives " << print(simplify(parsed(text, true)));
   }
 }
 
@@ -85,7 +86,8 @@ TEST(ExprSimplify, LeavesOverflowVisible) {
 // Multiplied out, parts of a sum could leave 64 bits that its value stays within.
 TEST(ExprSimplify, MakesNoOverflow) {
   const VariableRanges ranges = default_ranges(2, 4, 2, 4096, 4096);
-  for (const char* text : {"k_len <= 72039246744072 * (k - (q + k_len - q_len)) * 22", "2251799813685248 * (k - k_len) < 5"}) {
+  for (const char* text :
+       {"k_len <= 72039246744072 * (k - (q + k_len - q_len)) * 22", "2251799813685248 * (k - k_len) < 5"}) {
     const Expr expr = parsed(text);
     ASSERT_TRUE(check_ranges(expr, ranges)) << text;
     EXPECT_TRUE(check_ranges(simplify(expr), ranges)) << print(simplify(expr));
@@ -108,7 +110,9 @@ TEST(ExprSimplify, KeepsTheValue) {
     for (int j = 0; j < 6; ++j) {
       random.fill(world);
       const Value a = evaluate(expr, world.environment), b = evaluate(simple, world.environment);
-      ASSERT_TRUE(same_value(a, b)) << "seed " << seed << "\n" << print(expr) << "\n" << print(simple) << "\n"
+      ASSERT_TRUE(same_value(a, b)) << "seed " << seed << "\n"
+                                    << print(expr) << "\n"
+                                    << print(simple) << "\n"
                                     << a.integer << " " << a.real << " and " << b.integer << " " << b.real;
     }
   }

@@ -76,8 +76,8 @@ TEST(Interval, Refusals) {
     EXPECT_EQ(checked.error().kind, ErrorKind::Invalid);
     EXPECT_NE(checked.error().message.find(says), std::string::npos) << text << ": " << checked.error().message;
   }
-  for (const char* text : {"k / max(n, 1) < q", "k % (q + 1) < 3", "bit(n, k % 64)", "tree(t)", "k * 4611686018427387 < q",
-                           "words[b] < q", "far / 3 < q", "far % 64 == 3"}) {
+  for (const char* text : {"k / max(n, 1) < q", "k % (q + 1) < 3", "bit(n, k % 64)", "tree(t)",
+                           "k * 4611686018427387 < q", "words[b] < q", "far / 3 < q", "far % 64 == 3"}) {
     const Result<void> checked = check_ranges(parsed(text), ranges());
     EXPECT_TRUE(checked) << text << ": " << checked.error().message;
   }
@@ -85,8 +85,8 @@ TEST(Interval, Refusals) {
 
 TEST(Interval, Fits32Bits) {
   const VariableRanges largest = default_ranges(1 << 20, 256, 256, kMaxTokens, kMaxTokens);
-  for (const char* text : {"causal", "causal_top_left", "window(4096, 4096)", "chunk(512)", "prefix(100)", "document(ids)", "tree(t)",
-                           "abs(q - k) < n", "byte[b] < k", "bit(far, 3)"}) {
+  for (const char* text : {"causal", "causal_top_left", "window(4096, 4096)", "chunk(512)", "prefix(100)",
+                           "document(ids)", "tree(t)", "abs(q - k) < n", "byte[b] < k", "bit(far, 3)"}) {
     EXPECT_TRUE(fits_32_bits(parsed(text), largest)) << text;
   }
   for (const char* text : {"k + n < q", "k * 3 < q", "words[b] < k", "far < k", "k < 3000000000", "q * k < 100"}) {

@@ -50,7 +50,8 @@ Limits limits_of(const TileAnalysis& tiles, const Environment& environment) {
   return {value(tiles.kv_begin), value(tiles.kv_end), value(tiles.full_begin), value(tiles.full_end)};
 }
 
-// The law: nothing visible outside [kv_begin, kv_end), nothing hidden inside [full_begin, full_end). Returns what breaks it.
+// The law: nothing visible outside [kv_begin, kv_end), nothing hidden inside [full_begin, full_end). Returns what
+// breaks it.
 std::string violation(const TileAnalysis& tiles, const Visible& visible, Environment environment, std::int64_t q_lo,
                       std::int64_t q_hi) {
   set(environment, Variable::QLen, visible.q_len);
@@ -112,15 +113,17 @@ TEST(IntervalTiles, SoundForRandomMasks) {
     for (int j = 0; j < 4; ++j) {
       random.fill(world);
       for (auto& x : world.environment.variables) x = random.pick(4);
-      set(world.environment, Variable::Hk, random.pick(1 + static_cast<int>(world.environment.variables[static_cast<int>(Variable::H)])));
+      set(world.environment, Variable::Hk,
+          random.pick(1 + static_cast<int>(world.environment.variables[static_cast<int>(Variable::H)])));
       const std::int64_t q_len = 1 + random.pick(8), k_len = random.pick(12);
       const Visible visible = brute_force(mask, world.environment, q_len, k_len);
       for (std::int64_t q_lo = 0; q_lo < q_len; ++q_lo) {
         const std::int64_t q_hi = std::min<std::int64_t>(q_len - 1, q_lo + random.pick(4));
         const std::string broken = violation(tiles, visible, world.environment, q_lo, q_hi);
-        ASSERT_EQ(broken, "") << "seed " << seed << "\n" << print(mask) << "\nq_len=" << q_len << " k_len=" << k_len
-                              << " q_lo=" << q_lo << " q_hi=" << q_hi << "\nkv [" << print(tiles.kv_begin) << ", "
-                              << print(tiles.kv_end) << ")\nfull [" << print(tiles.full_begin) << ", " << print(tiles.full_end)
+        ASSERT_EQ(broken, "") << "seed " << seed << "\n"
+                              << print(mask) << "\nq_len=" << q_len << " k_len=" << k_len << " q_lo=" << q_lo
+                              << " q_hi=" << q_hi << "\nkv [" << print(tiles.kv_begin) << ", " << print(tiles.kv_end)
+                              << ")\nfull [" << print(tiles.full_begin) << ", " << print(tiles.full_end)
                               << ")\nmay_see " << print(tiles.may_see);
       }
     }
@@ -132,12 +135,38 @@ TEST(IntervalTiles, SoundForRandomMasks) {
 // Where the hull and the full range are exactly the first and last visible key, and the keys that all queries see.
 TEST(IntervalTiles, ExactForNamedMasks) {
   static const char* const kMasks[] = {
-      "causal", "causal_top_left", "causal_bottom_right", "window(3, 0)", "window(2, 2)", "window(-1, 2)", "window(2, -1)",
-      "window(0, 0)", "chunk(4)", "chunk(3)", "prefix(0)", "prefix(5)", "causal & window(3, 0)", "causal & chunk(4)",
-      "causal & window(5, 2) & chunk(3)", "q >= k & q - k < 4", "!(k > q)", "k / 3 == q / 3", "abs(qpos - k) <= 2",
-      "k < lens[b]", "k < lens[b] & causal", "k < lens[b] | causal", "q + 1 > k * 2", "-k >= -q", "k >= 3 & k < 7", "true",
-      "window(n, n)", "h < 2 & causal | h >= 2 & window(2, 0)", "where(h < 2, causal, chunk(4))", "k <= qpos / 4 * 4 + 3",
-      "min(k, 6) <= q & k < 8", "k / 2 * 2 <= qpos",
+      "causal",
+      "causal_top_left",
+      "causal_bottom_right",
+      "window(3, 0)",
+      "window(2, 2)",
+      "window(-1, 2)",
+      "window(2, -1)",
+      "window(0, 0)",
+      "chunk(4)",
+      "chunk(3)",
+      "prefix(0)",
+      "prefix(5)",
+      "causal & window(3, 0)",
+      "causal & chunk(4)",
+      "causal & window(5, 2) & chunk(3)",
+      "q >= k & q - k < 4",
+      "!(k > q)",
+      "k / 3 == q / 3",
+      "abs(qpos - k) <= 2",
+      "k < lens[b]",
+      "k < lens[b] & causal",
+      "k < lens[b] | causal",
+      "q + 1 > k * 2",
+      "-k >= -q",
+      "k >= 3 & k < 7",
+      "true",
+      "window(n, n)",
+      "h < 2 & causal | h >= 2 & window(2, 0)",
+      "where(h < 2, causal, chunk(4))",
+      "k <= qpos / 4 * 4 + 3",
+      "min(k, 6) <= q & k < 8",
+      "k / 2 * 2 <= qpos",
   };
   for (const char* text : kMasks) {
     for (const bool bottom_right : {true, false}) {
@@ -179,8 +208,9 @@ TEST(IntervalTiles, ExactForNamedMasks) {
               set(at, Variable::QLo, q_lo);
               set(at, Variable::QHi, q_hi);
               const Limits limits = limits_of(tiles, at);
-              const std::string place = std::string(text) + " q_len=" + std::to_string(q_len) + " k_len=" + std::to_string(k_len) +
-                                        " rows " + std::to_string(q_lo) + ".." + std::to_string(q_hi);
+              const std::string place = std::string(text) + " q_len=" + std::to_string(q_len) +
+                                        " k_len=" + std::to_string(k_len) + " rows " + std::to_string(q_lo) + ".." +
+                                        std::to_string(q_hi);
               if (first < 0) {
                 ASSERT_GE(limits.kv_begin, limits.kv_end) << place;
               } else {
@@ -198,11 +228,13 @@ TEST(IntervalTiles, ExactForNamedMasks) {
 
 // Kernels take the mask of a tile from two comparisons a row where this is true.
 TEST(IntervalTiles, RowsThatAreRanges) {
-  for (const char* mask : {"true", "causal", "causal_top_left", "window(1024, 0)", "causal & window(1023, 0)", "causal & chunk(2048)",
-                           "prefix(512)", "k < lens[b] & causal", "h < 2 & causal | h >= 2 & window(2, 0)", "window(n, n)"}) {
+  for (const char* mask :
+       {"true", "causal", "causal_top_left", "window(1024, 0)", "causal & window(1023, 0)", "causal & chunk(2048)",
+        "prefix(512)", "k < lens[b] & causal", "h < 2 & causal | h >= 2 & window(2, 0)", "window(n, n)"}) {
     EXPECT_TRUE(analyse_tiles(parsed(mask)).row_is_range) << mask;
   }
-  for (const char* mask : {"k < 4 | window(1024, 0)", "(q - k) % 128 == 0", "document(ids) & causal", "tree(words)", "k != q"}) {
+  for (const char* mask :
+       {"k < 4 | window(1024, 0)", "(q - k) % 128 == 0", "document(ids) & causal", "tree(words)", "k != q"}) {
     EXPECT_FALSE(analyse_tiles(parsed(mask)).row_is_range) << mask;
   }
   EXPECT_TRUE(analyse_tiles(Expr()).row_is_range);
@@ -220,8 +252,8 @@ TEST(IntervalTiles, ShortResults) {
       {"causal", {"0", "max(q_hi + k_len - q_len + 1, 0)", "0", "max(q_lo + k_len - q_len + 1, 0)"}, ""},
       {"causal_top_left", {"0", "min(q_hi + 1, k_len)", "0", "min(q_lo + 1, k_len)"}, ""},
       {"window(1024, 0)",
-       {"max(q_lo + k_len - q_len - 1024, 0)", "max(q_hi + k_len - q_len + 1, 0)", "max(q_hi + k_len - q_len - 1024, 0)",
-        "max(q_lo + k_len - q_len + 1, 0)"},
+       {"max(q_lo + k_len - q_len - 1024, 0)", "max(q_hi + k_len - q_len + 1, 0)",
+        "max(q_hi + k_len - q_len - 1024, 0)", "max(q_lo + k_len - q_len + 1, 0)"},
        ""},
       {"k < 4 | window(1024, 0)",
        {"0", "min(max(q_hi + k_len - q_len + 1, 4), k_len)", "max(q_hi + k_len - q_len - 1024, 0)",

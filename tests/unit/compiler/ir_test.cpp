@@ -244,10 +244,12 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
   // The softmax beside P V may have S, which is waited for, and must not touch P and O, which are not.
   Program p = sound(kOverlapped);
   std::vector<Statement>& body = consumed(p);
-  const auto convert = std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Convert; });
+  const auto convert =
+      std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Convert; });
   const Statement moved = *convert;
   body.erase(convert);
-  const auto second_wait = std::find_if(body.rbegin(), body.rend(), [](const Statement& s) { return s.kind == Kind::Wait; });
+  const auto second_wait =
+      std::find_if(body.rbegin(), body.rend(), [](const Statement& s) { return s.kind == Kind::Wait; });
   body.insert(second_wait.base() - 1, moved);
   expect_broken(p, "convert P (query tile 0, KV tile 1): changes P while a product reads it");
 

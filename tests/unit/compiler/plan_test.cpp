@@ -25,9 +25,9 @@ Plan planned(const std::string& text, const char* target, const std::string& pin
 }
 
 TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
-  const char* variants[] = {
-      "", " mask=\"causal\"", " mask=\"window(128, 0)\" score=\"softcap(50)\" lse=ln sink max_logit bytes=2",
-      " layout=packed mask=\"causal\" score=\"alibi\" out=fp32 q_len=1"};
+  const char* variants[] = {"", " mask=\"causal\"",
+                            " mask=\"window(128, 0)\" score=\"softcap(50)\" lse=ln sink max_logit bytes=2",
+                            " layout=packed mask=\"causal\" score=\"alibi\" out=fp32 q_len=1"};
   for (const Target& target : targets()) {
     for (const int d_qk : {8, 64, 72, 128, 136, 192, 256}) {
       for (const int d_v : {8, 64, 128, 248, 256}) {
@@ -98,12 +98,15 @@ TEST(Plan, IllegalPinsNameTheField) {
       {"fwd bf16 d=128", "sm_80", "family=host", "schedule family: host does not run on sm_80; use family=sync"},
       {"fwd bf16 d=128", "x86-64-v3", "family=sync",
        "schedule family: sync does not run on x86-64-v3; use family=host"},
-      {"fwd bf16 d=128", "x86-64-v3", "warps=4", "warps: host schedules have no such field, only tile_q, tile_kv; remove it"},
+      {"fwd bf16 d=128", "x86-64-v3", "warps=4",
+       "warps: host schedules have no such field, only tile_q, tile_kv; remove it"},
       {"fwd bf16 d=128", "sm_90a", "family=hopper,warps=4", "warps: hopper schedules have no such field, only tile_q"},
-      {"fwd bf16 d=128", "sm_90a", "family=sync,overlap=none", "overlap: sync schedules have no such field, only tile_q"},
+      {"fwd bf16 d=128", "sm_90a", "family=sync,overlap=none",
+       "overlap: sync schedules have no such field, only tile_q"},
       {"fwd bf16 d=128", "sm_90a", "warps=4,overlap=none", "overlap: sync schedules have no such field"},
       {"fwd bf16 d=128", "sm_80", "warpgroups=2", "warpgroups: sync schedules have no such field"},
-      {"fwd bf16 d=128", "sm_80", "family=hopper", "family: hopper needs WGMMA and TMA, which sm_80 does not have; use family=sync"},
+      {"fwd bf16 d=128", "sm_80", "family=hopper",
+       "family: hopper needs WGMMA and TMA, which sm_80 does not have; use family=sync"},
       {"fwd bf16 d=128 bytes=8", "sm_90a", "family=hopper", "family: hopper copies by TMA"},
       {"fwd bf16 d=128", "x86-64-v3", "family=hopper", "family: hopper does not run on x86-64-v3; use family=host"},
       {"fwd bf16 d=128", "x86-64-v3", "tile_kv=24", "tile_kv: 24 is not a multiple of 16"},
@@ -147,8 +150,9 @@ TEST(Plan, SlowPathsAreReported) {
 }
 
 TEST(Plan, HopperWhereItCan) {
-  for (const char* text : {"fwd bf16 d=128 heads=16", "fwd fp16 d=64 heads=32 mask=\"causal\"", "fwd bf16 d=256 heads=8 layout=packed",
-                           "fwd bf16 d=192/128 heads=16 score=\"softcap(50)\" lse=ln max_logit sink"}) {
+  for (const char* text :
+       {"fwd bf16 d=128 heads=16", "fwd fp16 d=64 heads=32 mask=\"causal\"", "fwd bf16 d=256 heads=8 layout=packed",
+        "fwd bf16 d=192/128 heads=16 score=\"softcap(50)\" lse=ln max_logit sink"}) {
     const Plan p = planned(text, "sm_90a");
     EXPECT_EQ(p.schedule.family, Family::Hopper) << text;
     EXPECT_EQ(p.config.loop, Loop::hopper) << text;
@@ -170,15 +174,17 @@ TEST(Plan, SaysWhyItIsNotHopper) {
     EXPECT_EQ(p.schedule.family, Family::Sync) << text;
     EXPECT_EQ(p.config.loop, Loop::sync);
     ASSERT_FALSE(p.notes.empty()) << text;
-    EXPECT_NE(p.notes.back().find("reaches about 60 % of the matrix rate of sm_90a: "), std::string::npos) << p.notes.back();
+    EXPECT_NE(p.notes.back().find("reaches about 60 % of the matrix rate of sm_90a: "), std::string::npos)
+        << p.notes.back();
     EXPECT_NE(p.notes.back().find(reason), std::string::npos) << p.notes.back();
   }
 }
 
 TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
-  const Plan p = planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
-                         "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
-                         "reference=previous,exp_fma=2,row_sum=matrix,grid=persistent,cluster=1,heads=packed,order=longest_first");
+  const Plan p =
+      planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
+              "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
+              "reference=previous,exp_fma=2,row_sum=matrix,grid=persistent,cluster=1,heads=packed,order=longest_first");
   const KernelConfig& c = p.config;
   EXPECT_EQ(c.loop, Loop::hopper);
   EXPECT_EQ(c.output, Element::f32);
@@ -195,9 +201,11 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(p.threads, 512);
   EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
 
-  const KernelConfig plain = planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
-                                     "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=softmax,reference=tile,exp_fma=0,"
-                                     "row_sum=adds,grid=tiles,cluster=2,order=natural").config;
+  const KernelConfig plain =
+      planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
+              "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=softmax,reference=tile,exp_fma=0,"
+              "row_sum=adds,grid=tiles,cluster=2,order=natural")
+          .config;
   EXPECT_FALSE(plain.overlap || plain.sum_in_matrix || plain.persistent || plain.pack_heads || plain.longest_first);
   EXPECT_EQ(plain.fma_exponentials, 0);
   EXPECT_EQ(plain.lse, LseBase::log2);
@@ -212,10 +220,12 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
 TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
-      {"fwd bf16 d=128 heads=16", "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=128 heads=16",
+       "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
       {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds"},
       {"fwd bf16 d=192 heads=16", "tile_q=128,tile_kv=80,warpgroups=2,stages=2,q_stages=2"},
-      {"fwd bf16 d=192 heads=16 mask=\"causal\"", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
+      {"fwd bf16 d=192 heads=16 mask=\"causal\"",
+       "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
       {"fwd bf16 d=64/192 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
       {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=192,tile_kv=128,warpgroups=3"},
@@ -231,7 +241,8 @@ TEST(Plan, HopperDefaults) {
   };
   for (const auto& [text, part] : rows) {
     const std::string schedule = print(planned(text, "sm_90a").schedule);
-    EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos) << text << ": " << schedule;
+    EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos)
+        << text << ": " << schedule;
   }
 }
 
@@ -261,11 +272,14 @@ TEST(Plan, WhichScoresAreCapped) {
       {"where(s > 0, tanh(s), s)", 0},
   };
   for (const auto& [score, cap] : rows) {
-    const std::string text = std::string("fwd bf16 d=128 heads=4 params=\"slope: fp32[1]\" mask=\"slope[h] > -1.0\" score=\"") + score + "\"";
+    const std::string text =
+        std::string("fwd bf16 d=128 heads=4 params=\"slope: fp32[1]\" mask=\"slope[h] > -1.0\" score=\"") + score +
+        "\"";
     EXPECT_EQ(planned(text, "sm_90a").config.score_cap, cap) << score;
   }
   EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 score=\"softcap(50.0)\"", "sm_90a").config.score_factor, 0.125f / 50);
-  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 scale=2.0 score=\"-tanh(s * -0.5)\"", "sm_90a").config.score_factor, 1);
+  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 scale=2.0 score=\"-tanh(s * -0.5)\"", "sm_90a").config.score_factor,
+                  1);
   EXPECT_EQ(planned("fwd bf16 d=128 heads=4", "sm_90a").config.score_cap, 0);
   EXPECT_EQ(planned("fwd bf16 d=128 heads=4 scale=1e-8 score=\"softcap(50.0)\"", "sm_90a").config.score_cap, 0);
 }

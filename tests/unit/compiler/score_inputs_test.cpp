@@ -49,7 +49,7 @@ TEST(ScoreInputs, WhatComesInTiles) {
   };
   for (const Row& row : kRows) {
     std::vector<Param> params = {{"slope", Dtype::F32, 1}, {"table", Dtype::BF16, 3}, {"gate", Dtype::F32, 1},
-                                 {"bytes", Dtype::U8, 1},  {"longs", Dtype::I64, 1}, {"words", Dtype::I32, 2},
+                                 {"bytes", Dtype::U8, 1},  {"longs", Dtype::I64, 1},  {"words", Dtype::I32, 2},
                                  {"wide", Dtype::F16, 4}};
     const Result<Expr> score = parse_expr(row.score, {&params, true, true});
     ASSERT_TRUE(score) << row.score << ": " << score.error().message;

@@ -85,8 +85,12 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
       << text;
   EXPECT_EQ(static_cast<bool>(a.mask), static_cast<bool>(b.mask)) << text;
   EXPECT_EQ(static_cast<bool>(a.score), static_cast<bool>(b.score)) << text;
-  if (a.mask && b.mask) { EXPECT_TRUE(same(a.mask, b.mask)) << text; }
-  if (a.score && b.score) { EXPECT_TRUE(same(a.score, b.score)) << text; }
+  if (a.mask && b.mask) {
+    EXPECT_TRUE(same(a.mask, b.mask)) << text;
+  }
+  if (a.score && b.score) {
+    EXPECT_TRUE(same(a.score, b.score)) << text;
+  }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
               a.dropout == b.dropout)
       << text;
@@ -279,9 +283,12 @@ TEST(Spec, BuiltInCpp) {
 
 TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
-      {"bwd bf16 d=64", "operation: bwd"},         {"fwd e4m3 d=64", "dtype: e4m3"},
-      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
-      {"fwd bf16 d=64 layout=paged(16)", "layout: paged(16)"}, {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
+      {"bwd bf16 d=64", "operation: bwd"},
+      {"fwd e4m3 d=64", "dtype: e4m3"},
+      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},
+      {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
+      {"fwd bf16 d=64 layout=paged(16)", "layout: paged(16)"},
+      {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
   };
   for (const auto& [text, message] : rows) {
     const auto supported = check_supported(parsed(text));

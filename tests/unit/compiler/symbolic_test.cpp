@@ -44,7 +44,8 @@ void expect_same(const Score& score) {
         const auto symbolic = score(Scaled{x, 0.125f}, KeyPosition<int>{base, distance});
         const float tolerance = 1e-6f * (std::fabs(plain) + std::fabs(x) + 5000);
         EXPECT_NEAR(static_cast<float>(symbolic), plain, tolerance) << x << " " << base << " " << distance;
-        EXPECT_NEAR(exponent(symbolic, 1.5f, 2.0f), plain * 1.5f - 2.0f, 2 * tolerance) << x << " " << base << " " << distance;
+        EXPECT_NEAR(exponent(symbolic, 1.5f, 2.0f), plain * 1.5f - 2.0f, 2 * tolerance)
+            << x << " " << base << " " << distance;
       }
     }
   }
@@ -98,7 +99,9 @@ TEST(Symbolic, TanhOfSmallArguments) {
 
 // What the hopper loop's check of capped scores (hopper/softmax.cuh) is built on.
 TEST(Symbolic, TanhBeyondSmallArguments) {
-  const auto polynomial = [](double x) { return static_cast<double>(SmallArguments().tanh_(Scaled{static_cast<float>(x), 1})); };
+  const auto polynomial = [](double x) {
+    return static_cast<double>(SmallArguments().tanh_(Scaled{static_cast<float>(x), 1}));
+  };
   EXPECT_NEAR(SmallArguments::kValueThere, std::tanh(SmallArguments::kLargest), 1e-5);
   EXPECT_NEAR(SmallArguments::kValueThere, polynomial(SmallArguments::kLargest), 1e-6);
   double last = SmallArguments::kValueThere;
@@ -125,11 +128,13 @@ TEST(Symbolic, CappedExponents) {
       for (int i = -1000; i <= 1000; ++i) {
         const float x = SmallArguments::kLargest * static_cast<float>(i) / 1000 / factor;
         const double exact = cap * std::tanh(static_cast<double>(x) * factor);
-        EXPECT_NEAR(exponents.of(x, 3.0f), exact - 3, 4e-6 * std::fabs(exact) + 4e-7) << cap << " " << factor << " " << x;
+        EXPECT_NEAR(exponents.of(x, 3.0f), exact - 3, 4e-6 * std::fabs(exact) + 4e-7)
+            << cap << " " << factor << " " << x;
       }
       for (double x = SmallArguments::kLargest; x < 1e3; x *= 1.01) {
         const double plain = SmallArguments().tanh_(Scaled{static_cast<float>(x / factor), factor});
-        EXPECT_NEAR(exponents.of(static_cast<float>(x / factor), 0) / cap / plain, 1, 2e-6) << cap << " " << factor << " " << x;
+        EXPECT_NEAR(exponents.of(static_cast<float>(x / factor), 0) / cap / plain, 1, 2e-6)
+            << cap << " " << factor << " " << x;
       }
       EXPECT_EQ(exponents.of(INFINITY, 3.0f), INFINITY);
       EXPECT_EQ(exponents.of(-INFINITY, 3.0f), -INFINITY);

@@ -80,10 +80,11 @@ TEST(Target, ComputeCapability) {
 
 TEST(Target, RunsOn) {
   const std::tuple<const char*, int, int, bool> rows[] = {
-      {"sm_80", 8, 0, true},   {"sm_80", 8, 9, true},  {"sm_86", 8, 0, false}, {"sm_86", 8, 7, true},    {"sm_80", 9, 0, false},
-      {"sm_90a", 9, 0, true},  {"sm_90a", 9, 1, false}, {"sm_90a", 10, 0, false}, {"sm_100a", 10, 0, true}, {"sm_100a", 10, 3, false},
-      {"sm_89", 8, 9, true},   {"sm_89", 10, 9, false}};
-  for (const auto& [name, major, minor, runs] : rows) EXPECT_EQ(runs_on(**find_target(name), major, minor), runs) << name << " on " << major << "." << minor;
+      {"sm_80", 8, 0, true},    {"sm_80", 8, 9, true},     {"sm_86", 8, 0, false},  {"sm_86", 8, 7, true},
+      {"sm_80", 9, 0, false},   {"sm_90a", 9, 0, true},    {"sm_90a", 9, 1, false}, {"sm_90a", 10, 0, false},
+      {"sm_100a", 10, 0, true}, {"sm_100a", 10, 3, false}, {"sm_89", 8, 9, true},   {"sm_89", 10, 9, false}};
+  for (const auto& [name, major, minor, runs] : rows)
+    EXPECT_EQ(runs_on(**find_target(name), major, minor), runs) << name << " on " << major << "." << minor;
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
   EXPECT_EQ(group(40000, 1, false), 2 * 4);  // there are no more
   EXPECT_EQ(group(40000, 1, true), 2);
   EXPECT_EQ(group(1 << 17, 9, true), 1);
-  EXPECT_EQ(group(1 << 20, 9, true), 1);     // not even one fits
+  EXPECT_EQ(group(1 << 20, 9, true), 1);  // not even one fits
   EXPECT_EQ(group(0, 3, false), 6 * 4);
 }
 
@@ -119,8 +119,10 @@ TEST(Arguments, PackedTensorsThatTmaCannotReach) {
   EXPECT_TRUE(filled(Loop::sync, 0x7fff0001));
   const auto params = filled(Loop::hopper, 0x7fff0001);
   ASSERT_FALSE(params);
-  EXPECT_NE(params.error().message.find("k.shape[0]: 2147418113 tokens, this kernel reaches 2147418112 in packed tensors; split"),
-            std::string::npos) << params.error().message;
+  EXPECT_NE(params.error().message.find(
+                "k.shape[0]: 2147418113 tokens, this kernel reaches 2147418112 in packed tensors; split"),
+            std::string::npos)
+      << params.error().message;
 }
 
 TEST(Arguments, HeadsBeforeTokens) {
@@ -167,7 +169,8 @@ TEST(Arguments, NothingToDoIsNoError) {
 }
 
 TEST(Arguments, ScalarsAndTensorsOfMasks) {
-  const std::string spec = kSpec + " params=\"pos: fp32[3], cap: fp32, left: i32\" mask=\"k >= q - left\" score=\"s * cap + pos[h, q, k]\"";
+  const std::string spec =
+      kSpec + " params=\"pos: fp32[3], cap: fp32, left: i32\" mask=\"k >= q - left\" score=\"s * cap + pos[h, q, k]\"";
   Arguments a = dense();
   a.params["pos"] = {address(0x70000), "fp32", {4, kQ, kK}, {0, kK, 1}};
   a.scalars["cap"] = 0.5;
@@ -193,9 +196,9 @@ TEST(Arguments, ScalarsAndTensorsOfMasks) {
 
 struct Case {
   const char* name;
-  const char* spec;                          // added to kSpec
+  const char* spec;  // added to kSpec
   std::function<void(Arguments&)> change;
-  const char* words;                         // of the message
+  const char* words;  // of the message
 };
 
 void expect_refused(const std::vector<Case>& cases, const std::function<Arguments()>& base) {
@@ -212,76 +215,110 @@ void expect_refused(const std::vector<Case>& cases, const std::function<Argument
 }
 
 TEST(Arguments, RefusedTensors) {
-  expect_refused({
-      {"missing", "", [](Arguments& a) { a.k = {}; }, "k: missing"},
-      {"null", "", [](Arguments& a) { a.v.data = nullptr; }, "v.data: null"},
-      {"dtype", "", [](Arguments& a) { a.q.dtype = "fp16"; }, "q.dtype: 'fp16', must be bf16"},
-      {"no dtype", "", [](Arguments& a) { a.q.dtype = ""; }, "q.dtype: ''"},
-      {"rank", "", [](Arguments& a) { a.q.shape = {1, 2, 3}; }, "q.shape: 3 dimensions, must have 4"},
-      {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 2, 3, 4}; }, "q.shape: 5 dimensions, at most 4"},
-      {"negative size", "", [](Arguments& a) { a.q.shape[1] = -1; }, "q.shape[1]: -1 is negative"},
-      {"heads of q", "", [](Arguments& a) { a.q.shape[2] = 3; }, "q.shape[2]: 3, must be 4 (query heads"},
-      {"heads of k", "", [](Arguments& a) { a.k.shape[2] = 4; }, "k.shape[2]: 4, must be 2 (KV heads"},
-      {"d", "", [](Arguments& a) { a.k.shape[3] = 128; }, "k.shape[3]: 128, must be 64"},
-      {"tokens of v", "", [](Arguments& a) { a.v.shape[1] = 8; }, "v.shape[1]: 8, must be 9 (tokens of k)"},
-      {"tokens of o", "", [](Arguments& a) { a.o.shape[1] = 4; }, "o.shape[1]: 4, must be 5 (tokens of q)"},
-      {"batch", "", [](Arguments& a) { a.k.shape[0] = 3; }, "k.shape[0]: 3, must be 2 (batch of q)"},
-      {"strides short", "", [](Arguments& a) { a.q.strides = {1, 2}; }, "q.strides: 2 of them for 4 dimensions"},
-      {"strides negative", "", [](Arguments& a) { a.q.strides = {1280, -256, 64, 1}; }, "q.strides[1]: -256 is negative"},
-      {"last dimension", "", [](Arguments& a) { a.q.strides = {1280, 256, 1, 4}; }, "q.strides[3]: 4, the last dimension must be contiguous"},
-      {"overlapping output", "", [](Arguments& a) { a.o.strides = {1280, 64, 64, 1}; }, "o.strides[2]: 64 makes elements of this output share"},
-      {"expanded output", "", [](Arguments& a) { a.o.strides = {0, 256, 64, 1}; }, "o.strides[0]: 0 makes elements"},
-      {"pointer alignment", "", [](Arguments& a) { a.q.data = address(0x1008); }, "q.data: aligned to 8 bytes only, the kernel was made for 16; add bytes=8"},
-      {"stride alignment", "", [](Arguments& a) { a.k.strides = {9 * 130, 130, 66, 1}; }, "k.strides: aligned to 4 bytes only, the kernel was made for 16; add bytes=4"},
-      {"odd address", " bytes=2", [](Arguments& a) { a.q.data = address(0x1001); }, "q.data: the address is no multiple of 2"},
-      {"too large", "", [](Arguments& a) { a.q.shape[0] = std::int64_t{1} << 60; }, "q: shape and strides reach beyond 2^56"},
-      {"stride too large", "", [](Arguments& a) { a.q.strides = {std::int64_t{1} << 62, 256, 64, 1}; }, "reach beyond 2^56"},
-  }, dense);
+  expect_refused(
+      {
+          {"missing", "", [](Arguments& a) { a.k = {}; }, "k: missing"},
+          {"null", "", [](Arguments& a) { a.v.data = nullptr; }, "v.data: null"},
+          {"dtype", "", [](Arguments& a) { a.q.dtype = "fp16"; }, "q.dtype: 'fp16', must be bf16"},
+          {"no dtype", "", [](Arguments& a) { a.q.dtype = ""; }, "q.dtype: ''"},
+          {"rank", "", [](Arguments& a) { a.q.shape = {1, 2, 3}; }, "q.shape: 3 dimensions, must have 4"},
+          {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 2, 3, 4}; }, "q.shape: 5 dimensions, at most 4"},
+          {"negative size", "", [](Arguments& a) { a.q.shape[1] = -1; }, "q.shape[1]: -1 is negative"},
+          {"heads of q", "", [](Arguments& a) { a.q.shape[2] = 3; }, "q.shape[2]: 3, must be 4 (query heads"},
+          {"heads of k", "", [](Arguments& a) { a.k.shape[2] = 4; }, "k.shape[2]: 4, must be 2 (KV heads"},
+          {"d", "", [](Arguments& a) { a.k.shape[3] = 128; }, "k.shape[3]: 128, must be 64"},
+          {"tokens of v", "", [](Arguments& a) { a.v.shape[1] = 8; }, "v.shape[1]: 8, must be 9 (tokens of k)"},
+          {"tokens of o", "", [](Arguments& a) { a.o.shape[1] = 4; }, "o.shape[1]: 4, must be 5 (tokens of q)"},
+          {"batch", "", [](Arguments& a) { a.k.shape[0] = 3; }, "k.shape[0]: 3, must be 2 (batch of q)"},
+          {"strides short", "", [](Arguments& a) { a.q.strides = {1, 2}; }, "q.strides: 2 of them for 4 dimensions"},
+          {"strides negative", "", [](Arguments& a) { a.q.strides = {1280, -256, 64, 1}; },
+           "q.strides[1]: -256 is negative"},
+          {"last dimension", "", [](Arguments& a) { a.q.strides = {1280, 256, 1, 4}; },
+           "q.strides[3]: 4, the last dimension must be contiguous"},
+          {"overlapping output", "", [](Arguments& a) { a.o.strides = {1280, 64, 64, 1}; },
+           "o.strides[2]: 64 makes elements of this output share"},
+          {"expanded output", "", [](Arguments& a) { a.o.strides = {0, 256, 64, 1}; },
+           "o.strides[0]: 0 makes elements"},
+          {"pointer alignment", "", [](Arguments& a) { a.q.data = address(0x1008); },
+           "q.data: aligned to 8 bytes only, the kernel was made for 16; add bytes=8"},
+          {"stride alignment", "", [](Arguments& a) { a.k.strides = {9 * 130, 130, 66, 1}; },
+           "k.strides: aligned to 4 bytes only, the kernel was made for 16; add bytes=4"},
+          {"odd address", " bytes=2", [](Arguments& a) { a.q.data = address(0x1001); },
+           "q.data: the address is no multiple of 2"},
+          {"too large", "", [](Arguments& a) { a.q.shape[0] = std::int64_t{1} << 60; },
+           "q: shape and strides reach beyond 2^56"},
+          {"stride too large", "", [](Arguments& a) { a.q.strides = {std::int64_t{1} << 62, 256, 64, 1}; },
+           "reach beyond 2^56"},
+      },
+      dense);
 }
 
 TEST(Arguments, RefusedSizes) {
-  expect_refused({
-      {"pinned", " q_len=1", [](Arguments&) {}, "q_len: 5, the spec pins q_len=1"},
-      {"bounded", " k_len<=8", [](Arguments&) {}, "k_len: 9 is outside 0..8"},
-      {"batch bound", " b<=1", [](Arguments&) {}, "b: 2 is outside 0..1"},
-      {"offsets of a dense layout", "", [](Arguments& a) { a.offsets_q = {address(0x80000), "i32", {3}, {}}; }, "the spec's layout is not packed"},
-      {"grid", "", [](Arguments& a) {
-         // Expanded along the batch: no memory is needed to ask for too many blocks.
-         for (Tensor* t : {&a.q, &a.k, &a.v}) t->strides = {0, t->shape[2] * 64, 64, 1};
-         for (Tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->shape[0] = 1 << 29;
-       }, "more blocks than a launch can have"},
-  }, dense);
+  expect_refused(
+      {
+          {"pinned", " q_len=1", [](Arguments&) {}, "q_len: 5, the spec pins q_len=1"},
+          {"bounded", " k_len<=8", [](Arguments&) {}, "k_len: 9 is outside 0..8"},
+          {"batch bound", " b<=1", [](Arguments&) {}, "b: 2 is outside 0..1"},
+          {"offsets of a dense layout", "", [](Arguments& a) { a.offsets_q = {address(0x80000), "i32", {3}, {}}; },
+           "the spec's layout is not packed"},
+          {"grid", "",
+           [](Arguments& a) {
+             // Expanded along the batch: no memory is needed to ask for too many blocks.
+             for (Tensor* t : {&a.q, &a.k, &a.v}) t->strides = {0, t->shape[2] * 64, 64, 1};
+             for (Tensor* t : {&a.q, &a.k, &a.v, &a.o}) t->shape[0] = 1 << 29;
+           },
+           "more blocks than a launch can have"},
+      },
+      dense);
 }
 
 TEST(Arguments, RefusedOptionalTensors) {
   const auto lse = [](Arguments& a) { a.lse = {address(0x90000), "fp32", {kBatch, 4, kQ}, {}}; };
-  expect_refused({
-      {"lse not asked for", "", lse, "lse: given, and the spec does not ask for it; add lse=ln"},
-      {"lse missing", " lse=ln", [](Arguments&) {}, "lse: missing"},
-      {"lse shape", " lse=log2", [](Arguments& a) { a.lse = {address(0x90000), "fp32", {kBatch, kQ, 4}, {}}; }, "lse.shape[1]: 5, must be 4"},
-      {"lse overlap", " lse=ln", [&](Arguments& a) { lse(a); a.lse.strides = {0, 5, 1}; }, "lse.strides[0]: 0 makes elements"},
-      {"max_logit not asked for", "", [](Arguments& a) { a.max_logit = {address(0x90000), "fp32", {kBatch, 4, kQ}, {}}; }, "max_logit: given"},
-      {"strides differ", " lse=ln max_logit", [&](Arguments& a) {
-         lse(a);
-         a.max_logit = a.lse;
-         a.max_logit.strides = {40, 10, 1};
-       }, "max_logit.strides: differ from those of lse"},
-      {"sink missing", " sink", [](Arguments&) {}, "sink: missing"},
-      {"sink size", " sink", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {2}, {}}; }, "sink.shape[0]: 2, must be 4"},
-      {"sink not asked for", "", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {4}, {}}; }, "sink: given"},
-  }, dense);
+  expect_refused(
+      {
+          {"lse not asked for", "", lse, "lse: given, and the spec does not ask for it; add lse=ln"},
+          {"lse missing", " lse=ln", [](Arguments&) {}, "lse: missing"},
+          {"lse shape", " lse=log2", [](Arguments& a) { a.lse = {address(0x90000), "fp32", {kBatch, kQ, 4}, {}}; },
+           "lse.shape[1]: 5, must be 4"},
+          {"lse overlap", " lse=ln",
+           [&](Arguments& a) {
+             lse(a);
+             a.lse.strides = {0, 5, 1};
+           },
+           "lse.strides[0]: 0 makes elements"},
+          {"max_logit not asked for", "",
+           [](Arguments& a) { a.max_logit = {address(0x90000), "fp32", {kBatch, 4, kQ}, {}}; }, "max_logit: given"},
+          {"strides differ", " lse=ln max_logit",
+           [&](Arguments& a) {
+             lse(a);
+             a.max_logit = a.lse;
+             a.max_logit.strides = {40, 10, 1};
+           },
+           "max_logit.strides: differ from those of lse"},
+          {"sink missing", " sink", [](Arguments&) {}, "sink: missing"},
+          {"sink size", " sink", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {2}, {}}; },
+           "sink.shape[0]: 2, must be 4"},
+          {"sink not asked for", "", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {4}, {}}; }, "sink: given"},
+      },
+      dense);
 }
 
 TEST(Arguments, RefusedPacked) {
-  expect_refused({
-      {"no offsets", " layout=packed", [](Arguments& a) { a.offsets_k = {}; }, "offsets_k: missing"},
-      {"offsets type", " layout=packed", [](Arguments& a) { a.offsets_q.dtype = "i64"; }, "offsets_q.dtype: 'i64', must be i32"},
-      {"offsets differ", " layout=packed", [](Arguments& a) { a.offsets_k.shape = {3}; }, "offsets_k.shape[0]: 3, must be 4 (as many as offsets_q)"},
-      {"empty offsets", " layout=packed", [](Arguments& a) { a.offsets_q.shape = a.offsets_k.shape = {0}; }, "number of sequences plus 1"},
-      {"no max_q_len", " layout=packed", [](Arguments& a) { a.max_q_len = 0; }, "max_q_len: missing; give the length of the longest query sequence (10 tokens"},
-      {"negative max_q_len", " layout=packed", [](Arguments& a) { a.max_q_len = -1; }, "must not be negative"},
-      {"bound", " layout=packed k_len<=8", [](Arguments&) {}, "k_len: 12 is outside 0..8"},
-  }, packed);
+  expect_refused(
+      {
+          {"no offsets", " layout=packed", [](Arguments& a) { a.offsets_k = {}; }, "offsets_k: missing"},
+          {"offsets type", " layout=packed", [](Arguments& a) { a.offsets_q.dtype = "i64"; },
+           "offsets_q.dtype: 'i64', must be i32"},
+          {"offsets differ", " layout=packed", [](Arguments& a) { a.offsets_k.shape = {3}; },
+           "offsets_k.shape[0]: 3, must be 4 (as many as offsets_q)"},
+          {"empty offsets", " layout=packed", [](Arguments& a) { a.offsets_q.shape = a.offsets_k.shape = {0}; },
+           "number of sequences plus 1"},
+          {"no max_q_len", " layout=packed", [](Arguments& a) { a.max_q_len = 0; },
+           "max_q_len: missing; give the length of the longest query sequence (10 tokens"},
+          {"negative max_q_len", " layout=packed", [](Arguments& a) { a.max_q_len = -1; }, "must not be negative"},
+          {"bound", " layout=packed k_len<=8", [](Arguments&) {}, "k_len: 12 is outside 0..8"},
+      },
+      packed);
 }
 
 TEST(Arguments, RefusedParameters) {
@@ -292,19 +329,35 @@ TEST(Arguments, RefusedParameters) {
     a.scalars["cap"] = 2;
     return a;
   };
-  expect_refused({
-      {"missing tensor", spec, [](Arguments& a) { a.params.clear(); }, "params.pos: missing"},
-      {"missing scalar", spec, [](Arguments& a) { a.scalars.clear(); }, "scalars.cap: missing"},
-      {"unknown", spec, [](Arguments& a) { a.scalars["gap"] = 1; }, "params.gap: the spec has no parameter of this name; it has pos, cap"},
-      {"twice", spec, [](Arguments& a) { a.params["cap"] = a.params["pos"]; }, "params.cap: "},
-      {"kind", spec, [](Arguments& a) { a.scalars["pos"] = 1; a.params.clear(); }, "scalars.pos: the spec declares a tensor"},
-      {"dtype", spec, [](Arguments& a) { a.params["pos"].dtype = "bf16"; }, "params.pos.dtype: 'bf16', must be fp32"},
-      {"rank", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ}; }, "params.pos.shape: 2 dimensions, must have 3"},
-      {"too small", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ, kK - 1}; }, "params.pos: index 2 (`k`) runs from 0 to 8 at these sizes (b=2, q_len=5, k_len=9), the tensor has 8"},
-      {"heads", spec, [](Arguments& a) { a.params["pos"].shape = {3, kQ, kK}; }, "params.pos: index 0 (`h`) runs from 0 to 3"},
-      {"null", spec, [](Arguments& a) { a.params["pos"].data = nullptr; }, "params.pos.data: null"},
-      {"many unknown", "", [](Arguments& a) { for (int i = 0; i < 40; ++i) a.scalars["x" + std::to_string(i)] = i; }, "the spec has no parameter of this name; it has "},
-  }, base);
+  expect_refused(
+      {
+          {"missing tensor", spec, [](Arguments& a) { a.params.clear(); }, "params.pos: missing"},
+          {"missing scalar", spec, [](Arguments& a) { a.scalars.clear(); }, "scalars.cap: missing"},
+          {"unknown", spec, [](Arguments& a) { a.scalars["gap"] = 1; },
+           "params.gap: the spec has no parameter of this name; it has pos, cap"},
+          {"twice", spec, [](Arguments& a) { a.params["cap"] = a.params["pos"]; }, "params.cap: "},
+          {"kind", spec,
+           [](Arguments& a) {
+             a.scalars["pos"] = 1;
+             a.params.clear();
+           },
+           "scalars.pos: the spec declares a tensor"},
+          {"dtype", spec, [](Arguments& a) { a.params["pos"].dtype = "bf16"; },
+           "params.pos.dtype: 'bf16', must be fp32"},
+          {"rank", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ}; },
+           "params.pos.shape: 2 dimensions, must have 3"},
+          {"too small", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ, kK - 1}; },
+           "params.pos: index 2 (`k`) runs from 0 to 8 at these sizes (b=2, q_len=5, k_len=9), the tensor has 8"},
+          {"heads", spec, [](Arguments& a) { a.params["pos"].shape = {3, kQ, kK}; },
+           "params.pos: index 0 (`h`) runs from 0 to 3"},
+          {"null", spec, [](Arguments& a) { a.params["pos"].data = nullptr; }, "params.pos.data: null"},
+          {"many unknown", "",
+           [](Arguments& a) {
+             for (int i = 0; i < 40; ++i) a.scalars["x" + std::to_string(i)] = i;
+           },
+           "the spec has no parameter of this name; it has "},
+      },
+      base);
 }
 
 TEST(Arguments, IndicesAreComputedFromTheSizes) {
@@ -320,8 +373,15 @@ TEST(Arguments, IndicesAreComputedFromTheSizes) {
 
 TEST(Arguments, ScalarsMustFitTheirType) {
   for (const auto& [type, value, fits] : std::initializer_list<std::tuple<const char*, double, bool>>{
-           {"i32", 2147483647.0, true}, {"i32", 2147483648.0, false}, {"i32", 1.5, false}, {"i32", -5, true},
-           {"u8", 255, true}, {"u8", 256, false}, {"u32", -1, false}, {"i64", 1e15, true}, {"i64", 1e300, false},
+           {"i32", 2147483647.0, true},
+           {"i32", 2147483648.0, false},
+           {"i32", 1.5, false},
+           {"i32", -5, true},
+           {"u8", 255, true},
+           {"u8", 256, false},
+           {"u32", -1, false},
+           {"i64", 1e15, true},
+           {"i64", 1e300, false},
            {"i32", std::numeric_limits<double>::quiet_NaN(), false}}) {
     Arguments a = dense();
     a.scalars["n"] = value;
@@ -352,7 +412,8 @@ TEST(Arguments, HostOffsetsAreRead) {
   q[1] = 0, q[2] = 8;
   result = check();
   ASSERT_FALSE(result);
-  EXPECT_NE(result.error().message.find("the sequence has 8 tokens, more than the 6"), std::string::npos) << result.error().message;
+  EXPECT_NE(result.error().message.find("the sequence has 8 tokens, more than the 6"), std::string::npos)
+      << result.error().message;
   q[1] = 4, q[2] = 4, k[3] = 13;
   result = check();
   ASSERT_FALSE(result);

@@ -59,7 +59,8 @@ class BundleTest : public testing::Test {
  protected:
   std::string write(const char* name, const Bytes& bytes) const {
     const std::string path = folder + "/" + name;
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     chmod(path.c_str(), 0644);
     return path;
   }
@@ -70,13 +71,17 @@ class BundleTest : public testing::Test {
   }
   // The causal spec for sm_80 and sm_90a, where another schedule than the first choice was taken, and once with pins.
   std::string usual() const {
-    return write("x.fjb", bundle({item_of(kSpec, "sm_90a", "", "family=hopper,warpgroups=1,tile_kv=64"), item_of(kSpec, "sm_80", "", ""),
-                                  item_of(kSpec, "sm_80", "tile_kv=32", "tile_kv=32")}));
+    return write("x.fjb",
+                 bundle({item_of(kSpec, "sm_90a", "", "family=hopper,warpgroups=1,tile_kv=64"),
+                         item_of(kSpec, "sm_80", "", ""), item_of(kSpec, "sm_80", "tile_kv=32", "tile_kv=32")}));
   }
-  static BundleKey key(const char* spec, const char* target, const char* pins = "") { return *bundle_key(spec, target, pins); }
+  static BundleKey key(const char* spec, const char* target, const char* pins = "") {
+    return *bundle_key(spec, target, pins);
+  }
   static void expect_error(const Error& error, ErrorKind kind, std::initializer_list<const char*> words) {
     EXPECT_EQ(error.kind, kind);
-    for (const char* word : words) EXPECT_NE((error.message + error.detail).find(word), std::string::npos) << error.message << "\n" << error.detail;
+    for (const char* word : words)
+      EXPECT_NE((error.message + error.detail).find(word), std::string::npos) << error.message << "\n" << error.detail;
   }
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
@@ -89,7 +94,9 @@ bool is_sound(const Bytes& file) {
   if (!head || *head > file.size()) return false;
   const auto index = decode_index(bytes.first(*head), file.size());
   if (!index) return false;
-  return std::ranges::all_of(index->items, [&](const BundleItem& item) { return bool(unpack(item, bytes.subspan(item.offset, item.packed_bytes))); });
+  return std::ranges::all_of(index->items, [&](const BundleItem& item) {
+    return bool(unpack(item, bytes.subspan(item.offset, item.packed_bytes)));
+  });
 }
 
 TEST_F(BundleTest, EveryFlippedBitAndEveryTruncationIsFound) {
@@ -110,17 +117,20 @@ TEST_F(BundleTest, SizesThatTheChecksumsCoverMayStillBeAnything) {
   const Bytes code = code_of(1);
   const PackedCode packed = pack(code);
   BundleItem item = item_of(kSpec, "sm_80", "", "");
-  for (const std::uint64_t size : {std::uint64_t{0}, std::uint64_t{code.size() - 1}, std::uint64_t{code.size() + 1}, ~std::uint64_t{0}}) {
+  for (const std::uint64_t size :
+       {std::uint64_t{0}, std::uint64_t{code.size() - 1}, std::uint64_t{code.size() + 1}, ~std::uint64_t{0}}) {
     EXPECT_FALSE(is_sound(encode_bundle({"t", {item}}, {{size, packed.frame}}))) << size;
   }
-  for (const Bytes& frame : {Bytes{}, Bytes{1, 2, 3}, code}) EXPECT_FALSE(is_sound(encode_bundle({"t", {item}}, {{code.size(), frame}})));
+  for (const Bytes& frame : {Bytes{}, Bytes{1, 2, 3}, code})
+    EXPECT_FALSE(is_sound(encode_bundle({"t", {item}}, {{code.size(), frame}})));
   EXPECT_TRUE(is_sound(encode_bundle({"t", {item}}, {packed})));
   EXPECT_TRUE(is_sound(encode_bundle({"t", {}}, {})));
   EXPECT_FALSE(is_sound(encode_bundle({"t", {item, item}}, {packed, packed}))) << "one key twice";
 }
 
 TEST_F(BundleTest, TheOrderOfKernelsChangesNoByte) {
-  const BundleItem a = item_of(kSpec, "sm_80", "", ""), b = item_of(kPlain, "sm_80", "", ""), c = item_of(kPlain, "sm_90a", "", "");
+  const BundleItem a = item_of(kSpec, "sm_80", "", ""), b = item_of(kPlain, "sm_80", "", ""),
+                   c = item_of(kPlain, "sm_90a", "", "");
   const PackedCode x = pack(code_of(1)), y = pack(code_of(2)), z = pack(code_of(3));
   EXPECT_EQ(encode_bundle({"t", {a, b, c}}, {x, y, z}), encode_bundle({"t", {c, a, b}}, {z, x, y}));
 }
@@ -159,7 +169,8 @@ TEST_F(BundleTest, SpecPinsAndTargetMustAllAgree) {
     EXPECT_TRUE(found);
     return found && found->has_value();
   };
-  EXPECT_TRUE(has(key("fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"", "sm_80"))) << "texts are compared in canonical form";
+  EXPECT_TRUE(has(key("fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"", "sm_80")))
+      << "texts are compared in canonical form";
   EXPECT_TRUE(has(key(kSpec, "sm_80", "tile_kv=32")));
   EXPECT_FALSE(has(key(kSpec, "sm_80", "tile_kv=64")));
   EXPECT_FALSE(has(key(kSpec, "sm_89")));
@@ -167,7 +178,8 @@ TEST_F(BundleTest, SpecPinsAndTargetMustAllAgree) {
 }
 
 TEST_F(BundleTest, TheFirstBundleThatHasItIsTaken) {
-  const std::string other = write("y.fjb", bundle({item_of(kPlain, "sm_80", "", ""), item_of(kSpec, "sm_80", "", "tile_q=64")}));
+  const std::string other =
+      write("y.fjb", bundle({item_of(kPlain, "sm_80", "", ""), item_of(kSpec, "sm_80", "", "tile_q=64")}));
   const auto bundles = Bundles::open({usual(), other});
   ASSERT_TRUE(bundles);
   EXPECT_EQ((*bundles->find(key(kSpec, "sm_80"), 0))->facts.schedule, print(plan_spec(kSpec, "sm_80", "")->schedule));
@@ -177,7 +189,8 @@ TEST_F(BundleTest, TheFirstBundleThatHasItIsTaken) {
 TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
   const auto refused = Bundles::open({write("x.fjb", bundle({item_of(kSpec, "sm_80", "", "")}, std::string(64, 'f')))});
   ASSERT_FALSE(refused);
-  expect_error(refused.error(), ErrorKind::Unsupported, {"x.fjb", "another version of FlashJIT", "ffffffffffff", "build it with this one"});
+  expect_error(refused.error(), ErrorKind::Unsupported,
+               {"x.fjb", "another version of FlashJIT", "ffffffffffff", "build it with this one"});
   // The templates agree, but not what is generated for this spec.
   BundleItem item = item_of(kSpec, "sm_80", "", "");
   item.facts["source"] = std::string(64, '0');
@@ -220,12 +233,14 @@ TEST_F(BundleTest, ABundleThatIsCutShortWhileItIsOpenIsAnError) {
 TEST_F(BundleTest, WhatIsMissingIsNamedWithTheNearestAndTheCommand) {
   const auto bundles = Bundles::open({usual()});
   ASSERT_TRUE(bundles);
-  expect_error(bundles->missing(key("fwd bf16 d=64 heads=4/1 mask=\"causal\"", "sm_80", "tile_q=64")), ErrorKind::NotFound,
-               {"heads=4/1", "FLASHJIT_JIT=off", "2 kernels for sm_80", "heads=4/2 mask=\"causal\" ;; schedule=tile_kv=32",
-                "printf '%s\\n' 'fwd bf16 d=64 heads=4/1 mask=\"causal\" ;; schedule=tile_q=64' | flashjit build - --arch sm_80 -o more.fjb"});
+  expect_error(
+      bundles->missing(key("fwd bf16 d=64 heads=4/1 mask=\"causal\"", "sm_80", "tile_q=64")), ErrorKind::NotFound,
+      {"heads=4/1", "FLASHJIT_JIT=off", "2 kernels for sm_80", "heads=4/2 mask=\"causal\" ;; schedule=tile_kv=32",
+       "printf '%s\\n' 'fwd bf16 d=64 heads=4/1 mask=\"causal\" ;; schedule=tile_q=64' | flashjit build - --arch sm_80 -o more.fjb"});
   const auto other = bundles->check_target("sm_100a");
   ASSERT_FALSE(other);
-  expect_error(other.error(), ErrorKind::NotFound, {"x.fjb", "kernels for sm_80, sm_90a", "nothing for sm_100a", "--arch sm_100a"});
+  expect_error(other.error(), ErrorKind::NotFound,
+               {"x.fjb", "kernels for sm_80, sm_90a", "nothing for sm_100a", "--arch sm_100a"});
   EXPECT_TRUE(bundles->check_target("sm_80"));
   EXPECT_FALSE(Bundles().check_target("sm_80"));
 }
@@ -235,10 +250,14 @@ TEST_F(BundleTest, AManifestIsCheckedAsAWhole) {
   ASSERT_TRUE(bundles);
   const auto manifest = [&](const std::string& text) { return write("m.txt", Bytes(text.begin(), text.end())); };
   const std::string spec = kSpec, plain = kPlain;
-  EXPECT_TRUE(bundles->check_manifest(manifest(spec + "\n# " + plain + "\n" + plain + " ;; arch=sm_90a\n" + spec + ";;schedule=tile_kv=32"), "sm_80"));
-  const auto two = bundles->check_manifest(manifest(plain + "\n" + spec + "\n" + spec + ";;schedule=tile_q=64\n"), "sm_80");
+  EXPECT_TRUE(bundles->check_manifest(
+      manifest(spec + "\n# " + plain + "\n" + plain + " ;; arch=sm_90a\n" + spec + ";;schedule=tile_kv=32"), "sm_80"));
+  const auto two =
+      bundles->check_manifest(manifest(plain + "\n" + spec + "\n" + spec + ";;schedule=tile_q=64\n"), "sm_80");
   ASSERT_FALSE(two);
-  expect_error(two.error(), ErrorKind::NotFound, {"2 of the 3 specs", "flashjit build '", "m.txt' --arch sm_80", "  fwd bf16 d=64 heads=4/2\n", "schedule=tile_q=64"});
+  expect_error(two.error(), ErrorKind::NotFound,
+               {"2 of the 3 specs", "flashjit build '", "m.txt' --arch sm_80", "  fwd bf16 d=64 heads=4/2\n",
+                "schedule=tile_q=64"});
   const auto bad = bundles->check_manifest(manifest("\nfwd bf16 d=63 heads=1\n"), "sm_80");
   ASSERT_FALSE(bad);
   expect_error(bad.error(), ErrorKind::Invalid, {"m.txt:2: d: 63"});
@@ -257,13 +276,19 @@ TEST_F(BundleTest, SealedNothingOpensACompiler) {
         const auto missing = compile_spec(kPlain, "sm_90a", "", {.bundles = &*bundles});
         const bool opened = text_of("/proc/self/maps").find("libnvrtc") != std::string::npos;
         fs::remove_all(fs::path(path).parent_path());  // _exit() leaves the fixture's folder
-        _exit(!found ? 1 : missing ? 2 : missing.error().kind != ErrorKind::NotFound ? 3 : opened ? 4 : found->facts.source != "bundle" ? 5 : 0);
+        _exit(!found                                        ? 1
+              : missing                                     ? 2
+              : missing.error().kind != ErrorKind::NotFound ? 3
+              : opened                                      ? 4
+              : found->facts.source != "bundle"             ? 5
+                                                            : 0);
       },
       testing::ExitedWithCode(0), "");
 }
 
 TEST_F(BundleTest, WithACompilerABadKernelIsMadeAnewWithANote) {
-  if (const auto nvrtc = Nvrtc::open(getenv("FLASHJIT_NVRTC") ? getenv("FLASHJIT_NVRTC") : ""); !nvrtc) GTEST_SKIP() << nvrtc.error().message;
+  if (const auto nvrtc = Nvrtc::open(getenv("FLASHJIT_NVRTC") ? getenv("FLASHJIT_NVRTC") : ""); !nvrtc)
+    GTEST_SKIP() << nvrtc.error().message;
   const std::string path = usual();
   const auto bundles = Bundles::open({path});
   ASSERT_TRUE(bundles);
@@ -285,8 +310,10 @@ TEST_F(BundleTest, OnAGpuWhatIsMissingFailsWhenTheEngineIsMade) {
   const std::string good = write("good.fjb", bundle({item_of(kSpec, own.c_str(), "", "")}));
   const std::string manifest = write("m.txt", Bytes(wanted.begin(), wanted.end()));
   setenv("FLASHJIT_JIT", "off", 1);
-  const auto none = Engine::create({}), other = Engine::create({.bundles = {write("other.fjb", bundle({item_of(kSpec, "sm_87", "", "")}))}}),
-             missing = Engine::create({.bundles = {good}, .required = manifest}), enough = Engine::create({.bundles = {good}});
+  const auto none = Engine::create({}),
+             other = Engine::create({.bundles = {write("other.fjb", bundle({item_of(kSpec, "sm_87", "", "")}))}}),
+             missing = Engine::create({.bundles = {good}, .required = manifest}),
+             enough = Engine::create({.bundles = {good}});
   const auto absent = enough ? (*enough)->prepare(kPlain) : Result<std::shared_ptr<Kernel>>(enough.error());
   unsetenv("FLASHJIT_JIT");
   ASSERT_FALSE(none || other || missing || absent);
@@ -298,12 +325,15 @@ TEST_F(BundleTest, OnAGpuWhatIsMissingFailsWhenTheEngineIsMade) {
 }
 
 TEST_F(BundleTest, ManifestsAreReadLineByLine) {
-  const auto lines = parse_manifest("# a\n\n  fwd a  \r\nfwd b;;arch=sm_80 , sm_90a;; schedule=x=1,y=2\n\t# c\nfwd d ;; ", "m");
+  const auto lines =
+      parse_manifest("# a\n\n  fwd a  \r\nfwd b;;arch=sm_80 , sm_90a;; schedule=x=1,y=2\n\t# c\nfwd d ;; ", "m");
   ASSERT_TRUE(lines) << lines.error().message;
-  const std::vector<ManifestLine> expected = {{"fwd a", "", {}, 3}, {"fwd b", "x=1,y=2", {"sm_80", "sm_90a"}, 4}, {"fwd d", "", {}, 6}};
+  const std::vector<ManifestLine> expected = {
+      {"fwd a", "", {}, 3}, {"fwd b", "x=1,y=2", {"sm_80", "sm_90a"}, 4}, {"fwd d", "", {}, 6}};
   EXPECT_EQ(*lines, expected);
   EXPECT_EQ(print(expected[1]), "fwd b ;; schedule=x=1,y=2 ;; arch=sm_80,sm_90a");
-  for (const char* bad : {";; arch=sm_80", "fwd ;; arch", "fwd ;; arch=", "fwd ;; arch=,", "fwd ;; arch=a,", "fwd ;; arch=a, ,b", "fwd ;; colour=red", "fwd ;; arch=a ;; arch=b", "fwd ;; ;; x"}) {
+  for (const char* bad : {";; arch=sm_80", "fwd ;; arch", "fwd ;; arch=", "fwd ;; arch=,", "fwd ;; arch=a,",
+                          "fwd ;; arch=a, ,b", "fwd ;; colour=red", "fwd ;; arch=a ;; arch=b", "fwd ;; ;; x"}) {
     const auto refused = parse_manifest(std::string("fwd\n") + bad, "m");
     ASSERT_FALSE(refused) << bad;
     EXPECT_EQ(refused.error().kind, ErrorKind::Invalid);
@@ -369,7 +399,8 @@ TEST_F(BundleTest, TheCInterfaceChecksItsList) {
     flashjit_engine* engine = nullptr;
     flashjit_error* error = nullptr;
     EXPECT_EQ(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID);
-    EXPECT_NE(std::string(flashjit_error_message(error)).find(words), std::string::npos) << flashjit_error_message(error);
+    EXPECT_NE(std::string(flashjit_error_message(error)).find(words), std::string::npos)
+        << flashjit_error_message(error);
     flashjit_error_destroy(error);
   };
   options.bundle_count = 1;

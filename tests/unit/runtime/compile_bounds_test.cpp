@@ -144,7 +144,8 @@ TEST_F(CompileBoundsOfAStore, WaitingForAnotherProcess) {
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().kind, ErrorKind::Timeout);
   }
-  EXPECT_TRUE(store.fetch(key, [] { return Result<StoreEntry>(StoreEntry{"", {}, {1, 2, 3}}); }, CompileBounds(1h, nullptr)));
+  EXPECT_TRUE(
+      store.fetch(key, [] { return Result<StoreEntry>(StoreEntry{"", {}, {1, 2, 3}}); }, CompileBounds(1h, nullptr)));
 }
 
 class BoundedCompile : public testing::Test {

@@ -1,5 +1,6 @@
-// Which kernel a spec gets when the compiler's log speaks against the first choice. What the log says is put into the store
-// beforehand: kernels found there are judged like those that were just made. Skipped where NVRTC is not installed.
+// Which kernel a spec gets when the compiler's log speaks against the first choice. What the log says is put into the
+// store beforehand: kernels found there are judged like those that were just made. Skipped where NVRTC is not
+// installed.
 #include "runtime/compile/compile.h"
 
 #include <gtest/gtest.h>
@@ -32,10 +33,13 @@ class CompileTest : public testing::Test {
     return compiled;
   }
   // From now on the store says this of a kernel.
-  void spoil(const Compiled& compiled, const std::string& fact, const std::string& value) { find(compiled.key)->facts[fact] = value; }
+  void spoil(const Compiled& compiled, const std::string& fact, const std::string& value) {
+    find(compiled.key)->facts[fact] = value;
+  }
 
   static bool has_note(const Compiled& compiled, const std::string& words) {
-    return std::ranges::any_of(compiled.facts.notes, [&](const std::string& note) { return note.find(words) != std::string::npos; });
+    return std::ranges::any_of(compiled.facts.notes,
+                               [&](const std::string& note) { return note.find(words) != std::string::npos; });
   }
 
  private:
@@ -57,7 +61,8 @@ TEST_F(CompileTest, ARejectedHopperKernelIsReplacedByALooserOne) {
   ASSERT_TRUE(second) << second.error().message;
   EXPECT_EQ(second->facts.family, "hopper");
   EXPECT_NE(second->facts.schedule, first->facts.schedule);
-  EXPECT_TRUE(has_note(*second, first->facts.schedule + " was passed over: wgmma instructions are serialized due to this"));
+  EXPECT_TRUE(
+      has_note(*second, first->facts.schedule + " was passed over: wgmma instructions are serialized due to this"));
 }
 
 TEST_F(CompileTest, APinnedScheduleThatIsRejectedIsRefused) {
@@ -101,7 +106,8 @@ TEST_F(CompileTest, ASyncKernelMaySpill) {
   spoil(*first, "spill_bytes", "8");
   const auto pinned = compile(first->facts.schedule);
   ASSERT_TRUE(pinned) << pinned.error().message;
-  EXPECT_TRUE(has_note(*pinned, "the kernel spills 8 bytes of registers to memory; the pinned schedule leaves no other way"));
+  EXPECT_TRUE(
+      has_note(*pinned, "the kernel spills 8 bytes of registers to memory; the pinned schedule leaves no other way"));
 }
 
 }  // namespace

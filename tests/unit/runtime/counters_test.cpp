@@ -18,8 +18,16 @@ std::int64_t total(const Histogram& histogram) {
 }
 
 TEST(Counters, BucketsArePowersOfTwo) {
-  const std::pair<std::int64_t, int> expected[] = {{-5, 0}, {0, 0}, {1, 1}, {2, 2}, {3, 2}, {4, 3}, {1023, 10}, {1024, 11},
-                                                   {std::int64_t{1} << 30, 31}, {std::int64_t{1} << 45, 31}};
+  const std::pair<std::int64_t, int> expected[] = {{-5, 0},
+                                                   {0, 0},
+                                                   {1, 1},
+                                                   {2, 2},
+                                                   {3, 2},
+                                                   {4, 3},
+                                                   {1023, 10},
+                                                   {1024, 11},
+                                                   {std::int64_t{1} << 30, 31},
+                                                   {std::int64_t{1} << 45, 31}};
   for (const auto& [us, bucket] : expected) {
     TimeCounter counter;
     counter.add(std::chrono::microseconds(us));

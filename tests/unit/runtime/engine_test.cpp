@@ -61,8 +61,10 @@ TEST_F(EngineTest, TheFirstRowSeesTheFirstKey) {
   for (int h = 0; h < kHeads; ++h) {
     double dot = 0;
     for (int d = 0; d < kDim; ++d) {
-      EXPECT_NEAR(problem.o[static_cast<std::size_t>(h * kDim + d)], problem.v[static_cast<std::size_t>(h / 2 * kDim + d)], 1e-6);
-      dot += double{problem.q[static_cast<std::size_t>(h * kDim + d)]} * problem.k[static_cast<std::size_t>(h / 2 * kDim + d)];
+      EXPECT_NEAR(problem.o[static_cast<std::size_t>(h * kDim + d)],
+                  problem.v[static_cast<std::size_t>(h / 2 * kDim + d)], 1e-6);
+      dot += double{problem.q[static_cast<std::size_t>(h * kDim + d)]} *
+             problem.k[static_cast<std::size_t>(h / 2 * kDim + d)];
     }
     EXPECT_NEAR(problem.lse[static_cast<std::size_t>(h * kTokens)], dot / std::sqrt(32.0), 1e-5);
   }
@@ -158,14 +160,17 @@ TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   ASSERT_EQ(flashjit_engine_create(&options, &c_engine, &error), FLASHJIT_OK) << flashjit_error_message(error);
   EXPECT_EQ(engine->target(), flashjit_engine_target(c_engine));
   ASSERT_EQ(flashjit_prepare(c_engine, kSpec, nullptr, &kernel, &error), FLASHJIT_OK) << flashjit_error_message(error);
-  EXPECT_NE(std::strstr(flashjit_kernel_facts(kernel), "\"spec\": \"fwd fp32 d=32 heads=4/2 mask=\\\"causal\\\" lse=ln\""), nullptr)
+  EXPECT_NE(
+      std::strstr(flashjit_kernel_facts(kernel), "\"spec\": \"fwd fp32 d=32 heads=4/2 mask=\\\"causal\\\" lse=ln\""),
+      nullptr)
       << flashjit_kernel_facts(kernel);
 
   std::vector<std::int64_t> wide = {kBatch, kTokens, kHeads, kDim}, narrow = {kBatch, kTokens, kKv, kDim},
                             rows = {kBatch, kHeads, kTokens};
   // The offset in bytes is part of where a tensor begins.
-  flashjit_tensor q = tensor(problem.q.data() - 4, wide), k = tensor(problem.k.data(), narrow), v = tensor(problem.v.data(), narrow),
-                  o = tensor(problem.o.data(), wide), lse = tensor(problem.lse.data(), rows);
+  flashjit_tensor q = tensor(problem.q.data() - 4, wide), k = tensor(problem.k.data(), narrow),
+                  v = tensor(problem.v.data(), narrow), o = tensor(problem.o.data(), wide),
+                  lse = tensor(problem.lse.data(), rows);
   q.byte_offset = 16;
   flashjit_arguments arguments = {};
   arguments.struct_size = sizeof arguments;

@@ -21,8 +21,9 @@ class EnvironmentTest : public testing::Test {
     for (const char* name : kNames) unsetenv(name);
     for (const auto& [name, value] : saved) setenv(name.c_str(), value.c_str(), 1);
   }
-  static constexpr const char* kNames[] = {"FLASHJIT_CACHE_DIR", "FLASHJIT_JIT", "FLASHJIT_LOG", "FLASHJIT_DUMP_DIR",
-                                           "FLASHJIT_NVRTC", "FLASHJIT_TRUSTED_LIST", "FLASHJIT_THREADS", "XDG_CACHE_HOME", "HOME"};
+  static constexpr const char* kNames[] = {"FLASHJIT_CACHE_DIR", "FLASHJIT_JIT",   "FLASHJIT_LOG",
+                                           "FLASHJIT_DUMP_DIR",  "FLASHJIT_NVRTC", "FLASHJIT_TRUSTED_LIST",
+                                           "FLASHJIT_THREADS",   "XDG_CACHE_HOME", "HOME"};
   std::map<std::string, std::string> saved;
 };
 
@@ -57,9 +58,13 @@ TEST_F(EnvironmentTest, Values) {
 }
 
 TEST_F(EnvironmentTest, BadValuesAreNamed) {
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"FLASHJIT_JIT", "maybe"}, {"FLASHJIT_THREADS", "0"}, {"FLASHJIT_THREADS", "-1"}, {"FLASHJIT_THREADS", "4x"},
-           {"FLASHJIT_THREADS", "99999999999999999999"}, {"FLASHJIT_THREADS", "1025"}}) {
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"FLASHJIT_JIT", "maybe"},
+                                                                  {"FLASHJIT_THREADS", "0"},
+                                                                  {"FLASHJIT_THREADS", "-1"},
+                                                                  {"FLASHJIT_THREADS", "4x"},
+                                                                  {"FLASHJIT_THREADS", "99999999999999999999"},
+                                                                  {"FLASHJIT_THREADS", "1025"}}) {
     setenv(name, value, 1);
     const auto settings = read_environment();
     ASSERT_FALSE(settings) << name << "=" << value;

@@ -41,7 +41,8 @@ std::string shown(const std::vector<KeyDifference>& list) {
   std::string text;
   for (const KeyDifference& d : list) {
     const bool file = d.field.find(' ') != std::string::npos;
-    text += fmt::format("{}{}{}; ", d.cause ? "" : "follows ", d.field, file ? "" : fmt::format("={}|{}", d.here, d.there));
+    text +=
+        fmt::format("{}{}{}; ", d.cause ? "" : "follows ", d.field, file ? "" : fmt::format("={}|{}", d.here, d.there));
   }
   return text;
 }
@@ -77,7 +78,8 @@ TEST(KeyDifference, APinIsACauseAlsoWhenTheSpecDiffers) {
   Parts there;
   there.spec = "fwd bf16 d=128 heads=4/2 mask=\"causal & window(64, 0)\"";
   there.schedule = "family=sync,tile_q=64,stages=3";
-  EXPECT_EQ(shown(differences(here, there, "tile_q=128")), "spec.d=64|128; schedule.tile_q=128|64; follows schedule.stages=2|3; ");
+  EXPECT_EQ(shown(differences(here, there, "tile_q=128")),
+            "spec.d=64|128; schedule.tile_q=128|64; follows schedule.stages=2|3; ");
 }
 
 TEST(KeyDifference, AnotherTarget) {
@@ -86,8 +88,9 @@ TEST(KeyDifference, AnotherTarget) {
   there.target = "sm_90a";
   there.options = "--gpu-architecture=sm_90a";
   there.config = "another";
-  EXPECT_EQ(shown(differences(here, there)),
-            "target=sm_80|sm_90a; follows options=--gpu-architecture=sm_80|--gpu-architecture=sm_90a; follows generated config.gen.cuh; ");
+  EXPECT_EQ(
+      shown(differences(here, there)),
+      "target=sm_80|sm_90a; follows options=--gpu-architecture=sm_80|--gpu-architecture=sm_90a; follows generated config.gen.cuh; ");
 }
 
 TEST(KeyDifference, AnotherBuild) {
@@ -95,8 +98,9 @@ TEST(KeyDifference, AnotherBuild) {
   Parts compiler, files, options;
   compiler.compiler = "nvrtc 12.9 build bb";
   compiler.options += " --no-cache";
-  EXPECT_EQ(shown(differences(here, compiler)), "compiler=nvrtc 13.0 build aa|nvrtc 12.9 build bb; follows options=--gpu-architecture=sm_80|"
-                                                "--gpu-architecture=sm_80 --no-cache; ");
+  EXPECT_EQ(shown(differences(here, compiler)),
+            "compiler=nvrtc 13.0 build aa|nvrtc 12.9 build bb; follows options=--gpu-architecture=sm_80|"
+            "--gpu-architecture=sm_80 --no-cache; ");
   files.config = "edited";
   files.header = "edited";
   const auto list = differences(here, files);

@@ -45,11 +45,26 @@ const auto kContext = reinterpret_cast<CuContext>(0x10);
 
 DriverApi recording_driver() {
   DriverApi api;
-  api.get_error_name = [](CuResult, const char** name) { *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; return 0; };
-  api.get_error_string = [](CuResult, const char** text) { *text = "an illegal memory access was encountered"; return 0; };
-  api.get_context = [](CuContext* context) { *context = record.current; return 0; };
-  api.push_context = [](CuContext) { ++record.pushes; return 0; };
-  api.pop_context = [](CuContext*) { ++record.pops; return 0; };
+  api.get_error_name = [](CuResult, const char** name) {
+    *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
+    return 0;
+  };
+  api.get_error_string = [](CuResult, const char** text) {
+    *text = "an illegal memory access was encountered";
+    return 0;
+  };
+  api.get_context = [](CuContext* context) {
+    *context = record.current;
+    return 0;
+  };
+  api.push_context = [](CuContext) {
+    ++record.pushes;
+    return 0;
+  };
+  api.pop_context = [](CuContext*) {
+    ++record.pops;
+    return 0;
+  };
   api.exchange_capture_mode = [](int*) { return 0; };
   api.library_load = [](CuLibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
     *library = reinterpret_cast<CuLibrary>(0x20);
@@ -60,26 +75,54 @@ DriverApi recording_driver() {
     *kernel = reinterpret_cast<CuKernel>(0x30);
     return std::strcmp(name, "flashjit_forward") == 0 ? 0 : 500;
   };
-  api.kernel_set_attribute = [](int, int value, CuKernel, CuDevice) { record.smem_limit = value; return 0; };
-  api.kernel_function = [](CuFunction* function, CuKernel) { *function = reinterpret_cast<CuFunction>(0x40); return 0; };
-  api.function_load = [](CuFunction) { ++record.loaded; return 0; };
-  api.tensor_map_encode = [](TensorMap* map, int, std::uint32_t rank, void* data, const std::uint64_t* size, const std::uint64_t*,
-                             const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
+  api.kernel_set_attribute = [](int, int value, CuKernel, CuDevice) {
+    record.smem_limit = value;
+    return 0;
+  };
+  api.kernel_function = [](CuFunction* function, CuKernel) {
+    *function = reinterpret_cast<CuFunction>(0x40);
+    return 0;
+  };
+  api.function_load = [](CuFunction) {
+    ++record.loaded;
+    return 0;
+  };
+  api.tensor_map_encode = [](TensorMap* map, int, std::uint32_t rank, void* data, const std::uint64_t* size,
+                             const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
     ++record.encodings;
     *map = {{reinterpret_cast<std::uintptr_t>(data), rank, size[1]}};
     return 0;
   };
-  api.memory_allocate = [](CuPointer* pointer, std::size_t) { ++record.allocated; *pointer = kCounters; return 0; };
-  api.memory_free = [](CuPointer) { ++record.freed; return 0; };
+  api.memory_allocate = [](CuPointer* pointer, std::size_t) {
+    ++record.allocated;
+    *pointer = kCounters;
+    return 0;
+  };
+  api.memory_free = [](CuPointer) {
+    ++record.freed;
+    return 0;
+  };
   api.memory_set = [](CuPointer pointer, unsigned char value, std::size_t bytes, CuStream) {
     record.zeroed += pointer == kCounters && value == 0 && bytes == CounterPlaces::kPairs * 2 * sizeof(int);
     return 0;
   };
-  api.stream_create = [](CuStream* stream, unsigned) { *stream = reinterpret_cast<CuStream>(0x50); return 0; };
+  api.stream_create = [](CuStream* stream, unsigned) {
+    *stream = reinterpret_cast<CuStream>(0x50);
+    return 0;
+  };
   api.stream_destroy = [](CuStream) { return 0; };
-  api.stream_synchronize = [](CuStream) { record.waits += record.zeroed; return 0; };
-  api.stream_is_capturing = [](CuStream, int* capturing) { *capturing = record.capturing; return 0; };
-  api.stream_id = [](CuStream stream, unsigned long long* id) { *id = reinterpret_cast<std::uintptr_t>(stream); return 0; };
+  api.stream_synchronize = [](CuStream) {
+    record.waits += record.zeroed;
+    return 0;
+  };
+  api.stream_is_capturing = [](CuStream, int* capturing) {
+    *capturing = record.capturing;
+    return 0;
+  };
+  api.stream_id = [](CuStream stream, unsigned long long* id) {
+    *id = reinterpret_cast<std::uintptr_t>(stream);
+    return 0;
+  };
   api.launch = [](const CuLaunchConfig* config, CuFunction, void** arguments, void**) {
     ++record.launches;
     record.config = *config;
@@ -103,8 +146,9 @@ class LaunchTest : public testing::Test {
     gpu.driver = std::make_shared<Driver>(recording_driver());
     gpu.context = kContext;
     Compiled compiled;
-    auto spec = parse_spec("fwd bf16 d=64 heads=4/2 lse=ln params=\"pos: fp32[3], cap: fp32\" mask=\"causal\" "
-                           "score=\"s * cap + pos[h, q, k]\"");
+    auto spec = parse_spec(
+        "fwd bf16 d=64 heads=4/2 lse=ln params=\"pos: fp32[3], cap: fp32\" mask=\"causal\" "
+        "score=\"s * cap + pos[h, q, k]\"");
     ASSERT_TRUE(spec) << spec.error().message;
     compiled.plan.spec = *spec;
     compiled.plan.spec.numerics = numerics;
@@ -211,9 +255,9 @@ TEST_F(LaunchTest, GridsOfHopperKernels) {
   KernelConfig c = hopper();
   expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
   c.persistent = true;
-  expect_grid(c, 21, 3);         // one for each SM
+  expect_grid(c, 21, 3);  // one for each SM
   c.cluster = 2;
-  expect_grid(c, 20, 2);         // 128 queries for two blocks: 24 items for the 10 pairs that fit
+  expect_grid(c, 20, 2);  // 128 queries for two blocks: 24 items for the 10 pairs that fit
   c.persistent = false;
   expect_grid(c, 2 * 2 * 4 * 3, 2);
   c.cluster = 1;
@@ -298,7 +342,8 @@ TEST_F(LaunchTest, ADriverErrorHasNameTextAndRemedy) {
   const auto done = static_cast<Kernel&>(*kernel).run(arguments, nullptr);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().kind, ErrorKind::Driver);
-  for (const char* words : {"cuLaunchKernelEx", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "an illegal memory access", "device pointers"}) {
+  for (const char* words :
+       {"cuLaunchKernelEx", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "an illegal memory access", "device pointers"}) {
     EXPECT_NE(done.error().message.find(words), std::string::npos) << done.error().message;
   }
 }

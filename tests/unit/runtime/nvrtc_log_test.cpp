@@ -56,19 +56,27 @@ TEST(NvrtcLog, WarningsAndLostPerformance) {
 // What NVRTC 13.0 says of small kernels that were written to provoke it.
 TEST(NvrtcLog, SerialisedMatrixProducts) {
   const auto serialised = [](const char* line) { return parse_compile_log(line).serialised; };
-  EXPECT_EQ(serialised("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to wgmma "
-                       "pipeline crossing function boundary at a function call in the function 'k'\n"),
-            "Potential Performance Loss: wgmma.mma_async instructions are serialized due to wgmma pipeline crossing function boundary "
-            "at a function call in the function 'k'");
-  EXPECT_NE(serialised("ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
-                       "insufficient register resources for the wgmma pipeline in the function 'k'"),
-            "");
-  EXPECT_NE(serialised("ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
-                       "insufficient register resources for the function 'scale'"),
-            "");
-  EXPECT_EQ(serialised("ptxas info    : (C7517) warpgroup.wait is injected in around line 73 by compiler to allow use of registers "
-                       "defined by GMMA in function 'k'\n"),
-            "warpgroup.wait is injected in around line 73 by compiler to allow use of registers defined by GMMA in function 'k'");
+  EXPECT_EQ(
+      serialised(
+          "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to wgmma "
+          "pipeline crossing function boundary at a function call in the function 'k'\n"),
+      "Potential Performance Loss: wgmma.mma_async instructions are serialized due to wgmma pipeline crossing function boundary "
+      "at a function call in the function 'k'");
+  EXPECT_NE(
+      serialised(
+          "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+          "insufficient register resources for the wgmma pipeline in the function 'k'"),
+      "");
+  EXPECT_NE(
+      serialised(
+          "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+          "insufficient register resources for the function 'scale'"),
+      "");
+  EXPECT_EQ(
+      serialised(
+          "ptxas info    : (C7517) warpgroup.wait is injected in around line 73 by compiler to allow use of registers "
+          "defined by GMMA in function 'k'\n"),
+      "warpgroup.wait is injected in around line 73 by compiler to allow use of registers defined by GMMA in function 'k'");
   // The reason for all of it is kept, whatever else is said.
   const CompileLog both = parse_compile_log(
       "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to this\n"
@@ -93,7 +101,8 @@ TEST(NvrtcLog, IgnoredRegisterCounts) {
       "ptxas info    : 0 bytes gmem\n"
       "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
       "ptxas info    : Used 90 registers, used 0 barriers\n");
-  EXPECT_EQ(log.setmaxnreg_ignored, "Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.");
+  EXPECT_EQ(log.setmaxnreg_ignored,
+            "Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.");
   EXPECT_EQ(log.serialised, "");
 }
 
@@ -114,11 +123,13 @@ TEST(NvrtcLog, KernelsThatChangeTheirRegisters) {
 }
 
 TEST(NvrtcLog, InstructionsThatNeedTooManyRegisters) {
-  EXPECT_EQ(refused_for_registers("ptxas fatal   : (C7602) Insufficient registers (128) to compile instruction at line 249 in function k. "
-                                  "Try to compile with register target of 154 or higher.\n"
-                                  "ptxas fatal   : Ptx assembly aborted due to errors\n"),
-            "Insufficient registers (128) to compile instruction at line 249 in function k. Try to compile with register target of 154 "
-            "or higher.");
+  EXPECT_EQ(
+      refused_for_registers(
+          "ptxas fatal   : (C7602) Insufficient registers (128) to compile instruction at line 249 in function k. "
+          "Try to compile with register target of 154 or higher.\n"
+          "ptxas fatal   : Ptx assembly aborted due to errors\n"),
+      "Insufficient registers (128) to compile instruction at line 249 in function k. Try to compile with register target of 154 "
+      "or higher.");
   EXPECT_EQ(refused_for_registers("entry.cu(3): error: identifier \"x\" is undefined"), "");
 }
 

@@ -95,28 +95,43 @@ TEST_F(NvrtcTest, ThreadsGetTheSameBytes) {
   for (const auto& result : results) EXPECT_EQ(result, reference->bytes);
 }
 
-// A kernel around one of the matrix products of a configuration: `call` fills `sums` numbers, `between` stands before its end.
-std::string matrix_kernel(const KernelConfig& c, const std::string& name, int sums, const std::string& call, const std::string& between) {
+// A kernel around one of the matrix products of a configuration: `call` fills `sums` numbers, `between` stands before
+// its end.
+std::string matrix_kernel(const KernelConfig& c, const std::string& name, int sums, const std::string& call,
+                          const std::string& between) {
   const std::string count = std::to_string(sums);
-  return "extern \"C\" __global__ void __launch_bounds__(128) " + name + "(float* x, u32 a, u32 b) {\n"
-         "  float sums[" + count + "] = {};\n"
-         "  [[maybe_unused]] const u32 p[" + std::to_string(c.tile_kv / 16) + "][4] = {{1, 2, 3, 4}};\n"
+  return "extern \"C\" __global__ void __launch_bounds__(128) " + name +
+         "(float* x, u32 a, u32 b) {\n"
+         "  float sums[" +
+         count +
+         "] = {};\n"
+         "  [[maybe_unused]] const u32 p[" +
+         std::to_string(c.tile_kv / 16) +
+         "][4] = {{1, 2, 3, 4}};\n"
          "  asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-         "  " + call + "\n"
+         "  " +
+         call +
+         "\n"
          "  asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
-         "  " + between + "\n"
+         "  " +
+         between +
+         "\n"
          "  asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
-         "  for (int i = 0; i < " + count + "; ++i) x[threadIdx.x * 1024 + i] = sums[i];\n}\n";
+         "  for (int i = 0; i < " +
+         count + "; ++i) x[threadIdx.x * 1024 + i] = sums[i];\n}\n";
 }
 
 KernelSource matrix_kernels(const KernelConfig& c, const std::string& between = "") {
-  KernelSource source{.generated = {{"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
-                                    {"matrix.gen.cuh", emit_matrix(c)},
-                                    {"entry.cu", "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
-                                                     matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
-                                                     matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
-                      .entries = {"scores", "output"}};
-  for (const EmbeddedFile& file : embedded_templates()) source.headers.push_back({std::string(file.name), std::string(file.text)});
+  KernelSource source{
+      .generated = {{"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
+                    {"matrix.gen.cuh", emit_matrix(c)},
+                    {"entry.cu",
+                     "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
+                         matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
+                         matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
+      .entries = {"scores", "output"}};
+  for (const EmbeddedFile& file : embedded_templates())
+    source.headers.push_back({std::string(file.name), std::string(file.text)});
   return source;
 }
 
@@ -143,7 +158,8 @@ TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
       const auto ptx = nvrtc->ptx(source, hopper);
       ASSERT_TRUE(ptx) << ptx.error().message;
       std::size_t count = 0;
-      for (std::size_t at = ptx->find(instruction); at != std::string::npos; at = ptx->find(instruction, at + 1)) ++count;
+      for (std::size_t at = ptx->find(instruction); at != std::string::npos; at = ptx->find(instruction, at + 1))
+        ++count;
       // 16 columns of Q and K, or 16 keys, are one instruction.
       EXPECT_EQ(count, (c.tile_kv == columns ? 2u : 0u) + static_cast<std::size_t>(c.tile_kv / 16));
     }
@@ -160,7 +176,8 @@ TEST_F(NvrtcTest, SerialisationIsSeen) {
 
 TEST_F(NvrtcTest, IgnoredRegisterCountsAreSeen) {
   const auto facts = [&](const std::string& bounds) {
-    const auto cubin = nvrtc->compile(source("extern \"C\" __global__ void " + bounds + " scale(float* x) {\n"
+    const auto cubin = nvrtc->compile(source("extern \"C\" __global__ void " + bounds +
+                                             " scale(float* x) {\n"
                                              "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
                                              "  x[threadIdx.x] *= kFactor;\n}\n"),
                                       Target{.name = "sm_90a"});

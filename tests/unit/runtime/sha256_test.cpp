@@ -28,7 +28,8 @@ TEST(Sha256, KnownVectors) {
       {std::string(56, '\0'), "d4817aa5497628e7c77e6b606107042bbba3130888c5f47a375e6179be789fbb"},
       {std::string(64, '\0'), "f5a5fd42d16a20302798ef6ed309979b43003d2320d9f0e8ea9831a92759fb4b"},
   };
-  for (const Vector& vector : vectors) EXPECT_EQ(sha256_hex(vector.message), vector.digest) << vector.message.size() << " bytes";
+  for (const Vector& vector : vectors)
+    EXPECT_EQ(sha256_hex(vector.message), vector.digest) << vector.message.size() << " bytes";
 }
 
 TEST(Sha256, TheCutDoesNotMatter) {
@@ -50,9 +51,11 @@ TEST(Sha256, TheBuildsDigestsOfTemplatesAreOfTheirTexts) {
 TEST(Sha256, BlocksWithoutTheProcessorsHelp) {
   std::array<std::uint8_t, 64> block = {'a', 'b', 'c', 0x80};
   block[63] = 24;  // bits
-  Sha256::State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  Sha256::State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   Sha256::portable_blocks(state, block.data(), 1);
-  EXPECT_EQ(state, (Sha256::State{0xba7816bf, 0x8f01cfea, 0x414140de, 0x5dae2223, 0xb00361a3, 0x96177a9c, 0xb410ff61, 0xf20015ad}));
+  EXPECT_EQ(state, (Sha256::State{0xba7816bf, 0x8f01cfea, 0x414140de, 0x5dae2223, 0xb00361a3, 0x96177a9c, 0xb410ff61,
+                                  0xf20015ad}));
 }
 
 }  // namespace

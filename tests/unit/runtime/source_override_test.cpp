@@ -43,7 +43,8 @@ class SourceOverride : public testing::Test {
     const auto done = override_source(folder, plan, source);
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().kind, kind);
-    for (const char* word : words) EXPECT_NE(done.error().message.find(word), std::string::npos) << done.error().message;
+    for (const char* word : words)
+      EXPECT_NE(done.error().message.find(word), std::string::npos) << done.error().message;
   }
 
   const TemporaryFolder temporary;
@@ -53,12 +54,16 @@ class SourceOverride : public testing::Test {
 };
 
 TEST_F(SourceOverride, GeneratedFilesAndTemplatesAreReplaced) {
-  const std::string entry = *text_of("entry.cu"), device = *text_of("templates/device.cuh"), config = *text_of("config.gen.cuh");
+  const std::string entry = *text_of("entry.cu"), device = *text_of("templates/device.cuh"),
+                    config = *text_of("config.gen.cuh");
   write("entry.cu", entry + "// edited\n");
   write("templates/device.cuh", device + "// edited\n");
   write("config.gen.cuh", config);  // as it was
-  for (const char* name : {"spec.txt", "schedule.txt"}) write(name, (*name == 's' && name[1] == 'p' ? print(plan.spec) : print(plan.schedule)) + "\n");
-  for (const char* name : {"key.txt", "kernel.ptx", "kernel.cubin", "facts/log.txt", "facts.json", "ir/01_build.txt", "program.txt"}) write(name, "x");
+  for (const char* name : {"spec.txt", "schedule.txt"})
+    write(name, (*name == 's' && name[1] == 'p' ? print(plan.spec) : print(plan.schedule)) + "\n");
+  for (const char* name :
+       {"key.txt", "kernel.ptx", "kernel.cubin", "facts/log.txt", "facts.json", "ir/01_build.txt", "program.txt"})
+    write(name, "x");
   const auto done = override_source(folder, plan, source);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(*text_of("entry.cu"), entry + "// edited\n");
@@ -76,7 +81,8 @@ TEST_F(SourceOverride, NothingEdited) {
 
 TEST_F(SourceOverride, AFileThatIsNoSource) {
   write("entri.cu", "x");
-  refused(ErrorKind::Invalid, {"`entri.cu`", "no source file of this kernel", "config.gen.cuh, variant.gen.cuh, entry.cu", "templates/"});
+  refused(ErrorKind::Invalid,
+          {"`entri.cu`", "no source file of this kernel", "config.gen.cuh, variant.gen.cuh, entry.cu", "templates/"});
   fs::remove(folder + "/entri.cu");
   write("templates/new.cuh", "x");
   refused(ErrorKind::Invalid, {"`templates/new.cuh`"});

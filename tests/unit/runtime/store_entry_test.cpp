@@ -34,7 +34,8 @@ TEST(StoreKeyTest, EveryFieldAndItsBordersCount) {
 }
 
 TEST(StoreEntryTest, RoundTrip) {
-  const StoreEntry entry{.key_text = "spec: a\n", .facts = {{"empty", ""}, {"text", "a\\n\nb=c"}}, .payload = {1, 2, 3}};
+  const StoreEntry entry{
+      .key_text = "spec: a\n", .facts = {{"empty", ""}, {"text", "a\\n\nb=c"}}, .payload = {1, 2, 3}};
   const auto decoded = decode(encode(entry));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->key_text, entry.key_text);
@@ -74,7 +75,8 @@ TEST(StoreEntryTest, LengthsWithARightChecksumAreStillChecked) {
 
 TEST(StoreEntryTest, FactsInAnotherFormAreRefused) {
   const auto with_facts = [](const std::string& facts) {
-    std::vector<std::uint8_t> bytes = encode({.key_text = "k", .facts = {{std::string(facts.size() - 2, 'x'), ""}}, .payload = {1}});
+    std::vector<std::uint8_t> bytes =
+        encode({.key_text = "k", .facts = {{std::string(facts.size() - 2, 'x'), ""}}, .payload = {1}});
     std::copy(facts.begin(), facts.end(), bytes.begin() + 28 + 1);  // of the same length, behind header and key
     put_checksum(bytes);
     return bytes;

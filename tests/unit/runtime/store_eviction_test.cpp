@@ -116,9 +116,7 @@ TEST_F(StoreEvictionTest, WhatOthersWriteCountsBeforeLong) {
   store_all({"x"}, options());
   const std::uint64_t size = stat_store(store_path())->bytes;
   KernelStore store({.directory = store_path(), .max_bytes = 960 * size});
-  const auto add = [](KernelStore& to, const std::string& name) {
-    ASSERT_TRUE(to.fetch(key(name), make));
-  };
+  const auto add = [](KernelStore& to, const std::string& name) { ASSERT_TRUE(to.fetch(key(name), make)); };
   add(store, "first");
   {
     KernelStore other(options());
@@ -134,7 +132,8 @@ TEST_F(StoreEvictionTest, WhatOthersWriteCountsBeforeLong) {
 TEST_F(StoreEvictionTest, Prune) {
   store_all({"a", "b", "c", "d"}, options());
   const std::uint64_t size = stat_store(store_path())->bytes / 4;
-  for (const auto& [name, days] : {std::pair{"b", 40}, {"a", 30}, {"c", 20}, {"d", 10}}) set_last_use(name, 86400 * days);
+  for (const auto& [name, days] : {std::pair{"b", 40}, {"a", 30}, {"c", 20}, {"d", 10}})
+    set_last_use(name, 86400 * days);
   const auto stat = stat_store(store_path());
   EXPECT_NEAR(static_cast<double>(time(nullptr) - stat->oldest_use), 40 * 86400, 60);
   EXPECT_NEAR(static_cast<double>(time(nullptr) - stat->newest_use), 10 * 86400, 60);

@@ -70,11 +70,13 @@ TEST_F(StoreTest, AnExceptionOfTheMakerWakesWhoWaits) {
   KernelStore store(options());
   std::atomic<bool> inside = false;
   std::thread thrower([&] {
-    EXPECT_THROW((void)store.fetch(key("a"), [&]() -> Result<StoreEntry> {
-      inside = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      throw std::runtime_error("thrown");
-    }), std::runtime_error);
+    EXPECT_THROW((void)store.fetch(key("a"),
+                                   [&]() -> Result<StoreEntry> {
+                                     inside = true;
+                                     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                     throw std::runtime_error("thrown");
+                                   }),
+                 std::runtime_error);
   });
   while (!inside) std::this_thread::yield();
   const auto waited = store.fetch(key("a"), make);
@@ -198,7 +200,8 @@ TEST_F(StoreTest, ANameWithAColonIsRefused) {
 TEST_F(StoreTest, LayersAreLookedInInOrderAndNeverWritten) {
   const auto fill = [&](const std::string& place, std::initializer_list<const char*> names, std::uint8_t fill) {
     KernelStore store({.directory = folder + place});
-    for (const char* name : names) ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(fill)); }));
+    for (const char* name : names)
+      ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(fill)); }));
   };
   fill("/store", {"a"}, 1);
   fill("/site", {"a", "b"}, 2);

@@ -12,7 +12,8 @@ namespace flashjit {
 class StoreTest : public StoreFolderTest {
  protected:
   static StoreEntry kernel(std::uint8_t fill = 7) {
-    return {.key_text = "", .facts = {{"registers", "128"}, {"log", "two\nlines \\ and a backslash"}},
+    return {.key_text = "",
+            .facts = {{"registers", "128"}, {"log", "two\nlines \\ and a backslash"}},
             .payload = std::vector<std::uint8_t>(5000, fill)};
   }
   static Result<StoreEntry> make() { return kernel(); }

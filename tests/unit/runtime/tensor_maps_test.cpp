@@ -1,4 +1,5 @@
-// What TMA is told about Q, K and V: compared with numbers worked out by hand, and where there is a GPU, shown to its driver.
+// What TMA is told about Q, K and V: compared with numbers worked out by hand, and where there is a GPU, shown to its
+// driver.
 #include "runtime/launch/tensor_maps.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,9 @@ KernelParams params_of(const KernelConfig& c) {
   p.batch = 2;
   p.q_len = 300;
   p.k_len = 500;
-  const auto strides = [](int tokens, int heads, int d) { return Strides{Int64{tokens} * heads * d, d, Int64{heads} * d}; };
+  const auto strides = [](int tokens, int heads, int d) {
+    return Strides{Int64{tokens} * heads * d, d, Int64{heads} * d};
+  };
   p.q_stride = strides(p.q_len, c.heads_q, c.head_dim_qk);
   p.k_stride = strides(p.k_len, c.heads_kv, c.head_dim_qk);
   p.v_stride = strides(p.k_len, c.heads_kv, c.head_dim_v);
@@ -45,7 +48,8 @@ KernelParams params_of(const KernelConfig& c) {
   return p;
 }
 
-void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride, const Numbers& box) {
+void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride,
+                   const Numbers& box) {
   EXPECT_EQ(map.address, data);
   EXPECT_EQ(Numbers(map.size, map.size + map.rank), size);
   EXPECT_EQ(Numbers(map.stride, map.stride + (map.rank - 1)), stride);
@@ -126,8 +130,10 @@ TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
-  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856}, {64, 128, 1, 1, 1});
-  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112}, {64, 176, 1, 1, 1});
+  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856},
+                {64, 128, 1, 1, 1});
+  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112},
+                {64, 176, 1, 1, 1});
   // Row 3 of a sequence that begins at token 1000 and has 70: its last row is the last within bounds.
   const std::uint64_t start = 1000, length = 70, row = 3, head = 2;
   const std::uint64_t at[] = {kRows - length + row, head, start + length, kRows};
@@ -177,13 +183,21 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
     EXPECT_EQ(maps.error().kind, ErrorKind::Invalid);
     EXPECT_NE(maps.error().message.find(words), std::string::npos) << maps.error().message;
   };
-  refused(false, [](KernelParams& p) { p.q = address(0x10008); }, "q.data: address 0x10008, TMA reads from multiples of 16 bytes; align");
-  refused(false, [](KernelParams& p) { p.k_stride.token = 132; }, "k.strides: 264 bytes per token, TMA steps in multiples of 16; pass");
+  refused(
+      false, [](KernelParams& p) { p.q = address(0x10008); },
+      "q.data: address 0x10008, TMA reads from multiples of 16 bytes; align");
+  refused(
+      false, [](KernelParams& p) { p.k_stride.token = 132; },
+      "k.strides: 264 bytes per token, TMA steps in multiples of 16; pass");
   refused(false, [](KernelParams& p) { p.v_stride.head = 68; }, "v.strides: 136 bytes per head");
   refused(false, [](KernelParams& p) { p.q_stride.batch = 1004; }, "q.strides: 2008 bytes per sequence");
-  refused(false, [](KernelParams& p) { p.v_stride.batch = Int64{1} << 39; }, "v.strides: 1099511627776 bytes per sequence, TMA steps less than");
+  refused(
+      false, [](KernelParams& p) { p.v_stride.batch = Int64{1} << 39; },
+      "v.strides: 1099511627776 bytes per sequence, TMA steps less than");
   refused(true, [](KernelParams& p) { p.k_stride.token = 132; }, "k.strides: 264 bytes per token");
-  refused(true, [](KernelParams& p) { p.k_stride.token = Int64{1} << 34; }, "k.strides: 34359738368 bytes per token, packed tensors step less");
+  refused(
+      true, [](KernelParams& p) { p.k_stride.token = Int64{1} << 34; },
+      "k.strides: 34359738368 bytes per token, packed tensors step less");
 }
 
 // A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
@@ -253,8 +267,9 @@ struct Encoded {
 
 Driver recording_driver(int version) {
   DriverApi api;
-  api.tensor_map_encode = [](TensorMap* map, int dtype, std::uint32_t rank, void*, const std::uint64_t*, const std::uint64_t*,
-                             const std::uint32_t*, const std::uint32_t* element_strides, int, int swizzle, int promotion, int) {
+  api.tensor_map_encode = [](TensorMap* map, int dtype, std::uint32_t rank, void*, const std::uint64_t*,
+                             const std::uint64_t*, const std::uint32_t*, const std::uint32_t* element_strides, int,
+                             int swizzle, int promotion, int) {
     encoded = {dtype, swizzle, promotion, rank, element_strides[rank - 1]};
     std::memset(map, 0xff, sizeof *map);
     return 0;
@@ -320,8 +335,8 @@ TEST(TensorMaps, TheDriverTakesThemAll) {
             KernelParams p = params_of(c);
             if (!keys) p.k = p.v = nullptr, p.k_len = 0;
             if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
-            SCOPED_TRACE(testing::Message() << "packed " << packed << " pack_heads " << pack_heads << " d " << d << " keys " << keys
-                                            << " expanded " << expanded);
+            SCOPED_TRACE(testing::Message() << "packed " << packed << " pack_heads " << pack_heads << " d " << d
+                                            << " keys " << keys << " expanded " << expanded);
             const auto layouts = tensor_map_layouts(c, p);
             ASSERT_TRUE(layouts) << layouts.error().message;
             TensorMaps maps;

@@ -25,7 +25,8 @@ Plan a_plan() {
 // Counts its launches, and says when it is gone.
 class Counting : public RunnableKernel {
  public:
-  Counting(std::string source, int& launches, bool& gone) : RunnableKernel(a_plan(), facts_from(std::move(source)), 0), launches_(launches), gone_(gone) {}
+  Counting(std::string source, int& launches, bool& gone)
+      : RunnableKernel(a_plan(), facts_from(std::move(source)), 0), launches_(launches), gone_(gone) {}
   ~Counting() override { gone_ = true; }
 
  private:
@@ -160,7 +161,8 @@ class TieredOnGpu : public testing::Test {
       auto buffer = DeviceBuffer::allocate(gpu, kCount * 2);
       ASSERT_TRUE(buffer) << buffer.error().message;
       std::vector<std::uint16_t> values(kCount);
-      for (std::size_t n = 0; n < values.size(); ++n) values[n] = static_cast<std::uint16_t>(0x3c00 + (n * 37 + static_cast<std::size_t>(i) * 11) % 256);
+      for (std::size_t n = 0; n < values.size(); ++n)
+        values[n] = static_cast<std::uint16_t>(0x3c00 + (n * 37 + static_cast<std::size_t>(i) * 11) % 256);
       ASSERT_TRUE(buffer->upload(values.data()));
       buffers.push_back(std::move(*buffer));
     }
@@ -168,7 +170,8 @@ class TieredOnGpu : public testing::Test {
   Arguments arguments() {
     Arguments a;
     Tensor* tensors[] = {&a.q, &a.k, &a.v, &a.o};
-    for (int i = 0; i < 4; ++i) *tensors[i] = {buffers[static_cast<std::size_t>(i)].data(), "bf16", {1, kTokens, kHeads, kDim}, {}};
+    for (int i = 0; i < 4; ++i)
+      *tensors[i] = {buffers[static_cast<std::size_t>(i)].data(), "bf16", {1, kTokens, kHeads, kDim}, {}};
     return a;
   }
   std::vector<std::uint16_t> output() {
@@ -209,7 +212,8 @@ TEST_F(TieredOnGpu, FromQuickToBestWithAGraphInBetween) {
   for (std::size_t i = 0; i < after.size(); ++i) {
     ASSERT_NEAR(value(after[i]), value(captured[i]), 0.02f * std::abs(value(after[i])) + 1e-4f) << i;
   }
-  const auto plain = engine->prepare(std::string(kSpec) + " ");  // another text of the same spec: the best code, from memory
+  const auto plain =
+      engine->prepare(std::string(kSpec) + " ");  // another text of the same spec: the best code, from memory
   ASSERT_TRUE(plain);
   ASSERT_TRUE((*plain)->run(arguments(), stream->get()) && stream->synchronize());
   EXPECT_EQ(output(), after);

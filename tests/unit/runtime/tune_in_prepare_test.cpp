@@ -19,7 +19,8 @@ using std::chrono::milliseconds;
 constexpr const char* kSpec = "fwd fp32 d=16 heads=2";
 
 bool tuned(const Kernel& kernel) {
-  return std::ranges::any_of(kernel.facts().notes, [](const std::string& note) { return note.find("tuning record") != std::string::npos; });
+  return std::ranges::any_of(kernel.facts().notes,
+                             [](const std::string& note) { return note.find("tuning record") != std::string::npos; });
 }
 
 class TuneInPrepare : public ::testing::Test {
@@ -88,7 +89,8 @@ TEST_F(TuneInPrepare, HintsOfAClassShareAKernel) {
   const auto own = engine();
   PrepareOptions a, b, other;
   a.shape = "q=100", b.shape = "b=1,q=120,k=128", other.shape = "q=3000";
-  const auto first = own->prepare(kSpec, a), second = own->prepare(kSpec, b), third = own->prepare(kSpec, other), plain = own->prepare(kSpec);
+  const auto first = own->prepare(kSpec, a), second = own->prepare(kSpec, b), third = own->prepare(kSpec, other),
+             plain = own->prepare(kSpec);
   ASSERT_TRUE(first && second && third && plain);
   EXPECT_EQ(first->get(), second->get());
   EXPECT_NE(first->get(), third->get());

@@ -26,9 +26,16 @@ Schedule schedule(const std::string& text) {
 TunedRecord record(const std::string& shape, int tile_q, const std::string& spec = kSpec) {
   auto parsed = parse_shape_hint(shape);
   EXPECT_TRUE(parsed);
-  return {.spec = spec, .machine = {kTarget, "Processor A", 8, ""}, .version = "0.1.0", .shape = *parsed,
+  return {.spec = spec,
+          .machine = {kTarget, "Processor A", 8, ""},
+          .version = "0.1.0",
+          .shape = *parsed,
           .schedule = schedule("family=host,tile_q=" + std::to_string(tile_q) + ",tile_kv=256"),
-          .us = 10, .us_low = 9.5, .us_high = 10.5, .default_us = 12, .date = "2026-11-21"};
+          .us = 10,
+          .us_low = 9.5,
+          .us_high = 10.5,
+          .default_us = 12,
+          .date = "2026-11-21"};
 }
 
 class TunedRecords : public ::testing::Test {
@@ -41,13 +48,14 @@ class TunedRecords : public ::testing::Test {
   ~TunedRecords() override { fs::remove_all(folder); }
   const std::string folder = ::testing::TempDir() + "flashjit_records_" + std::to_string(::getpid());
 
-  int chosen(const std::vector<TunedRecord>& records, const std::string& shape, Machine machine = {kTarget, "Processor A", 8, ""},
-             const std::string& spec_text = kSpec) {
+  int chosen(const std::vector<TunedRecord>& records, const std::string& shape,
+             Machine machine = {kTarget, "Processor A", 8, ""}, const std::string& spec_text = kSpec) {
     auto spec = parse_spec(spec_text);
     auto target = find_target(kTarget);
     std::optional<Shape> hint;
     if (!shape.empty()) hint = *parse_shape_hint(shape);
-    const TunedRecord* found = find_record(records, *spec, machine, **target, hint, schedule("family=host,tile_q=64,tile_kv=256"));
+    const TunedRecord* found =
+        find_record(records, *spec, machine, **target, hint, schedule("family=host,tile_q=64,tile_kv=256"));
     return found ? *found->schedule.tile_q : 0;
   }
 };
@@ -68,7 +76,9 @@ TEST_F(TunedRecords, EveryCutOfALineIsSkipped) {
   for (std::size_t length = 0; length + 1 < line.size(); ++length) {
     const auto parsed = parse_tuned_record(line.substr(0, length));
     // Only within the date, the last field, what is left can pass for a whole record.
-    if (parsed) { EXPECT_GT(length, line.find("\tdate=")); }
+    if (parsed) {
+      EXPECT_GT(length, line.find("\tdate="));
+    }
   }
   EXPECT_EQ(parse_tuned_records("# a comment\n\nnonsense\n" + line + "\n" + line.substr(0, 40)).size(), 1u);
 }
@@ -110,11 +120,11 @@ TEST_F(TunedRecords, NearestWithinTwoDoublings) {
   const std::vector<TunedRecord> records = {record("b=1,q=1024", 32), record("b=1,q=4096", 128)};
   EXPECT_EQ(chosen(records, "b=1,q=1024"), 32);
   EXPECT_EQ(chosen(records, "b=1,q=1000"), 32);
-  EXPECT_EQ(chosen(records, "b=1,q=2000"), 32);    // both are two away; 1024 is nearer by its text alone, in any order
+  EXPECT_EQ(chosen(records, "b=1,q=2000"), 32);  // both are two away; 1024 is nearer by its text alone, in any order
   EXPECT_EQ(chosen({records[1], records[0]}, "b=1,q=2000"), 32);
   EXPECT_EQ(chosen(records, "b=2,q=4000"), 128);
-  EXPECT_EQ(chosen(records, "b=1,q=16384"), 0);    // four away
-  EXPECT_EQ(chosen(records, "b=8,q=4096"), 0);     // three
+  EXPECT_EQ(chosen(records, "b=1,q=16384"), 0);  // four away
+  EXPECT_EQ(chosen(records, "b=8,q=4096"), 0);   // three
 }
 
 TEST_F(TunedRecords, WithoutAHintOnlyTheReferenceShapeCounts) {

@@ -13,8 +13,8 @@ namespace {
 
 TEST(Npy, RoundTripOfEveryType) {
   const std::string path = ::testing::TempDir() + "/flashjit_npy_test.npy";
-  for (const NpyType type : {NpyType::F16, NpyType::BF16, NpyType::F32, NpyType::F64, NpyType::I32, NpyType::I64, NpyType::U32,
-                             NpyType::U16, NpyType::U8, NpyType::I8}) {
+  for (const NpyType type : {NpyType::F16, NpyType::BF16, NpyType::F32, NpyType::F64, NpyType::I32, NpyType::I64,
+                             NpyType::U32, NpyType::U16, NpyType::U8, NpyType::I8}) {
     for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{}, {5}, {2, 3}, {2, 0, 4}, {1, 2, 3, 4}}) {
       NpyArray array{type, shape, {}};
       array.bytes.resize(static_cast<std::size_t>(array.elements() * size_of(type)));
@@ -67,11 +67,22 @@ TEST(ProblemShape, Texts) {
     const AttentionSpec& spec;
     const char* text;
     const char* printed;  // null: refused
-  } rows[] = {{dense, "b=2,q=4096,k=100", "b=2,q=4096,k=100"}, {dense, "q=7", "b=1,q=7,k=7"}, {dense, "k=7", nullptr},
-              {dense, "q=1+2", nullptr}, {dense, "q=7,", "b=1,q=7,k=7"}, {dense, "q=", nullptr}, {dense, "", nullptr},
-              {dense, "q=-7", nullptr}, {dense, "q=7,q=8", nullptr}, {dense, "z=7", nullptr}, {dense, "q=0x10", nullptr},
-              {packed, "q=100+37+0,k=5+6+7", "b=3,q=100+37+0,k=5+6+7"}, {packed, "b=2,q=5", "b=2,q=5,k=5"},
-              {packed, "q=1+2,k=3", "b=2,q=1+2,k=3"}, {packed, "q=1+2,k=3+4+5", nullptr}, {packed, "b=3,q=1+2", nullptr}};
+  } rows[] = {{dense, "b=2,q=4096,k=100", "b=2,q=4096,k=100"},
+              {dense, "q=7", "b=1,q=7,k=7"},
+              {dense, "k=7", nullptr},
+              {dense, "q=1+2", nullptr},
+              {dense, "q=7,", "b=1,q=7,k=7"},
+              {dense, "q=", nullptr},
+              {dense, "", nullptr},
+              {dense, "q=-7", nullptr},
+              {dense, "q=7,q=8", nullptr},
+              {dense, "z=7", nullptr},
+              {dense, "q=0x10", nullptr},
+              {packed, "q=100+37+0,k=5+6+7", "b=3,q=100+37+0,k=5+6+7"},
+              {packed, "b=2,q=5", "b=2,q=5,k=5"},
+              {packed, "q=1+2,k=3", "b=2,q=1+2,k=3"},
+              {packed, "q=1+2,k=3+4+5", nullptr},
+              {packed, "b=3,q=1+2", nullptr}};
   for (const auto& row : rows) {
     const auto shape = parse_shape(row.text, row.spec);
     ASSERT_EQ(static_cast<bool>(shape), row.printed != nullptr) << row.text;

@@ -76,7 +76,7 @@ TEST(Reference, TwoKeysByHand) {
   Toy s(1, 1, 2, 1, 1, 8, 1);
   s.q[0] = 2, s.k[0] = 0.5f, s.k[8] = -1;  // logits 1 and -2
   s.v = {10, -10};
-  s.spec.scale = 3;                        // 3 and -6
+  s.spec.scale = 3;  // 3 and -6
   const ExactRow row = s.row({0, 0, 0});
   const double p = 1 / (1 + std::exp(-9.0));
   EXPECT_NEAR(row.o[0], 10 * p - 10 * (1 - p), 1e-12);
@@ -189,8 +189,16 @@ TEST(Compare, CatchesWrongKernels) {
       {"one element off", [](Toy& s) { s.o[100] += 1e-4f; }, "o differs by"},
       {"NaN", [](Toy& s) { s.o[5] = NAN; }, "o is nan"},
       {"infinite", [](Toy& s) { s.o[5] = INFINITY; }, "o is inf"},
-      {"all a little off", [](Toy& s) { for (float& x : s.o) x *= 1.00001f; }, "o "},
-      {"lse in base 2", [](Toy& s) { for (float& x : s.lse) x *= 1.4426950408889634f; }, "lse is"},
+      {"all a little off",
+       [](Toy& s) {
+         for (float& x : s.o) x *= 1.00001f;
+       },
+       "o "},
+      {"lse in base 2",
+       [](Toy& s) {
+         for (float& x : s.lse) x *= 1.4426950408889634f;
+       },
+       "lse is"},
       {"one lse never written", [](Toy& s) { s.lse.back() = NAN; }, "lse is nan"},
       {"max logit", [](Toy& s) { s.max_logit[3] += 0.001f; }, "max_logit is"},
   };
