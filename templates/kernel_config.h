@@ -6,9 +6,9 @@ namespace flashjit {
 
 enum class Element { f16, bf16, f32 };
 enum class LseBase { none, natural, log2 };
-enum class Loop { sync, hopper };                      // which templates/*_forward.cuh
-enum class Reference { lazy, tile, previous, first };  // what the exponent of a score is taken relative to
-enum class Exclusive { none, issue, softmax };         // what only one warpgroup at a time may do
+enum class Loop { sync, hopper };            // which templates/*_forward.cuh
+enum class Reference { lazy, tile, first };  // what the exponent of a score is taken relative to
+enum class Exclusive { none, issue };        // what only one warpgroup at a time may do
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
 
@@ -57,10 +57,8 @@ struct KernelConfig {
   int q_stages = 1;
   bool overlap = false;  // Q K^T of the next tile is issued before P V of this one
   Exclusive exclusive = Exclusive::none;
-  int fma_exponentials = 0;    // of eight, how many are a polynomial on the FMA pipes
   bool sum_in_matrix = false;  // row sums come from a column of ones beside V
   bool persistent = false;     // a block works on several query tiles, one after the other
-  int cluster = 1;             // blocks that share K and V by multicast
   bool pack_heads = false;     // the query heads of a KV head share a tile
 };
 

@@ -34,7 +34,7 @@ struct KernelParams {
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
   int q_len, k_len;     // dense: the lengths; packed: no sequence is longer
-  int tiles_q;          // query tiles of the longest sequence (hopper: tiles of a cluster)
+  int tiles_q;          // query tiles of the longest sequence
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
   int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                        // Null: items are dealt out evenly

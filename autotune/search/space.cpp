@@ -90,8 +90,7 @@ std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& targe
   vary(from, pins, &Schedule::stages, {1, 2, 3, 4}, all);
   vary(from, pins, &Schedule::q_stages, {1, 2}, all);
   vary(from, pins, &Schedule::overlap, {Overlap::None, Overlap::QkPv}, all);
-  vary(from, pins, &Schedule::exclusive, {ExclusivePart::None, ExclusivePart::Issue, ExclusivePart::Softmax}, all);
-  vary(from, pins, &Schedule::exp_fma, {0, 1, 2}, all);
+  vary(from, pins, &Schedule::exclusive, {ExclusivePart::None, ExclusivePart::Issue}, all);
   vary(from, pins, &Schedule::grid, {GridKind::Tiles, GridKind::Persistent}, all);
   vary(from, pins, &Schedule::unroll_d, {1, 2, 4, 8}, all);
   if (from.family == Family::Host) {

@@ -53,7 +53,6 @@ std::string_view reference_name(Reference reference) {
   switch (reference) {
     case Reference::lazy: return "Reference::lazy";
     case Reference::tile: return "Reference::tile";
-    case Reference::previous: return "Reference::previous";
     case Reference::first: return "Reference::first";
   }
   return "";
@@ -63,7 +62,6 @@ std::string_view exclusive_name(Exclusive exclusive) {
   switch (exclusive) {
     case Exclusive::none: return "Exclusive::none";
     case Exclusive::issue: return "Exclusive::issue";
-    case Exclusive::softmax: return "Exclusive::softmax";
   }
   return "";
 }
@@ -100,10 +98,8 @@ void hopper_fields(const KernelConfig& c, const Field& field) {
   field("q_stages", c.q_stages);
   field("overlap", c.overlap);
   field("exclusive", exclusive_name(c.exclusive));
-  field("fma_exponentials", c.fma_exponentials);
   field("sum_in_matrix", c.sum_in_matrix);
   field("persistent", c.persistent);
-  field("cluster", c.cluster);
   field("pack_heads", c.pack_heads);
   field("inputs_16", c.inputs_16);
   field("inputs_32", c.inputs_32);
@@ -263,13 +259,9 @@ Result<KernelSource> emit_sync(const Plan& plan) {
 }
 
 Result<KernelSource> emit_hopper(const Plan& plan) {
-  const std::string cluster =
-      plan.config.cluster == 1 ? "" : fmt::format("__cluster_dims__({}, 1, 1) ", plan.config.cluster);
   std::string entry = header(plan, "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.") +
                       "#include \"config.gen.cuh\"\n#include \"templates/hopper/forward.cuh\"\n\n"
-                      "extern \"C\" __global__ void " +
-                      cluster +
-                      "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
+                      "extern \"C\" __global__ void __launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
                       "flashjit_forward(const __grid_constant__ flashjit::KernelParams params,\n"
                       "                 const __grid_constant__ flashjit::TensorMaps maps) {\n"
                       "  flashjit::hopper_forward(params, maps);\n}\n";

@@ -178,11 +178,8 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
   c.overlap = schedule.overlap == Overlap::QkPv;
   c.sum_in_matrix = schedule.row_sum == RowSum::Matrix;
   if (spec.out_dtype == Dtype::F32) c.output = Element::f32;  // decides how O is stored
-  c.cluster = schedule.cluster.value_or(1);
   c.pack_heads = schedule.heads == HeadTiles::Packed;
-  c.reference = schedule.reference == SoftmaxReference::First      ? Reference::first
-                : schedule.reference == SoftmaxReference::Previous ? Reference::previous
-                                                                   : Reference::tile;
+  c.reference = schedule.reference == SoftmaxReference::First ? Reference::first : Reference::tile;
   if (c.loop == Loop::hopper) set_inputs(spec, c);
   return c;
 }
@@ -190,7 +187,7 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule) {
 // They are read 32 keys at a time. With the reference of the tile before, logits are computed before they are
 // exponentiated, and rows of several heads in a tile are no box of such a tensor: the score function reads memory then.
 void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
-  if (!spec.score || c.tile_kv % 32 != 0 || c.reference == Reference::previous || c.pack_heads) return;
+  if (!spec.score || c.tile_kv % 32 != 0 || c.pack_heads) return;
   for (const Expr& input : score_inputs(spec.score)) {
     const auto i = std::find(spec.params.begin(), spec.params.end(), input->param) - spec.params.begin();
     (size_of(input->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
@@ -199,8 +196,6 @@ void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
     c.inputs_of_batches |= !uses(input, Variable::B);
   }
 }
-
-int queries_together(const KernelConfig& c) { return queries_per_tile(c) * c.cluster; }
 
 bool loads_per_key(const Expr& expr) {
   if (!expr) return false;

@@ -17,9 +17,6 @@ KernelConfig sizes_of(const AttentionSpec& spec, const Schedule& schedule);
 // Sets which tensors of the score the producer of a hopper kernel copies: `c` has everything else.
 void set_inputs(const AttentionSpec& spec, KernelConfig& c);
 
-// Queries that visit the same KV tiles: of a block, or of the blocks of a cluster.
-int queries_together(const KernelConfig& sizes);
-
 // What a score that reads a tensor for every key adds to the registers of any loop.
 // Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
 bool loads_per_key(const Expr& expr);

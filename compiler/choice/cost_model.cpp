@@ -144,7 +144,7 @@ class WorkSamplers {
     KernelConfig c = sizes_of(spec_, schedule);
     c.has_mask = static_cast<bool>(spec_.mask);
     c.mask_has_holes = static_cast<bool>(tiles_.may_see);
-    Work work = with(queries_together(c), c.tile_kv);
+    Work work = with(queries_per_tile(c), c.tile_kv);
     if (c.loop != Loop::hopper || c.warpgroups < 2 || shape_.q_len < 1) return work;
     // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that
     // is time: d=64 full 1k takes 0.95 of it for 0.89 of the steps, causal 0.87 for 0.77, d=256 causal 0.97 for 0.95

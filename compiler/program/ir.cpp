@@ -59,13 +59,11 @@ constexpr AttributeRow kRows[] = {
     // softmax, grid, budget
     {"reference", "choose_softmax", "what is subtracted in the exponent"},
     {"exp", "choose_softmax", "base of the exponential, and where the scale goes"},
-    {"exp_fma", "choose_softmax", "of eight exponentials, how many run on the FMA pipes"},
     {"row_sum", "choose_softmax", "what sums the rows of P: adds, or the matrix unit, from a column of ones beside V"},
     {"redo", "choose_softmax",
      "reference with which a tile is done again when its row sums show that the one taken was too far off"},
     {"order", "choose_grid", "which query tiles start first"},
     {"grid", "choose_grid", "a block per query tile, or one per SM that takes one after the other"},
-    {"cluster", "choose_grid", "blocks that share K and V by multicast"},
     {"blocks_per_sm", "budget_registers", "blocks that must fit an SM together"},
     {"registers", "budget_registers", "per thread: estimated need / what the budget leaves"},
     {"register_limit", "budget_registers", "per thread of a role, set when it starts"},

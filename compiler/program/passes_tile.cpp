@@ -101,7 +101,6 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
     FLASHJIT_TRY(s.attributes.set("reference", std::string(reference), kPass));
     FLASHJIT_TRY(s.attributes.set("exp", std::string(folded ? "exp2_scale_folded" : "exp2"), kPass));
     if (!hopper) return {};
-    FLASHJIT_TRY(s.attributes.set("exp_fma", std::int64_t{*schedule.exp_fma}, kPass));
     return s.attributes.set("row_sum", std::string(name(*schedule.row_sum)), kPass);
   }));
   return p;
@@ -113,7 +112,6 @@ Result<Program> choose_grid(Program p, const PassContext& context) {
   FLASHJIT_TRY(p.attributes.set("order", std::string(name(*context.schedule.order)), kPass));
   if (is(context, Family::Sync)) return p;
   FLASHJIT_TRY(p.attributes.set("grid", std::string(name(*context.schedule.grid)), kPass));
-  FLASHJIT_TRY(p.attributes.set("cluster", std::int64_t{*context.schedule.cluster}, kPass));
   return p;
 }
 

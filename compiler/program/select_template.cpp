@@ -109,15 +109,12 @@ bool take_family(const AttributeValue& value, KernelConfig& c) {
   return text(value) != nullptr;
 }
 bool take_exclusive(const AttributeValue& value, KernelConfig& c) {
-  c.exclusive = is(value, "issue") ? Exclusive::issue : is(value, "softmax") ? Exclusive::softmax : Exclusive::none;
-  return c.exclusive != Exclusive::none || is(value, "none");
+  c.exclusive = is(value, "issue") ? Exclusive::issue : Exclusive::none;
+  return is(value, "issue") || is(value, "none");
 }
 bool take_reference(const AttributeValue& value, KernelConfig& c) {
-  c.reference = is(value, "tile")       ? Reference::tile
-                : is(value, "previous") ? Reference::previous
-                : is(value, "first")    ? Reference::first
-                                        : Reference::lazy;
-  return c.reference != Reference::lazy;
+  c.reference = is(value, "first") ? Reference::first : Reference::tile;
+  return is(value, "first") || is(value, "tile");
 }
 bool take_score(const AttributeValue& value, KernelConfig& c) { return c.has_score = is(value, "score"); }
 bool take_sink(const AttributeValue& value, KernelConfig& c) { return c.sink = is(value, "yes"); }
@@ -204,7 +201,6 @@ constexpr Honoured kHopper[] = {
     {"overlap", {}, take_overlap},
     {"order", {}, take_order},
     {"grid", {}, take_grid},
-    {"cluster", {}, take_int<&KernelConfig::cluster>},
     {"registers", {}, implied},
     {"register_limit", Kind::Producer, implied},
     {"register_limit", Kind::Consumer, implied},
@@ -218,7 +214,6 @@ constexpr Honoured kHopper[] = {
     {"row_owner", Kind::Reduce, only<"quad">},
     {"rescaled_by", Kind::Rescale, only<"row_owner">},
     {"reference", Kind::Softmax, take_reference},
-    {"exp_fma", Kind::Softmax, take_int<&KernelConfig::fma_exponentials>},
     {"row_sum", Kind::Softmax, take_row_sum},
     {"redo", Kind::Finalize, only<"tile">},
     {"copy", Kind::Load, implied},
@@ -338,11 +333,7 @@ Result<void> finish_hopper(Program& program, Plan& plan) {
   return for_each(program.body, [&](Statement& s) -> Result<void> {
     if (s.kind == Kind::Producer) return agrees(s.attributes, "register_limit", std::int64_t{producer_registers(c)});
     if (s.kind == Kind::Consumer) return agrees(s.attributes, "register_limit", std::int64_t{consumer_registers(c)});
-    if (s.kind == Kind::Load) {
-      const std::string& tile = program.buffers[s.writes[0]].name;
-      const bool shared_by_blocks = c.cluster > 1 && tile != "Qs" && tile != "Is";
-      return agrees(s.attributes, "copy", std::string(shared_by_blocks ? "tma_multicast" : "tma"));
-    }
+    if (s.kind == Kind::Load) return agrees(s.attributes, "copy", std::string("tma"));
     if (s.kind != Kind::Mma) return {};
     const bool scores = s.writes[0] == program.buffer("S");
     FLASHJIT_TRY(agrees(s.attributes, "a_in", std::string(scores ? "shared" : "registers")));

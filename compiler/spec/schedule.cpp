@@ -21,8 +21,8 @@ constexpr std::array<std::string_view, 3> kFamilies = {"sync", "host", "hopper"}
 constexpr std::array<std::string_view, 2> kPlaces = {"shared", "registers"};
 constexpr std::array<std::string_view, 2> kOrders = {"natural", "longest_first"};
 constexpr std::array<std::string_view, 2> kOverlaps = {"none", "qk_pv"};
-constexpr std::array<std::string_view, 3> kExclusiveParts = {"none", "issue", "softmax"};
-constexpr std::array<std::string_view, 3> kReferences = {"tile", "previous", "first"};
+constexpr std::array<std::string_view, 2> kExclusiveParts = {"none", "issue"};
+constexpr std::array<std::string_view, 2> kReferences = {"tile", "first"};
 constexpr std::array<std::string_view, 2> kRowSums = {"adds", "matrix"};
 constexpr std::array<std::string_view, 2> kGrids = {"tiles", "persistent"};
 constexpr std::array<std::string_view, 2> kHeadTiles = {"single", "packed"};
@@ -89,10 +89,8 @@ constexpr std::array kFields = {
     word<&Schedule::overlap, kOverlaps>("overlap", kHopper),
     word<&Schedule::exclusive, kExclusiveParts>("exclusive", kHopper),
     word<&Schedule::reference, kReferences>("reference", kHopper),
-    number<&Schedule::exp_fma>("exp_fma", kHopper, 0, 4),
     word<&Schedule::row_sum, kRowSums>("row_sum", kHopper),
     word<&Schedule::grid, kGrids>("grid", kHopper),
-    number<&Schedule::cluster>("cluster", kHopper, 1, 2),
     word<&Schedule::heads, kHeadTiles>("heads", kHopper),
     word<&Schedule::order, kOrders>("order", kSync | kHopper),
 };

@@ -16,8 +16,8 @@ enum class Family : std::uint8_t { Sync, Host, Hopper };
 enum class QueryPlace : std::uint8_t { Shared, Registers };
 enum class TileOrder : std::uint8_t { Natural, LongestFirst };
 enum class Overlap : std::uint8_t { None, QkPv };
-enum class ExclusivePart : std::uint8_t { None, Issue, Softmax };
-enum class SoftmaxReference : std::uint8_t { Tile, Previous, First };
+enum class ExclusivePart : std::uint8_t { None, Issue };
+enum class SoftmaxReference : std::uint8_t { Tile, First };
 enum class RowSum : std::uint8_t { Adds, Matrix };
 enum class GridKind : std::uint8_t { Tiles, Persistent };
 enum class HeadTiles : std::uint8_t { Single, Packed };
@@ -41,10 +41,8 @@ struct Schedule {
   std::optional<ExclusivePart> exclusive;     // what only one warpgroup at a time does
   std::optional<SoftmaxReference> reference;  // what is subtracted in the exponent: the maximum up to this tile, to the
                                               // one before, or of the first tile
-  std::optional<int> exp_fma;                 // of eight exponentials, how many run on the FMA pipes
   std::optional<RowSum> row_sum;              // matrix: a column of ones beside V sums the rows of P
   std::optional<GridKind> grid;    // a block per query tile, or one per SM that takes one tile after the other
-  std::optional<int> cluster;      // blocks that share K and V by multicast
   std::optional<HeadTiles> heads;  // packed: the query heads of one KV head share a tile
   bool operator==(const Schedule&) const = default;
 };

@@ -18,8 +18,7 @@ Grid::Grid(const Plan& plan)
       key_bytes(std::int64_t{plan.spec.d_qk + plan.spec.d_v} * size_of(plan.spec.kv_dtype)) {
   const KernelConfig& config = plan.config;
   if (config.loop != Loop::hopper) return;
-  queries = queries_per_tile(config) * config.cluster;
-  cluster = config.cluster;
+  queries = queries_per_tile(config);
   persistent = config.persistent;
   if (config.pack_heads) {
     heads = heads_kv;
@@ -29,7 +28,7 @@ Grid::Grid(const Plan& plan)
 
 std::int64_t Grid::most_blocks(std::int64_t q_len, std::int64_t batch) const {
   std::int64_t blocks = 0;
-  return __builtin_mul_overflow(tiles(q_len) * heads * cluster, batch, &blocks) ? -1 : blocks;
+  return __builtin_mul_overflow(tiles(q_len) * heads, batch, &blocks) ? -1 : blocks;
 }
 
 int Grid::heads_per_group(std::int64_t k_len, std::int64_t batch) const {
@@ -40,7 +39,7 @@ int Grid::heads_per_group(std::int64_t k_len, std::int64_t batch) const {
 
 int Grid::blocks(const KernelParams& params, int sm_count) const {
   const int items = params.tiles_q * heads * params.batch;  // ArgumentChecker::fill refuses more than an int holds
-  return cluster * (persistent ? std::min(items, sm_count / cluster) : items);
+  return persistent ? std::min(items, sm_count) : items;
 }
 
 }  // namespace flashjit

@@ -15,7 +15,6 @@ struct Grid {
   int heads;             // that have items of their own: query heads, or KV heads where a group shares its tiles
   int heads_per_kv = 1;  // of `heads`, that read the same K and V
   int heads_kv;
-  int cluster = 1;          // blocks that work on an item
   bool persistent = false;  // as many blocks as fit the device, for all items
   std::int64_t key_bytes;   // of one key in K and V
 

@@ -132,7 +132,7 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
 
 Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelParams& params) {
   const auto count = [](int value) { return static_cast<std::uint64_t>(value); };
-  const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv / c.cluster);
+  const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv);
   const Source q = {"q",
                     params.q,
                     params.q_stride,

@@ -246,7 +246,6 @@ std::string_view changed_numerics(const Schedule& a, const Schedule& b) {
   if (a.family != b.family) return "family";
   if (a.tile_kv != b.tile_kv) return "tile_kv";
   if (a.reference != b.reference) return "reference";
-  if (a.exp_fma != b.exp_fma) return "exp_fma";
   if (a.row_sum != b.row_sum) return "row_sum";
   return {};
 }

@@ -11,20 +11,11 @@ __device__ inline void init_barrier(u32 barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine and to the other blocks of a cluster.
+// Makes initialised barriers visible to the copy engine.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Arrives at the same barrier of block `block` of the cluster.
-__device__ inline void arrive_at_block(u32 barrier, u32 block) {
-  asm volatile(
-      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-      "r"(block)
-      : "memory");
 }
 
 __device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
@@ -48,24 +39,6 @@ __device__ inline void sync_named(int id, int threads) {
 }
 __device__ inline void arrive_named(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// ---- clusters ----
-
-__device__ inline u32 block_in_cluster() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ inline void store_shared_at_block(u32 address, u32 block, int value) {
-  asm volatile(
-      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n st.shared::cluster.b32 [remote], %2;\n}" ::
-          "r"(address),
-      "r"(block), "r"(value)
-      : "memory");
 }
 
 // ---- registers: given back by the warps that copy, taken by those that compute ----
@@ -102,16 +75,6 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
-// The same box to the same place in every block of the cluster named in `blocks`; each counts it at its own barrier.
-__device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 barrier, u64 policy, u16 blocks, int x0,
-                                          int x1, int x2, int x3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-      "[%0], [%1, {%5, %6, %7, %8}], [%2], %4, %3;" ::"r"(shared),
-      "l"(&map), "r"(barrier), "l"(policy), "h"(blocks), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
-      : "memory");
-}
-
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -169,7 +132,7 @@ __device__ inline void pin_registers(float (&r)[n]) {
 // transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
 // low one, in 16 bytes.
 __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
-  // In a cluster, addresses have the block's number in bits that mean something else here.
+  // Of an address in shared memory these are all bits: higher ones mean something else here.
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
 }
 

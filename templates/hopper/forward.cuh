@@ -16,12 +16,10 @@ namespace flashjit {
 constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
 constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
 constexpr bool kStagesOutput = stages_output(config);
-constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
-constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
+constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::issue;
 // Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
-constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
 
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
@@ -63,13 +61,9 @@ struct Consumer {
     arrive_named(kTurnBarrier + (warpgroup_id() + 1) % kWarpgroups, 2 * kThreadsPerWarpgroup);
   }
 
-  // The warp is done with a stage; with multicast, every block that copies into it must know.
+  // The warp is done with a stage.
   __device__ void release(u32 barrier) {
-    if constexpr (kCluster > 1) {
-      if (lane_id() < kCluster) arrive_at_block(barrier, lane_id());
-    } else {
-      if (lane_id() == 0) arrive(barrier);
-    }
+    if (lane_id() == 0) arrive(barrier);
   }
 
   // S = Q K^T, issued.
@@ -106,7 +100,7 @@ struct Consumer {
   __device__ void step(const WorkState& work, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
     if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
-    if constexpr (kIssueInTurn) begin_turn();
+    if constexpr (kTakesTurns) begin_turn();
     if constexpr (!config.overlap) finish_output();
     begin_products();
     issue_scores();
@@ -118,25 +112,21 @@ struct Consumer {
       issue_output();
       commit_products();
     }
-    if constexpr (kIssueInTurn) end_turn();
+    if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     float factor[2];
-    // Of the tiles before; until the scores are there, there is time for it.
-    if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
     wait_products<config.overlap ? 1 : 0>();
     pin_registers(s);
     release_keys();
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
-    if constexpr (kSoftmaxInTurn) begin_turn();
     if constexpr (kMainIsCareful) {
       careful_softmax(s, rows, all_columns(), false, factor);
     } else {
       quick_softmax(s, rows, main);
     }
-    if constexpr (kSoftmaxInTurn) end_turn();
     if constexpr (config.overlap && !kWaitsFirst) {
       pin_registers(s);
       complete_output();
@@ -187,11 +177,10 @@ struct Consumer {
   __device__ void pass_tile(bool holds_values) {
     wait_products<0>();
     if (holds_values) release_values();
-    if constexpr (kIssueInTurn) end_turn();
+    if constexpr (kTakesTurns) end_turn();
     pass_copies();
     if (!holds_values) release_values();
     if constexpr (kTakesTurns) begin_turn();
-    if constexpr (kSoftmaxInTurn) end_turn();
   }
 
   // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody
@@ -233,7 +222,7 @@ struct Consumer {
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
     if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
-    if constexpr (kIssueInTurn) begin_turn();
+    if constexpr (kTakesTurns) begin_turn();
     pin_registers(o);
     begin_products();
     issue_output();
@@ -249,7 +238,7 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
-    if constexpr (kIssueInTurn) end_turn();
+    if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
     pin_registers(o);
     if (output) release_values();
@@ -270,9 +259,7 @@ struct Consumer {
     const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
     apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
     float factor[2];
-    if constexpr (kSoftmaxInTurn) begin_turn();
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
-    if constexpr (kSoftmaxInTurn) end_turn();
     rescale(o, factor);
     convert(p, s);
   }
@@ -304,14 +291,7 @@ struct Consumer {
 
   // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
   // same.
-  __device__ void note_failure(const WorkState& work) {
-    if constexpr (kCluster > 1) {
-      for (int block = 0; block < kCluster; ++block)
-        store_shared_at_block(shared_address(&shared.redo(work.place)), block, work.rank);
-    } else {
-      atomicMax(&shared.redo(work.place), work.rank);
-    }
-  }
+  __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.place), work.rank); }
 
   // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have
   // one.
@@ -378,11 +358,6 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();
-  }
-  // A block of a cluster must stay until the last copy and arrival of the others.
-  if constexpr (kCluster > 1) {
-    __syncwarp();
-    sync_cluster();
   }
 }
 

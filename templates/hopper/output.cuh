@@ -9,8 +9,6 @@ namespace flashjit {
 __device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if constexpr (config.max_logit && config.reference == Reference::previous)
-      rows.top[h] = fmaxf(rows.top[h], quad_max(rows.seen[h]));
     rows.reference[h] *= kLog2Scale;
     float scale = 1.0f;
     if constexpr (config.sink) {

@@ -22,24 +22,20 @@ struct Producer {
   // What was announced last; before the first item, set_up's.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
-  // A tile of K or V. In a cluster each block copies its share of the rows to all blocks.
+  // A tile of K or V.
   template <class Panels>
   __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work,
                             int row) {
-    constexpr int kRows = kTileKv / kCluster;
-    const u32 block = kCluster > 1 ? block_in_cluster() : 0;
 #pragma unroll
     for (int panel = 0; panel < panels.panels(); ++panel) {
-      const u32 target = to + panel * panels.panel_bytes() + block * kRows * kPanelWidth;
-      const int column = panel * kPanelWidth / 2, at = row + block * kRows;
+      const u32 target = to + panel * panels.panel_bytes();
+      const int column = panel * kPanelWidth / 2;
       const Sequence& seq = work.seq;
       if constexpr (config.packed) {
-        copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + at, seq.hk,
+        copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + row, seq.hk,
                  static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
-      } else if constexpr (kCluster > 1) {
-        copy_box_to_blocks(target, map, barrier, kEvictLast, (1 << kCluster) - 1, column, at, seq.hk, seq.b);
       } else {
-        copy_box(target, map, barrier, kEvictLast, column, at, seq.hk, seq.b);
+        copy_box(target, map, barrier, kEvictLast, column, row, seq.hk, seq.b);
       }
     }
   }
@@ -126,12 +122,12 @@ struct Producer {
   // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
   // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
   __device__ int next_rank(int items) {
-    const int clusters = gridDim.x / kCluster, cluster = blockIdx.x / kCluster;
+    const int blocks = gridDim.x, block = blockIdx.x;
     const int round = dealt++;
-    if (round == 0) return cluster;
+    if (round == 0) return block;
     if (!config.persistent) return items;
-    if (kCluster == 1 && params.work_counters) return clusters + atomicAdd(params.work_counters, 1);
-    return round * clusters + (round % 2 == 1 ? clusters - 1 - cluster : cluster);
+    if (params.work_counters) return blocks + atomicAdd(params.work_counters, 1);
+    return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
   }
 
   // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
@@ -208,7 +204,7 @@ struct Producer {
         tile = visible_tile(params, announced(), tile - 1);
       }
     }
-    if (config.persistent && kCluster == 1 && params.work_counters) return_counters();
+    if (config.persistent && params.work_counters) return_counters();
   }
 };
 

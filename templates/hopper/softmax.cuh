@@ -11,20 +11,17 @@ constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
 // Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
 // exponent.
 constexpr float kLargeScore = 0x1p20f / kLog2Scale;
-// Exponents, and row sums, beyond these mean that the reference of the row was too low for its scores: V may still be
-// as large as 2^60 before O overflows, which is checked as well.
-constexpr float kLargestRise = 64, kLargestSum = 0x1p64f;
+// A row sum beyond this means that the reference of the row was too low for its scores: V may still be as large as
+// 2^60 before O overflows, which is checked as well.
+constexpr float kLargestSum = 0x1p64f;
 
 struct RowStates {
   float reference[2];  // in units of the scores, before they are scaled to powers of two
   float sum[2];        // this thread's part
   float top[2];        // the true maximum, where it is an output
-  float seen[2];       // with the reference of earlier tiles: this thread's maximum of the last one
   bool polynomial;     // capped scores: quick steps take tanh by its polynomial
 
-  __device__ void clear() {
-    *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}, false};
-  }
+  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false}; }
 };
 
 // Scores that are capped, as softcap's: quick steps take tanh by a polynomial without asking how large its arguments
@@ -86,18 +83,6 @@ __device__ inline void rescale(Output& o, const float (&factor)[2]) {
   for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// 2^(s * kLog2Scale - offset) on the FMA pipes: an integer n, and a cubic on the fraction f, right to 1e-4 of the
-// value, which is less than P is rounded by. Exponents beyond -126..128 are kept to that, which gives 0 and infinity;
-// NaN stays NaN.
-__device__ inline float exp2_polynomial(float s, float offset) {
-  constexpr float kMagic = 0x1.8p23f + 127;  // adding it leaves n + 127 in the low bits
-  const float share = __saturatef(s * (kLog2Scale / 254) + (126 - offset) / 254);
-  const float shifted = fmaf(share, 254.0f, kMagic - 126), n = shifted - kMagic;
-  const float f = (s * kLog2Scale - offset) - n;
-  const float p = fmaf(fmaf(fmaf(f, 0.0771298f, 0.2275747f), f, 0.6951466f), f, 1.0f);
-  return p * __uint_as_float(__float_as_uint(shifted) << 23);
-}
-
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
 // sees are 0.
 template <class Power>
@@ -125,18 +110,12 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 // rows of the warp have one, and reference_failed says in the end whether that was right.
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
                                        float (&factor)[2]) {
-  const bool rises = kMainIsCareful || exact || config.reference != Reference::first ||
+  const bool rises = kMainIsCareful || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   factor[0] = factor[1] = 1.0f;
   if (rises) {
     float maximum[2];
     row_maxima(s, columns, maximum);
-    if constexpr (config.reference == Reference::previous) {
-      // Those of a quick step before this one are due.
-      maximum[0] = fmaxf(maximum[0], rows.seen[0]);
-      maximum[1] = fmaxf(maximum[1], rows.seen[1]);
-      rows.seen[0] = rows.seen[1] = -kInfinity;
-    }
     maximum[0] = quad_max(maximum[0]);
     maximum[1] = quad_max(maximum[1]);
     if constexpr (config.max_logit) {
@@ -159,30 +138,13 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   exponentiate(s, rows, columns, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
 }
 
-// With the reference of earlier tiles: raises them to what the last quick step has seen.
-__device__ inline void raise_to_previous(RowStates& rows, float (&factor)[2]) {
-  const float maximum[2] = {quad_max(rows.seen[0]), quad_max(rows.seen[1])};
-  if constexpr (config.max_logit) {
-    rows.top[0] = fmaxf(rows.top[0], maximum[0]);
-    rows.top[1] = fmaxf(rows.top[1], maximum[1]);
-  }
-  // A rise that the factor cannot express has overflowed or is about to: reference_failed finds the sum.
-  const bool failed[2] = {(maximum[0] - rows.reference[0]) * kLog2Scale > kLargestRise,
-                          (maximum[1] - rows.reference[1]) * kLog2Scale > kLargestRise};
-  raise_references(rows, maximum, factor);
-  if (failed[0]) rows.sum[0] = kInfinity;
-  if (failed[1]) rows.sum[1] = kInfinity;
-}
-
 // Logits and their exponentials in one pass.
 template <class Math>
 __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile,
                                            Math math) {
   float sum[4] = {};
   for_each_logit(s, tile, math, [&](int i, auto logit) {
-    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
-    s[i] = polynomial ? exp2_polynomial(logit, offset[i / 2 % 2])
-                      : exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
+    s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
     if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
   });
   rows.sum[0] += sum[0] + sum[1];
@@ -191,11 +153,8 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
 
 // Products of capped scores, whose arguments are small, to probabilities.
 __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
-  exponentiate(s, rows, all_columns(), [&](int i, float x) {
-    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
-    return polynomial ? exp2_polynomial(kCappedExponent.of(x, 0) / kLog2Scale, offset[i / 2 % 2])
-                      : exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2]));
-  });
+  exponentiate(s, rows, all_columns(),
+               [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); });
 }
 
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
@@ -204,13 +163,10 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
-  if constexpr (config.reference == Reference::previous) row_maxima(s, all_columns(), rows.seen);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
   if (!in_pass) {
-    exponentiate(s, rows, all_columns(), [&](int i, float x) {
-      const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
-      return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
-    });
+    exponentiate(s, rows, all_columns(),
+                 [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {

@@ -10,7 +10,7 @@ namespace flashjit {
 
 constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
-constexpr int kStages = config.stages, kQStages = config.q_stages, kCluster = config.cluster;
+constexpr int kStages = config.stages, kQStages = config.q_stages;
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query heads in a tile
@@ -64,7 +64,7 @@ struct alignas(16) WorkState {
   int rank;                // in the order of the items
   int place;               // in the list of items that may have to be done again
   int q_lo;                // the block's first query
-  int range_lo, range_hi;  // queries that the tile range is for: those of all blocks of the cluster
+  int range_lo, range_hi;  // queries that the tile range is for
 
   // Something other than an item.
   __device__ void set_other(Work other) {
@@ -150,10 +150,10 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   const WorkItem item = item_at(params, rank);
   work.seq = item.seq;
   work.rank = rank;
-  work.range_lo = item.tile * kQueries * kCluster;
+  work.range_lo = item.tile * kQueries;
   if (work.range_lo >= item.seq.q_len) return false;
-  work.range_hi = min(work.range_lo + kQueries * kCluster, item.seq.q_len) - 1;
-  work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
+  work.range_hi = min(work.range_lo + kQueries, item.seq.q_len) - 1;
+  work.q_lo = work.range_lo;
   work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
   work.tiles.last = visible_tile(params, work, work.tiles.last);
 #pragma unroll 1
@@ -220,10 +220,10 @@ __device__ inline void set_up(const SharedMemory& shared) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.k_full(i), 1);
       init_barrier(shared.v_full(i), 1);
-      init_barrier(shared.k_empty(i), kConsumerWarps * kCluster);
-      init_barrier(shared.v_empty(i), kConsumerWarps * kCluster);
+      init_barrier(shared.k_empty(i), kConsumerWarps);
+      init_barrier(shared.v_empty(i), kConsumerWarps);
     }
-    init_barrier(shared.flushed(), kConsumerWarps * kCluster);
+    init_barrier(shared.flushed(), kConsumerWarps);
     for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
       init_barrier(shared.inputs_full(i), 1);
       init_barrier(shared.inputs_empty(i), 4);
@@ -242,11 +242,7 @@ __device__ inline void set_up(const SharedMemory& shared) {
     }
     fence_async_proxy();
   }
-  if constexpr (kCluster > 1) {
-    sync_cluster();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
 }
 
 }  // namespace flashjit

@@ -277,19 +277,18 @@ def test_explain_families():
         assert line["family"] == family and f"family = {family}" in line["program"]
     # Of the same memory, but of matrix instructions of another rate.
     assert lines["hopper"]["roofline"]["balance_point"] > 1.3 * lines["sync"]["roofline"]["balance_point"]
-    text = flashjit("explain", spec, "--arch", "sm_90a", "--schedule", "family=hopper,warpgroups=2,stages=2,reference=previous,grid=persistent").out
-    for words in ["2 K and V tiles in flight", "maximum up to the tile before", "a block per SM", "at the rate of WGMMA"]:
+    text = flashjit("explain", spec, "--arch", "sm_90a", "--schedule", "family=hopper,warpgroups=2,stages=2,reference=tile,grid=persistent").out
+    for words in ["2 K and V tiles in flight", "maximum up to each tile", "a block per SM", "at the rate of WGMMA"]:
         assert words in text, f"explain does not say {words}"
     assert "60 %" not in text
     # Without pins the best of every family is listed.
     for family in families("sm_90a"):
         assert f"us  family={family}," in flashjit("explain", spec, "--arch", "sm_90a").out
-    # A tile of the map is what the queries of a cluster visit together; packed heads make it lower.
+    # A tile of the map is what the queries of a block visit together; packed heads make it lower.
     def cell(schedule):
         words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out
         return words.split("one character is ")[1].split(")")[0]
     assert cell("family=hopper,warpgroups=1,tile_kv=64") == "64 queries by 64 keys"
-    assert cell("family=hopper,warpgroups=1,tile_kv=64,cluster=2") == "128 queries by 64 keys"
     assert cell("family=hopper,warpgroups=1,tile_kv=64,heads=packed") == "16 queries by 64 keys"
 
 

@@ -172,29 +172,24 @@ constexpr std::string_view kFamilies[] = {"family=sync", "family=hopper"};
 constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=tile",
     "family=hopper,reference=tile,warpgroups=1",
-    "family=hopper,reference=tile,overlap=none,exp_fma=3",
-    "family=hopper,reference=previous",
-    "family=hopper,reference=previous,warpgroups=2,exclusive=softmax",
-    "family=hopper,reference=previous,row_sum=matrix,exp_fma=1",
+    "family=hopper,reference=tile,overlap=none",
     "family=hopper,reference=first,warpgroups=1,tile_kv=64",
     "family=hopper,reference=first,warpgroups=2,exclusive=issue,tile_kv=128",
     "family=hopper,reference=first,overlap=none",
-    "family=hopper,reference=first,row_sum=matrix,exp_fma=2",
-    "family=hopper,reference=first,cluster=2",
+    "family=hopper,reference=first,row_sum=matrix",
     "family=hopper,reference=first,heads=packed",
     "family=hopper,reference=first,grid=tiles",
     "family=hopper,reference=first,grid=persistent,q_stages=1",
     // warpgroups that leave out tiles which the others visit
     "family=hopper,reference=first,warpgroups=3,tile_kv=64",
     "family=hopper,reference=first,warpgroups=2,tile_kv=64,exclusive=none",
-    "family=hopper,reference=first,warpgroups=2,tile_kv=48,exclusive=softmax",
+    "family=hopper,reference=first,warpgroups=2,tile_kv=48",
 };
 
-// With and without counters that blocks take items from.
+// One block after the other takes items, or each has one.
 constexpr std::string_view kGrids[] = {
-    "family=hopper,grid=persistent,cluster=1",
-    "family=hopper,grid=persistent,cluster=1,reference=tile,warpgroups=1",
-    "family=hopper,grid=persistent,cluster=2",
+    "family=hopper,grid=persistent",
+    "family=hopper,grid=persistent,reference=tile,warpgroups=1",
     "family=hopper,grid=tiles",
 };
 

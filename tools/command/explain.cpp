@@ -50,20 +50,15 @@ std::string hopper_text(const Plan& plan) {
   text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
   text +=
       fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
-  if (c.exclusive != Exclusive::none) {
-    text +=
-        fmt::format("  warpgroups take turns with the {}\n", c.exclusive == Exclusive::issue ? "products" : "softmax");
-  }
+  if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
   // By Reference; the first is of the sync family.
-  constexpr const char* kReferences[] = {
-      "", "maximum up to each tile", "maximum up to the tile before",
-      "maximum of the first tile; a query tile for which that is too low is done again"};
+        constexpr const char *
+        kReferences[] = {"", "maximum up to each tile",
+                         "maximum of the first tile; a query tile for which that is too low is done again"};
   text += fmt::format("  softmax relative to the {}\n", kReferences[static_cast<int>(c.reference)]);
-  if (c.fma_exponentials > 0) text += fmt::format("  {} of 8 exponentials on the FMA pipes\n", c.fma_exponentials);
   text += fmt::format("  row sums by {}\n", c.sum_in_matrix ? "a column of ones beside V" : "additions");
   text += fmt::format(
       "  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
-  if (c.cluster > 1) text += fmt::format("  clusters of {} blocks share K and V by multicast\n", c.cluster);
   if (c.pack_heads)
     text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
                         queries_per_tile(c));

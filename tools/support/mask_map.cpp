@@ -20,9 +20,9 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
   if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
     return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs", params[0].name));
   }
-  // A tile is what all queries of a block (or of a cluster) visit together.
+  // A tile is what all queries of a block visit together.
   const KernelConfig sizes = sizes_of(plan.spec, plan.schedule);
-  const std::int64_t tile_q = queries_together(sizes), tile_kv = sizes.tile_kv;
+  const std::int64_t tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;
   environment.variables[static_cast<int>(Variable::KLen)] = k_len;

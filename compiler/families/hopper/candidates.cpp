@@ -58,9 +58,8 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
   if (*s.reference == SoftmaxReference::First && spec.max_logit)
-    return refuse(
-        why,
-        "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile or previous");
+    return refuse(why,
+                  "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile");
   if (*s.reference == SoftmaxReference::First && spec.numerics == Numerics::BatchInvariant)
     return refuse(
         why,
@@ -82,11 +81,6 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
         why,
         "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
         "lse; use row_sum=adds");
-  }
-  if (*s.exp_fma > 0 && spec.lse != Lse::None) {
-    return refuse(
-        why,
-        "exp_fma: the polynomial is right to what probabilities are rounded by, which is not exact enough for lse; use exp_fma=0");
   }
   if (output_columns(sizes) > kMaxOutputColumns) {
     return refuse(why, "row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
@@ -118,16 +112,6 @@ bool refuses_heads(const AttentionSpec& spec, const Schedule& s, std::string* wh
   if (ranges_use_head(spec))
     return refuse(
         why, "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single");
-  return false;
-}
-
-bool refuses_cluster(const AttentionSpec& spec, const Schedule& s, std::string* why) {
-  if (*s.cluster == 1) return false;
-  if (spec.layout == Layout::Packed)
-    return refuse(why,
-                  "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give; use cluster=1");
-  if (*s.heads == HeadTiles::Packed)
-    return refuse(why, "cluster: 2 is not done with heads=packed; use cluster=1 or heads=single");
   return false;
 }
 
@@ -213,15 +197,8 @@ struct Enumeration {
       const std::int64_t rows = spec.q_len.max * (packed ? group() : 1);
       if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
       s.heads = heads;
-      clusters(s);
+      keys(s);
     }
-  }
-
-  // Two blocks that share K and V lost at d=128 and 256, full and causal (0.73, 0.77; H200, 2026-11-21): they wait for
-  // each other.
-  void clusters(Schedule s) {
-    s.cluster = pins.cluster.value_or(1);
-    keys(s);
   }
 
   void keys(Schedule s) {
@@ -231,16 +208,10 @@ struct Enumeration {
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
       if (!pins.tile_kv && tile_kv % 32 != 0 && has_inputs) continue;  // such tiles leave them in memory
       covered = tile_kv;
-      tails(s);
+      s.row_sum = pins.row_sum.value_or(RowSum::Adds);  // until `sums`
+      buffers(s);
       if (pins.tile_kv) return;
     }
-  }
-
-  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth; H200, 2026-11-21).
-  void tails(Schedule s) {
-    s.exp_fma = pins.exp_fma.value_or(0);
-    s.row_sum = pins.row_sum.value_or(RowSum::Adds);  // until `sums`
-    buffers(s);
   }
 
   // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q. Three lose to
@@ -308,9 +279,7 @@ int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
 }
 
 bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
-  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(spec, s, why) ||
-      refuses_cluster(spec, s, why))
-    return true;
+  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(spec, s, why)) return true;
   const KernelConfig sizes = sizes_of(spec, s);
   return refuses_row_sum(spec, s, sizes, why) || refuses_resources(spec, target, sizes, why);
 }

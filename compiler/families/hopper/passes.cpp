@@ -49,7 +49,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, multicast, stages_output, inputs;
+  bool overlap, stages_output, inputs;
   Result<void> failed = {};
 
   template <class Value>
@@ -68,22 +68,21 @@ struct Splitter {
   Statement release(std::string_view buffer) { return make_statement(Kind::Release, {p.buffer(buffer)}); }
   Statement wait(std::int64_t pending) { return with(make_statement(Kind::Wait), "pending", pending); }
 
-  Body fetch(std::string_view tile, std::string_view global, std::string_view copy) {
+  Body fetch(std::string_view tile, std::string_view global) {
     return {await(tile, "empty"),
-            with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
+            with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string("tma"))};
   }
 
   // V follows one tile behind K: it is needed when the next scores are on their way.
   Statement producer(const Attributes& loop_attributes) {
-    const std::string_view copy = multicast ? "tma_multicast" : "tma";
     Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
     loop.attributes = loop_attributes;
-    append(loop.body, at(fetch("Ks", "k", copy), 1));
-    append(loop.body, at(fetch("Vs", "v", copy), 0));
-    append(role.body, fetch("Qs", "q", "tma"));
-    append(role.body, at(fetch("Ks", "k", copy), 0));
-    if (inputs) append(loop.body, at(fetch("Is", "inputs", "tma"), 1));
-    if (inputs) append(role.body, at(fetch("Is", "inputs", "tma"), 0));
+    append(loop.body, at(fetch("Ks", "k"), 1));
+    append(loop.body, at(fetch("Vs", "v"), 0));
+    append(role.body, fetch("Qs", "q"));
+    append(role.body, at(fetch("Ks", "k"), 0));
+    if (inputs) append(loop.body, at(fetch("Is", "inputs"), 1));
+    if (inputs) append(role.body, at(fetch("Is", "inputs"), 0));
     role.body.push_back(std::move(loop));
     return role;
   }
@@ -179,7 +178,7 @@ Result<Program> split_roles(Program p, const PassContext& context) {
   const Schedule& s = context.schedule;
   const KernelConfig sizes = sizes_of(context.spec, s);
   const bool stages_output = flashjit::stages_output(sizes);
-  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1, stages_output, inputs_bytes(sizes) > 0};
+  Splitter splitter{p, *s.overlap == Overlap::QkPv, stages_output, inputs_bytes(sizes) > 0};
   FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
   FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));

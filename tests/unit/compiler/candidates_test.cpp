@@ -13,8 +13,8 @@ namespace flashjit {
 namespace {
 
 constexpr char kSound[] =
-    "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,"
-    "row_sum=adds,grid=persistent,cluster=1,heads=single,order=natural";
+    "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,"
+    "row_sum=adds,grid=persistent,heads=single,order=natural";
 
 AttentionSpec spec_of(const std::string& text) {
   const auto spec = parse_spec(text);
@@ -48,13 +48,12 @@ TEST(Hopper, LegalSchedules) {
       {"fwd bf16 d=144", "tile_q=192,warpgroups=3,tile_kv=64,q_stages=1"},
       {"fwd bf16 d=72 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=96"},
       {"fwd bf16 d=128", "tile_kv=176,q_stages=1"},
-      {"fwd fp16 d=64", "tile_q=192,warpgroups=3,tile_kv=112,row_sum=matrix,exp_fma=4"},
-      {"fwd bf16 d=128 mask=\"causal\"", "cluster=2"},
+      {"fwd fp16 d=64", "tile_q=192,warpgroups=3,tile_kv=112,row_sum=matrix"},
       {"fwd bf16 d=128 heads=32/8 mask=\"causal\"", "heads=packed"},
       {"fwd bf16 d=128 heads=32/8 score=\"s + 0.5 * h\"", "heads=packed"},
       {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=128"},
       {"fwd bf16 d=128 layout=packed", "grid=tiles"},
-      {"fwd bf16 d=128 max_logit", "reference=previous"},
+      {"fwd bf16 d=128 max_logit", "reference=tile"},
       {"fwd bf16 d=128 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128", "tile_q=64,warpgroups=1,exclusive=none,stages=1,overlap=none"},
   };
@@ -88,7 +87,7 @@ TEST(Schedules, IncompleteOnesAreIllegal) {
             "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
   EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
   for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
-                                     "reference", "exp_fma", "row_sum", "grid", "cluster", "heads", "order"}) {
+                                     "reference", "row_sum", "grid", "heads", "order"}) {
     std::string text = "," + std::string(kSound) + ",";
     const std::size_t at = text.find("," + std::string(key) + "=");
     text.erase(at, text.find(',', at + 1) - at);
@@ -106,7 +105,7 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=64", "stages=1",
        "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2"},
       {"fwd bf16 d=64", "warpgroups=1,tile_q=64", "exclusive: issue needs two warpgroups to take turns, there is 1"},
-      {"fwd bf16 d=64", "warpgroups=1,tile_q=64,exclusive=softmax", "exclusive: softmax needs two warpgroups"},
+      {"fwd bf16 d=64", "warpgroups=1,tile_q=64,exclusive=issue", "exclusive: issue needs two warpgroups"},
       {"fwd bf16 d=64", "overlap=none", "exclusive: issue needs overlap=qk_pv"},
       {"fwd bf16 d=64 max_logit", "", "reference: first never finds the maximum of a row, which max_logit asks for"},
       {"fwd bf16 d=64 numerics=batch_invariant", "", "numerics=batch_invariant excludes; use reference=tile"},
@@ -139,9 +138,6 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=64 heads=8/4 layout=packed", "heads=packed", "heads: packed does not do layout=packed"},
       {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "heads=packed",
        "heads: packed needs one KV range for all heads of a tile"},
-      {"fwd bf16 d=64 layout=packed", "cluster=2",
-       "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give"},
-      {"fwd bf16 d=64 heads=8/4", "cluster=2,heads=packed", "cluster: 2 is not done with heads=packed"},
       {"fwd bf16 d=64 bytes=8", "", "multiples of 16 bytes, and the spec has bytes=8"},
   };
   for (const auto& [spec, changes, message] : rows) {
@@ -180,8 +176,8 @@ TEST(Hopper, EnumerationIsModestCompleteAndWithoutDoubles) {
 TEST(Hopper, EnumerationFollowsThePins) {
   const char* spec = "fwd bf16 d=128 heads=32/8";
   for (const char* pin : {"tile_q=192", "tile_kv=48", "tile_kv=176", "stages=2", "q_stages=2", "overlap=none",
-                          "exclusive=softmax", "reference=previous", "exp_fma=3", "row_sum=matrix", "row_sum=adds",
-                          "grid=tiles", "cluster=2", "heads=packed", "order=longest_first", "warpgroups=1"}) {
+                          "exclusive=none", "reference=tile", "row_sum=matrix", "row_sum=adds", "grid=tiles",
+                          "heads=packed", "order=longest_first", "warpgroups=1"}) {
     const std::vector<Schedule> found = hopper_schedules(spec, pin);
     EXPECT_FALSE(found.empty()) << pin;
     for (const Schedule& s : found)
@@ -189,28 +185,26 @@ TEST(Hopper, EnumerationFollowsThePins) {
   }
   EXPECT_TRUE(hopper_schedules(spec, "warps=4").empty()) << "no hopper schedule has warps";
   EXPECT_TRUE(hopper_schedules("fwd bf16 d=128 bytes=4").empty());
-  for (const Schedule& s : enumerate_schedules(spec_of(spec), **find_target("sm_90a"), *parse_schedule("exp_fma=0"))) {
-    EXPECT_EQ(s.family, Family::Hopper) << "no sync schedule has exp_fma";
+  for (const Schedule& s :
+       enumerate_schedules(spec_of(spec), **find_target("sm_90a"), *parse_schedule("row_sum=adds"))) {
+    EXPECT_EQ(s.family, Family::Hopper) << "no sync schedule has row_sum";
   }
 }
 
-// Legal, measured, and slower (H200, 2026-11-21; candidates_hopper.cpp has the figures).
+// Legal, measured, and slower (H200, 2026-11-21; templates/NOTES.md has the figures).
 TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
   for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"",
                            "fwd bf16 d=256 heads=8", "fwd fp16 d=8", "fwd bf16 d=128 heads=32/8 q_len=16",
                            "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 lse=ln numerics=deterministic"}) {
     for (const Schedule& s : hopper_schedules(spec)) {
-      EXPECT_EQ(s.cluster, 1) << spec << ": " << print(s);
-      EXPECT_EQ(s.exp_fma, 0) << spec << ": " << print(s);
       EXPECT_NE(s.stages, 3) << spec << ": " << print(s);
       EXPECT_EQ(s.grid, GridKind::Persistent) << spec << ": " << print(s);
       EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
     }
   }
   for (const char* pins :
-       {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1",
-        "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1",
-        "family=hopper,grid=tiles"}) {
+       {"family=hopper,row_sum=matrix,q_stages=1", "family=hopper,row_sum=adds", "family=hopper,exclusive=issue",
+        "family=hopper,tile_kv=176,q_stages=1", "family=hopper,grid=tiles"}) {
     const AttentionSpec spec = spec_of("fwd bf16 d=128 heads=16");
     EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins), [&](const Schedule& s) {
       return why_illegal(spec, **find_target("sm_90a"), s).empty();

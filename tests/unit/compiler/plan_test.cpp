@@ -184,7 +184,7 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   const Plan p =
       planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
               "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
-              "reference=previous,exp_fma=2,row_sum=matrix,grid=persistent,cluster=1,heads=packed,order=longest_first");
+              "reference=first,row_sum=matrix,grid=persistent,heads=packed,order=longest_first");
   const KernelConfig& c = p.config;
   EXPECT_EQ(c.loop, Loop::hopper);
   EXPECT_EQ(c.output, Element::f32);
@@ -195,23 +195,18 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(c.q_stages, 2);
   EXPECT_TRUE(c.overlap && c.sum_in_matrix && c.persistent && c.pack_heads && c.longest_first && c.sink);
   EXPECT_EQ(c.exclusive, Exclusive::issue);
-  EXPECT_EQ(c.reference, Reference::previous);
-  EXPECT_EQ(c.fma_exponentials, 2);
-  EXPECT_EQ(c.cluster, 1);
+  EXPECT_EQ(c.reference, Reference::first);
   EXPECT_EQ(p.threads, 512);
   EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
 
-  const KernelConfig plain =
-      planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
-              "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=softmax,reference=tile,exp_fma=0,"
-              "row_sum=adds,grid=tiles,cluster=2,order=natural")
-          .config;
+  const KernelConfig plain = planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
+                                     "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=none,reference=tile,"
+                                     "row_sum=adds,grid=tiles,order=natural")
+                                 .config;
   EXPECT_FALSE(plain.overlap || plain.sum_in_matrix || plain.persistent || plain.pack_heads || plain.longest_first);
-  EXPECT_EQ(plain.fma_exponentials, 0);
   EXPECT_EQ(plain.lse, LseBase::log2);
-  EXPECT_EQ(plain.exclusive, Exclusive::softmax);
+  EXPECT_EQ(plain.exclusive, Exclusive::none);
   EXPECT_EQ(plain.reference, Reference::tile);
-  EXPECT_EQ(plain.cluster, 2);
   EXPECT_EQ(plain.warpgroups, 2) << "follows from tile_q";
   EXPECT_EQ(planned("fwd bf16 d=64", "sm_80").config.reference, Reference::lazy);
 }
@@ -221,11 +216,10 @@ TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=128 heads=16",
-       "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
-      {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds"},
+       "overlap=qk_pv,exclusive=none,reference=first,row_sum=matrix,grid=persistent,heads=single"},
+      {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,row_sum=adds"},
       {"fwd bf16 d=192 heads=16", "tile_q=128,tile_kv=80,warpgroups=2,stages=2,q_stages=2"},
-      {"fwd bf16 d=192 heads=16 mask=\"causal\"",
-       "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
+      {"fwd bf16 d=192 heads=16 mask=\"causal\"", "overlap=qk_pv,exclusive=issue,reference=first,row_sum=matrix"},
       {"fwd bf16 d=64/192 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
       {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=192,tile_kv=128,warpgroups=3"},

@@ -14,10 +14,10 @@ TEST(Schedule, TextForm) {
       {"order=longest_first, unroll_d=4 ,blocks_per_sm=2,q_in=shared,family=sync",
        "family=sync,q_in=shared,blocks_per_sm=2,unroll_d=4,order=longest_first"},
       {"family=host,tile_q=64", "family=host,tile_q=64"},
-      {"order=natural,heads=packed,cluster=2,grid=persistent,row_sum=matrix,exp_fma=0,reference=previous,exclusive=softmax,"
+      {"order=natural,heads=packed,grid=persistent,row_sum=matrix,reference=first,exclusive=issue,"
        "overlap=qk_pv,q_stages=2,stages=3,warpgroups=3,tile_kv=80,tile_q=192,family=hopper",
-       "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=softmax,reference=previous,"
-       "exp_fma=0,row_sum=matrix,grid=persistent,cluster=2,heads=packed,order=natural"},
+       "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,reference=first,"
+       "row_sum=matrix,grid=persistent,heads=packed,order=natural"},
       {"overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,heads=single",
        "overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,heads=single"},
       {"exclusive=issue,reference=first", "exclusive=issue,reference=first"},
@@ -47,9 +47,8 @@ TEST(Schedule, Refusals) {
       {"warpgroups=0", "warpgroups: 0 is outside 1..3"},
       {"warpgroups=4", "warpgroups: 4 is outside 1..3"},
       {"q_stages=3", "q_stages: 3 is outside 1..2"},
-      {"exp_fma=5", "exp_fma: 5 is outside 0..4"},
-      {"exp_fma=-1", "exp_fma: -1 is outside 0..4"},
-      {"cluster=4", "cluster: 4 is outside 1..2"},
+      {"q_stages=3", "q_stages: 3 is outside 1..2"},
+      {"q_stages=-1", "q_stages: -1 is outside 1..2"},
       {"overlap=pv", "overlap: `pv` is none of none, qk_pv"},
       {"exclusive=exp", "exclusive: `exp` is none of none, issue, softmax"},
       {"reference=lazy", "reference: `lazy` is none of tile, previous, first"},
@@ -73,7 +72,7 @@ TEST(Schedule, FieldsOfFamilies) {
   const auto foreign = [](const char* text, Family family) { return foreign_field(*parse_schedule(text), family); };
   EXPECT_EQ(foreign("family=sync,tile_q=64,stages=2,order=natural", Family::Hopper), "");
   EXPECT_EQ(foreign("tile_q=64,q_in=shared", Family::Hopper), "q_in");
-  EXPECT_EQ(foreign("stages=2,exp_fma=0", Family::Sync), "exp_fma");
+  EXPECT_EQ(foreign("stages=2,row_sum=adds", Family::Sync), "row_sum");
   EXPECT_EQ(foreign("tile_kv=64,order=natural", Family::Host), "order");
 }
 
@@ -88,8 +87,8 @@ TEST(Schedule, MissingFields) {
 TEST(Schedule, RangesHoldForSchedulesMadeInCode) {
   Schedule schedule;
   EXPECT_EQ(outside_range(schedule), "");
-  schedule.exp_fma = 9;
-  EXPECT_EQ(outside_range(schedule), "exp_fma: 9 is outside 0..4");
+  schedule.q_stages = 9;
+  EXPECT_EQ(outside_range(schedule), "q_stages: 9 is outside 1..2");
 }
 
 }  // namespace

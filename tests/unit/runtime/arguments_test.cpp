@@ -84,8 +84,7 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
     plan.config.loop = Loop::hopper;
     plan.config.heads_q = 8;
     plan.config.heads_kv = 2;
-    plan.config.tile_q = 128;
-    plan.config.cluster = 2;
+    plan.config.tile_q = 256;
     plan.config.pack_heads = pack_heads;
     Arguments a;
     a.q = {address(0x1000), "bf16", {batch, 1000, 8, 64}, {}};
@@ -93,7 +92,7 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
     a.k = a.v = {address(0x20000), "bf16", {batch, keys, 2, 64}, {}};
     const auto params = fill(plan, a);
     EXPECT_TRUE(params) << params.error().message;
-    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 2 blocks x 128 rows: 256 queries, or 64 of four heads each
+    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 256 rows: 256 queries, or 64 of four heads each
     return params->heads_per_group;
   };
   EXPECT_EQ(group(40000, 9, false), 3 * 4);  // three KV heads fit, each with its four query heads

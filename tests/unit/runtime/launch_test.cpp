@@ -256,11 +256,7 @@ TEST_F(LaunchTest, GridsOfHopperKernels) {
   expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
   c.persistent = true;
   expect_grid(c, 21, 3);  // one for each SM
-  c.cluster = 2;
-  expect_grid(c, 20, 2);  // 128 queries for two blocks: 24 items for the 10 pairs that fit
   c.persistent = false;
-  expect_grid(c, 2 * 2 * 4 * 3, 2);
-  c.cluster = 1;
   c.pack_heads = true;
   expect_grid(c, 5 * 2 * 3, 5);  // 32 queries of both heads of a group
   c.persistent = true;
@@ -306,10 +302,6 @@ TEST_F(LaunchTest, CountersOfAStreamAndOfGraphs) {
 TEST_F(LaunchTest, WhichKernelsTakeItems) {
   KernelConfig c = persistent();
   c.persistent = false;
-  load(c);
-  EXPECT_EQ(counters_of_launch(nullptr), nullptr);
-  c = persistent();
-  c.cluster = 2;
   load(c);
   EXPECT_EQ(counters_of_launch(nullptr), nullptr);
   load(persistent(), Numerics::Deterministic);

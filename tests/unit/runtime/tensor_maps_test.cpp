@@ -105,16 +105,6 @@ TEST(TensorMaps, HeadsBeforeTokens) {
   expect_layout(maps->k, address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {64, 176, 1, 1});
 }
 
-TEST(TensorMaps, BlocksOfAClusterCopyTheirShareOfKAndV) {
-  KernelConfig c = config_of(4, 2, 64, 128);
-  c.cluster = 2;
-  const auto maps = tensor_map_layouts(c, params_of(c));
-  ASSERT_TRUE(maps) << maps.error().message;
-  EXPECT_EQ(maps->q.box[1], 128u);
-  EXPECT_EQ(maps->k.box[1], 88u);
-  EXPECT_EQ(maps->v.box[1], 88u);
-}
-
 TEST(TensorMaps, HeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
   c.pack_heads = true;
