@@ -7,7 +7,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
-#include "compiler/program/select_template.h"
+#include "compiler/families/pass_parts.h"
 
 namespace flashjit {
 
@@ -46,13 +46,16 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
 // pass where that found something, which names the pass at fault, or where somebody watches the passes.
 Result<Program> run_passes(const PassContext& context, const DumpSink& sink, bool after_each) {
   Program program;
-  for (const Pass& pass : passes()) {
+  std::vector<Pass> passes(shared_passes().begin(), shared_passes().end());
+  const std::span<const Pass> own = context.schedule.family->passes;
+  passes.insert(passes.end(), own.begin(), own.end());
+  for (const Pass& pass : passes) {
     auto next = pass.run(std::move(program), context);
     if (!next) return next.error();
     program = std::move(*next);
     program.passes.push_back(pass.name);
     if (sink) sink(pass.name, dump(program));
-    if (!after_each && &pass != &passes().back()) continue;
+    if (!after_each && &pass != &passes.back()) continue;
     if (auto verified = verify(program); !verified) {
       if (!after_each) return run_passes(context, sink, true);
       Error error = verified.error();
@@ -74,17 +77,24 @@ bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
   return false;
 }
 
-// On a target with WGMMA: why the plan is not of the family that uses it.
-std::string why_not_hopper(const Plan& plan, const Schedule& pins) {
-  if (std::string why = why_not_family(Family::Hopper, plan.spec, plan.target); !why.empty()) return why;
-  if (pins.family) return fmt::format("family={} is pinned", name(*pins.family));
-  if (const std::string_view field = foreign_field(pins, Family::Hopper); !field.empty())
-    return fmt::format("{} is pinned, which hopper schedules do not have", field);
-  const auto best =
-      std::ranges::find_if(*plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
+// The family that computes most per clock on this kind of target, if the target has what it takes.
+Family first_choice(const Target& target) {
+  const auto first = std::ranges::find_if(families(), [&](Family family) {
+    return family->gpu == target.gpu && family->is_default && family->matrix_rate(target) > 0;
+  });
+  return *first;
+}
+
+// Why the plan is not of this family, which comes before its own.
+std::string why_passed_over(Family family, const Plan& plan, const Schedule& pins) {
+  if (std::string why = why_not_family(family, plan.spec, plan.target); !why.empty()) return why;
+  if (pins.family) return fmt::format("family={} is pinned", name(pins.family));
+  if (const std::string_view field = foreign_field(pins, family); !field.empty())
+    return fmt::format("{} is pinned, which {} schedules do not have", field, name(family));
+  const auto best = std::ranges::find(*plan.candidates, family, [](const Candidate& c) { return c.schedule.family; });
   if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
-  return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the hopper family",
-                     plan.candidates->front().predicted_us, best->predicted_us);
+  return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the {} family",
+                     plan.candidates->front().predicted_us, best->predicted_us, name(family));
 }
 
 std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
@@ -99,17 +109,18 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
     notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                                 spec.d_qk, padded_dim_qk(plan.config)));
   }
-  if (plan.schedule.family == Family::Sync && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk) {
+  const Product* output = find_product(plan.program, "O");
+  if (output && spec.d_v % 16 != 0 && spec.d_v != spec.d_qk && output->columns > spec.d_v) {
     notes.push_back(
         fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
-                    spec.d_v, padded_dim_v(plan.config)));
+                    spec.d_v, output->columns));
   }
   if (plan.wide_ints)
     notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
-  if (plan.target.can.wgmma && plan.schedule.family == Family::Sync) {
-    notes.push_back(fmt::format(
-        "the sync family computes this with mma.sync, which reaches about 60 % of the matrix rate of {}: {}",
-        plan.target.name, why_not_hopper(plan, pins)));
+  const Family family = plan.schedule.family, first = first_choice(plan.target);
+  if (family != first) {
+    notes.push_back(fmt::format("the {} family {} of {}: {}", name(family), family->second_choice, plan.target.name,
+                                why_passed_over(first, plan, pins)));
   }
   return notes;
 }
@@ -123,15 +134,17 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.spec = spec;
   plan.target = target;
   plan.tiles = analyse_tiles(spec.mask);
-  plan.candidates =
-      std::make_shared<const Candidates>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
+  const Problem problem(plan.spec, plan.target, plan.tiles);
+  plan.candidates = std::make_shared<const Candidates>(candidates(problem, pins, reference_shape(spec)));
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
-  FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink, sink != nullptr));
-  FLASHJIT_TRY(select_template(program, plan));
+  plan.config = config_of(problem, schedule);
+  FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
+  FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
+  schedule.family->finish(plan);
   plan.wide_ints = any_wide(spec, plan.tiles);
-  plan.notes = notes_of(plan, pins);
   plan.program = std::move(program);
+  plan.notes = notes_of(plan, pins);
   return plan;
 }
 

@@ -4,11 +4,18 @@
 
 namespace flashjit {
 
-enum class Element { f16, bf16, f32 };
-enum class LseBase { none, natural, log2 };
-enum class Loop { sync, hopper };            // which templates/*_forward.cuh
-enum class Reference { lazy, tile, first };  // what the exponent of a score is taken relative to
-enum class Exclusive { none, issue };        // what only one warpgroup at a time may do
+// Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_names.h has the words of each.
+enum class Element : unsigned char { f16, bf16, f32 };
+enum class Lse : unsigned char { none, ln, log2 };
+enum class Sequences : unsigned char { dense, packed };              // packed: one after the other, offsets on the device
+enum class Reference : unsigned char { lazy, tile, first };          // what the exponent of a score is taken relative to
+enum class Exclusive : unsigned char { none, issue };                // what only one warpgroup at a time may do
+enum class QueryPlace : unsigned char { shared, registers };         // where Q lives during the loop
+enum class TileOrder : unsigned char { natural, longest_first };     // which query tiles start first
+enum class Overlap : unsigned char { none, qk_pv };                  // qk_pv: Q K^T of the next tile beside P V of this one
+enum class RowSum : unsigned char { adds, matrix };                  // matrix: from a column of ones beside V
+enum class GridKind : unsigned char { tiles, persistent };           // a block per query tile, or one per SM for all
+enum class HeadTiles : unsigned char { single, grouped };            // grouped: the heads of a KV head share a tile
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
 
@@ -20,8 +27,8 @@ struct KernelConfig {
   int head_dim_v = 0;
   int heads_q = 0;
   int heads_kv = 0;
-  bool packed = false;  // sequences lie one after the other; offsets are read on the device
-  LseBase lse = LseBase::none;
+  Sequences sequences = Sequences::dense;
+  Lse lse = Lse::none;
   bool max_logit = false;
   bool sink = false;
   float scale = 0;         // natural units: score = scale * q.k
@@ -41,25 +48,24 @@ struct KernelConfig {
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
-  Loop loop = Loop::sync;
   int tile_q = 0;  // rows of a block: queries, or (query, head of a group) pairs
   int tile_kv = 0;
   int stages = 1;
-  bool longest_first = false;
+  TileOrder order = TileOrder::natural;
   Reference reference = Reference::lazy;
   // of the sync loop
   int warps = 0;
-  bool q_in_registers = false;
+  QueryPlace q_in = QueryPlace::shared;
   int blocks_per_sm = 1;
   int unroll_d = 0;  // k-steps of QK unrolled at a time
   // of the hopper loop
   int warpgroups = 0;  // that compute, 64 rows each; one more copies
   int q_stages = 1;
-  bool overlap = false;  // Q K^T of the next tile is issued before P V of this one
+  Overlap overlap = Overlap::none;
   Exclusive exclusive = Exclusive::none;
-  bool sum_in_matrix = false;  // row sums come from a column of ones beside V
-  bool persistent = false;     // a block works on several query tiles, one after the other
-  bool pack_heads = false;     // the query heads of a KV head share a tile
+  RowSum row_sum = RowSum::adds;
+  GridKind grid = GridKind::tiles;
+  HeadTiles head_tiles = HeadTiles::single;
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -104,9 +110,9 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.o = {c.tile_q, padded_dim_v(c) / 8};
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
-  s.k_offset = c.q_in_registers ? 0 : q_or_o;
+  s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
-  s.block_offset = c.q_in_registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.block_offset = c.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
   s.bytes = s.block_offset + kBlockStateBytes;
   return s;
 }
@@ -136,7 +142,7 @@ constexpr int kThreadsPerWarpgroup = 128;
 
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
-constexpr int queries_per_tile(const KernelConfig& c) { return c.pack_heads ? c.tile_q / group_size(c) : c.tile_q; }
+constexpr int queries_per_tile(const KernelConfig& c) { return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q; }
 // Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
 // long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the
 // producer would wait for that tile.)
@@ -145,7 +151,7 @@ constexpr bool has_own_tiles(const KernelConfig& c) {
 }
 
 // The columns of O += P V: V's, and with sum_in_matrix eight more that hold the row sum.
-constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.sum_in_matrix ? 8 : 0); }
+constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
@@ -157,7 +163,7 @@ constexpr int consumer_registers(const KernelConfig& c) {
 constexpr bool stages_output(const KernelConfig& c) {
   return c.q_stages == 2 && c.output != Element::f32 &&
          panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
-         (!c.pack_heads || 16 % group_size(c) == 0);
+         (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
 }
 
 // What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
@@ -217,7 +223,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.k = panel_layout(c.tile_kv, c.head_dim_qk);
   s.v = panel_layout(c.tile_kv, c.head_dim_v);
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
-  s.v_stage_bytes = round_up(s.v.bytes() + (c.sum_in_matrix ? s.v.panel_bytes() : 0), 1024);
+  s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024);
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;

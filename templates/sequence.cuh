@@ -6,6 +6,9 @@
 
 namespace flashjit {
 
+constexpr bool kPacked = config.sequences == Sequences::packed;
+constexpr bool kLongestFirst = config.order == TileOrder::longest_first;
+
 struct Sequence {
   int b, h, hk;  // batch index, query head, KV head
   int q_len, k_len;
@@ -22,7 +25,7 @@ __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
   seq.b = b;
   seq.h = h;
   seq.hk = h / (config.heads_q / config.heads_kv);
-  if (config.packed) {
+  if (kPacked) {
     seq.q_token = p.offsets_q[b];
     seq.k_token = p.offsets_k[b];
     seq.q_len = p.offsets_q[b + 1] - static_cast<int>(seq.q_token);
@@ -40,19 +43,19 @@ __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
 __device__ inline WorkItem work_item(const KernelParams& p) {
   const int block = blockIdx.x;
   const int heads = config.heads_q * p.batch;
-  const int tile = config.longest_first ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
-  const int head = config.longest_first ? block % heads : block / p.tiles_q;
+  const int tile = kLongestFirst ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
+  const int head = kLongestFirst ? block % heads : block / p.tiles_q;
   return {sequence_of(p, head / config.heads_q, head % config.heads_q), tile};
 }
 
 // The element offset of a token's row for this sequence and head.
 __device__ inline Int64 row_offset(const Strides& s, const Sequence& seq, int head, Int64 token) {
-  return (config.packed ? 0 : seq.b * s.batch) + head * s.head + token * s.token;
+  return (kPacked ? 0 : seq.b * s.batch) + head * s.head + token * s.token;
 }
 
 // Where the LSE and the maximum of query q lie.
 __device__ inline Int64 result_row(const KernelParams& p, const Sequence& seq, int q) {
-  return (config.packed ? seq.q_token : seq.b * p.row_stride_batch) + seq.h * p.row_stride_head + q;
+  return (kPacked ? seq.q_token : seq.b * p.row_stride_batch) + seq.h * p.row_stride_head + q;
 }
 
 }  // namespace flashjit

@@ -176,7 +176,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   const std::vector<std::int64_t> rows = packed
                                              ? std::vector<std::int64_t>{spec.heads_q, shape.q_tokens()}
                                              : std::vector<std::int64_t>{shape.batch, spec.heads_q, shape.longest_q()};
-  if (spec.lse != Lse::None) FLASHJIT_TRY(builder.output({"lse", Role::Output, Dtype::F32, rows, {}}));
+  if (spec.lse != Lse::none) FLASHJIT_TRY(builder.output({"lse", Role::Output, Dtype::F32, rows, {}}));
   if (spec.max_logit) FLASHJIT_TRY(builder.output({"max_logit", Role::Output, Dtype::F32, rows, {}}));
   data.tensors_ = std::move(builder.tensors);
   if (packed) {

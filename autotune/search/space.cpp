@@ -86,12 +86,12 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
 std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins,
                                   const TileAnalysis& tiles, const Shape& shape, const Schedule& from) {
   std::vector<Schedule> all;
-  vary(from, pins, &Schedule::order, {TileOrder::Natural, TileOrder::LongestFirst}, all);
+  vary(from, pins, &Schedule::order, {TileOrder::natural, TileOrder::longest_first}, all);
   vary(from, pins, &Schedule::stages, {1, 2, 3, 4}, all);
   vary(from, pins, &Schedule::q_stages, {1, 2}, all);
-  vary(from, pins, &Schedule::overlap, {Overlap::None, Overlap::QkPv}, all);
-  vary(from, pins, &Schedule::exclusive, {ExclusivePart::None, ExclusivePart::Issue}, all);
-  vary(from, pins, &Schedule::grid, {GridKind::Tiles, GridKind::Persistent}, all);
+  vary(from, pins, &Schedule::overlap, {Overlap::none, Overlap::qk_pv}, all);
+  vary(from, pins, &Schedule::exclusive, {Exclusive::none, Exclusive::issue}, all);
+  vary(from, pins, &Schedule::grid, {GridKind::tiles, GridKind::persistent}, all);
   vary(from, pins, &Schedule::unroll_d, {1, 2, 4, 8}, all);
   if (from.family == Family::Host) {
     vary(from, pins, &Schedule::tile_q, {16, 32, 64, 128, 256}, all);

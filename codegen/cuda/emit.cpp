@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,8 @@
 #include "codegen/cuda/embedded_templates.h"
 #include "codegen/cuda/matrix.h"
 #include "compiler/analysis/score_inputs.h"
+#include "compiler/families/family.h"
+#include "compiler/spec/config_words.h"
 
 namespace flashjit {
 namespace {
@@ -31,41 +34,6 @@ std::string header(const Plan& plan, std::string_view what) {
       what, spec, schedule, plan.target.name, spec, plan.target.name, schedule);
 }
 
-std::string_view element_name(Element element) {
-  switch (element) {
-    case Element::f16: return "Element::f16";
-    case Element::bf16: return "Element::bf16";
-    case Element::f32: return "Element::f32";
-  }
-  return "";
-}
-
-std::string_view lse_name(LseBase base) {
-  switch (base) {
-    case LseBase::none: return "LseBase::none";
-    case LseBase::natural: return "LseBase::natural";
-    case LseBase::log2: return "LseBase::log2";
-  }
-  return "";
-}
-
-std::string_view reference_name(Reference reference) {
-  switch (reference) {
-    case Reference::lazy: return "Reference::lazy";
-    case Reference::tile: return "Reference::tile";
-    case Reference::first: return "Reference::first";
-  }
-  return "";
-}
-
-std::string_view exclusive_name(Exclusive exclusive) {
-  switch (exclusive) {
-    case Exclusive::none: return "Exclusive::none";
-    case Exclusive::issue: return "Exclusive::issue";
-  }
-  return "";
-}
-
 // A float literal that reads back as the same float.
 std::string float_literal(float value) {
   std::string text = fmt::format("{:.9g}", value);
@@ -73,67 +41,67 @@ std::string float_literal(float value) {
   return text + "f";
 }
 
-template <class Field>
-void sync_fields(const KernelConfig& c, const Field& field) {
-  field("tile_q", c.tile_q);
-  field("tile_kv", c.tile_kv);
-  field("warps", c.warps);
-  field("stages", c.stages);
-  field("q_in_registers", c.q_in_registers);
-  field("blocks_per_sm", c.blocks_per_sm);
-  field("longest_first", c.longest_first);
-  field("unroll_d", c.unroll_d);
+template <class T>
+std::string literal(T value) {
+  if constexpr (std::is_enum_v<T>) return fmt::format("{}::{}", Words<T>::type, word(value));
+  else if constexpr (std::is_same_v<T, float>) return float_literal(value);
+  else return fmt::format("{}", value);
 }
 
-template <class Field>
-void hopper_fields(const KernelConfig& c, const Field& field) {
-  field("loop", "Loop::hopper");
-  field("tile_q", c.tile_q);
-  field("tile_kv", c.tile_kv);
-  field("stages", c.stages);
-  field("longest_first", c.longest_first);
-  field("mask_is_range", c.mask_is_range);
-  field("reference", reference_name(c.reference));
-  field("warpgroups", c.warpgroups);
-  field("q_stages", c.q_stages);
-  field("overlap", c.overlap);
-  field("exclusive", exclusive_name(c.exclusive));
-  field("sum_in_matrix", c.sum_in_matrix);
-  field("persistent", c.persistent);
-  field("pack_heads", c.pack_heads);
-  field("inputs_16", c.inputs_16);
-  field("inputs_32", c.inputs_32);
-  field("inputs_q", c.inputs_q);
-  field("inputs_of_batches", c.inputs_of_batches);
+// Every field of a KernelConfig, in its order: the name, the field, and whether it is written down also where it is at
+// its default, because a reader looks for it.
+template <class Visit>
+void for_each_field(const Visit& field) {
+  field("element", &KernelConfig::element, true);
+  field("output", &KernelConfig::output, true);
+  field("head_dim_qk", &KernelConfig::head_dim_qk, true);
+  field("head_dim_v", &KernelConfig::head_dim_v, true);
+  field("heads_q", &KernelConfig::heads_q, true);
+  field("heads_kv", &KernelConfig::heads_kv, true);
+  field("sequences", &KernelConfig::sequences, false);
+  field("lse", &KernelConfig::lse, false);
+  field("max_logit", &KernelConfig::max_logit, false);
+  field("sink", &KernelConfig::sink, false);
+  field("scale", &KernelConfig::scale, true);
+  field("has_score", &KernelConfig::has_score, false);
+  field("score_has_tanh", &KernelConfig::score_has_tanh, false);
+  field("score_cap", &KernelConfig::score_cap, false);
+  field("score_factor", &KernelConfig::score_factor, false);
+  field("score_loads", &KernelConfig::score_loads, false);
+  field("inputs_16", &KernelConfig::inputs_16, false);
+  field("inputs_32", &KernelConfig::inputs_32, false);
+  field("inputs_q", &KernelConfig::inputs_q, false);
+  field("inputs_of_batches", &KernelConfig::inputs_of_batches, false);
+  field("has_mask", &KernelConfig::has_mask, false);
+  field("mask_has_holes", &KernelConfig::mask_has_holes, false);
+  field("mask_is_range", &KernelConfig::mask_is_range, false);
+  field("copy_bytes", &KernelConfig::copy_bytes, false);
+  field("tile_q", &KernelConfig::tile_q, true);
+  field("tile_kv", &KernelConfig::tile_kv, true);
+  field("stages", &KernelConfig::stages, true);
+  field("order", &KernelConfig::order, false);
+  field("reference", &KernelConfig::reference, false);
+  field("warps", &KernelConfig::warps, false);
+  field("q_in", &KernelConfig::q_in, false);
+  field("blocks_per_sm", &KernelConfig::blocks_per_sm, false);
+  field("unroll_d", &KernelConfig::unroll_d, false);
+  field("warpgroups", &KernelConfig::warpgroups, false);
+  field("q_stages", &KernelConfig::q_stages, false);
+  field("overlap", &KernelConfig::overlap, false);
+  field("exclusive", &KernelConfig::exclusive, false);
+  field("row_sum", &KernelConfig::row_sum, false);
+  field("grid", &KernelConfig::grid, false);
+  field("head_tiles", &KernelConfig::head_tiles, false);
 }
 
 std::string emit_config(const Plan& plan) {
-  const KernelConfig& c = plan.config;
+  const KernelConfig usual;
   std::string body;
-  const auto field = [&](std::string_view name, auto value) { body += fmt::format("  c.{} = {};\n", name, value); };
-  field("element", element_name(c.element));
-  field("output", element_name(c.output));
-  field("head_dim_qk", c.head_dim_qk);
-  field("head_dim_v", c.head_dim_v);
-  field("heads_q", c.heads_q);
-  field("heads_kv", c.heads_kv);
-  field("packed", c.packed);
-  field("lse", lse_name(c.lse));
-  field("max_logit", c.max_logit);
-  field("sink", c.sink);
-  field("scale", float_literal(c.scale));
-  field("has_score", c.has_score);
-  field("score_has_tanh", c.score_has_tanh);
-  field("score_cap", float_literal(c.score_cap));
-  field("score_factor", float_literal(c.score_factor));
-  field("score_loads", c.score_loads);
-  field("has_mask", c.has_mask);
-  field("mask_has_holes", c.mask_has_holes);
-  field("copy_bytes", c.copy_bytes);
-  body += "\n";
-  if (c.loop == Loop::hopper) hopper_fields(c, field);
-  else sync_fields(c, field);
-  return header(plan, "What this kernel is.") +
+  for_each_field([&](std::string_view name, auto member, bool always) {
+    const auto value = plan.config.*member;
+    if (always || value != usual.*member) body += fmt::format("  c.{} = {};\n", name, literal(value));
+  });
+  return header(plan, "What this kernel is; what is not named here is at its default in templates/kernel_config.h.") +
          "#pragma once\n\n#include \"templates/kernel_config.h\"\n\nnamespace flashjit {\n\n"
          "constexpr KernelConfig kernel_config() {\n  KernelConfig c;\n" +
          body + "  return c;\n}\nconstexpr KernelConfig config = kernel_config();\n\n}  // namespace flashjit\n";
@@ -235,76 +203,34 @@ Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& hea
   return {};
 }
 
-// `entry` goes last: it is the one to compile.
-Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry,
-                              std::vector<std::string> entries) {
-  if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
-  KernelSource source;
-  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
-  for (SourceFile& file : extra) source.generated.push_back(std::move(file));
-  source.generated.push_back({"entry.cu", std::move(entry)});
-  source.entries = std::move(entries);
-  for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
-  return source;
-}
-
-Result<KernelSource> emit_sync(const Plan& plan) {
-  std::string entry = header(plan, "Forward attention, fused.") +
-                      "#include \"config.gen.cuh\"\n#include \"templates/sync/forward.cuh\"\n\n"
-                      "extern \"C\" __global__ void __launch_bounds__(flashjit::threads_of(flashjit::config), "
-                      "flashjit::config.blocks_per_sm)\n"
-                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params) {\n"
-                      "  flashjit::sync_forward(params);\n}\n";
-  return assemble(plan, {}, std::move(entry), {"flashjit_forward"});
-}
-
-Result<KernelSource> emit_hopper(const Plan& plan) {
-  std::string entry = header(plan, "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.") +
-                      "#include \"config.gen.cuh\"\n#include \"templates/hopper/forward.cuh\"\n\n"
-                      "extern \"C\" __global__ void __launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
-                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params,\n"
-                      "                 const __grid_constant__ flashjit::TensorMaps maps) {\n"
-                      "  flashjit::hopper_forward(params, maps);\n}\n";
-  SourceFile matrix{"matrix.gen.cuh", header(plan, "The matrix products of this kernel.") + emit_matrix(plan.config)};
-  return assemble(plan, {std::move(matrix)}, std::move(entry), {"flashjit_forward"});
+// One kernel: what it takes, and the function of the loop that it is.
+std::string emit_entry(const Plan& plan, const KernelLaunch& launch) {
+  std::string arguments = "const __grid_constant__ flashjit::KernelParams params";
+  if (launch.tensor_maps) arguments += ",\n    const __grid_constant__ flashjit::TensorMaps maps";
+  for (const int number : launch.buffers) {
+    const WorkspaceBuffer& buffer = plan.workspace[static_cast<std::size_t>(number)];
+    arguments += fmt::format(", {}* {}", buffer.type, buffer.name);
+  }
+  return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({})\n{}({}) {{\n  flashjit::{};\n}}\n",
+                     launch.bounds, launch.entry, arguments, launch.call);
 }
 
 }  // namespace
 
 Result<KernelSource> emit_cuda(const Plan& plan) {
-  return plan.config.loop == Loop::hopper ? emit_hopper(plan) : emit_sync(plan);
-}
-
-Result<KernelSource> emit_cuda_naive(const Plan& plan) {
-  constexpr std::string_view kKernels[][2] = {{"scores", "naive_scores(params, scores)"},
-                                              {"softmax", "naive_softmax(params, scores, probabilities)"},
-                                              {"product", "naive_product(params, probabilities)"}};
-  std::string entry = header(plan, "Forward attention, the textbook version: three kernels through memory.") +
-                      "#include \"config.gen.cuh\"\n#include \"templates/naive/forward.cuh\"\n";
-  std::vector<std::string> entries;
-  for (const auto& [name, call] : kKernels) {
-    entries.push_back(fmt::format("flashjit_naive_{}", name));
-    entry += fmt::format(
-        "\nextern \"C\" __global__ void __launch_bounds__(flashjit::kNaiveThreads)\n"
-        "flashjit_naive_{}(const __grid_constant__ flashjit::KernelParams params, float* scores, flashjit::u16* probabilities) "
-        "{{\n  flashjit::{};\n}}\n",
-        name, call);
+  if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
+  const FamilyRow& family = *plan.schedule.family;
+  KernelSource source;
+  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
+  if (const std::string products = emit_matrix(plan.program); !products.empty()) {
+    source.generated.push_back({"matrix.gen.cuh", header(plan, "The matrix products of this kernel.") + products});
   }
-  return assemble(plan, {}, std::move(entry), std::move(entries));
-}
-
-NaiveLaunch naive_launch(const KernelConfig& config, std::int64_t batch, int q_len, int k_len) {
-  const std::int64_t heads = batch * config.heads_q;
-  const std::int64_t tiles_q = (q_len + kNaiveTile - 1) / kNaiveTile, tiles_k = (k_len + kNaiveTile - 1) / kNaiveTile;
-  NaiveLaunch launch;
-  launch.grid[0] = heads * tiles_q * tiles_k;
-  launch.grid[1] = heads * q_len;
-  launch.grid[2] = heads * tiles_q;
-  launch.smem[0] = naive_scores_smem(config);
-  launch.smem[2] = naive_product_smem(config);
-  launch.scores_bytes = heads * q_len * k_len * 4;
-  launch.probabilities_bytes = heads * q_len * naive_probability_stride(k_len) * 2;
-  return launch;
+  std::string entry = header(plan, family.summary);
+  entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
+  for (const KernelLaunch& launch : plan.launches) entry += emit_entry(plan, launch);
+  source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
+  for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
+  return source;
 }
 
 }  // namespace flashjit

@@ -1,5 +1,6 @@
 #include "codegen/cuda/matrix.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kOperandsPerLine = 8;
+constexpr int kOperandBytes = 2;  // of an element of A and B
 
 // `count` operands, eight to a line; `operand` is called with the number of each.
 template <class Operand>
@@ -23,106 +25,129 @@ std::string operands(int count, std::string_view new_line, const Operand& operan
 }
 
 // A product as one asm statement: the compiler takes a tenth longer (70 of 700 ms at d=128) over a statement for each
-// step, because of the operands, and makes the same machine code of it. `step` is the name of a macro of one step;
-// `steps` its uses.
-struct Product {
-  std::string comment;
-  std::string_view name;  // of the function
-  char sum;               // its accumulator
-  int columns;            // of that
-  std::string arguments;  // after the accumulator
-  std::string inputs;     // constraints of these arguments
-  std::string registers;  // PTX: declarations
-  std::string begin;      // PTX: before the first step
-  std::string_view macro_arguments;
-  std::string macro;     // PTX of a step, but for the accumulators
-  std::string operands;  // of the instruction, after the accumulators
+// step, because of the operands, and makes the same machine code of it.
+struct Statement {
+  std::string arguments;     // of the function, after the accumulator
+  std::string inputs;        // constraints of these
+  std::string registers;     // PTX: declarations
+  std::string begin;         // PTX: before the first step
+  std::string step;          // arguments of the macro of a step
+  std::string body;          // PTX of it, but for the accumulators
+  std::string operands;      // of the instruction, after the accumulators
   std::vector<std::string> steps;
 };
 
-std::string function(const Product& product, std::string_view element) {
-  const int sums = product.columns / 2;
-  std::string text = product.comment + "\n";
-  text += fmt::format("#define STEP({}) \\\n", product.macro_arguments);
-  text += product.macro;
-  text +=
-      fmt::format("  \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{}\\n\" \\\n", product.columns, element, element);
+// What every step does to the low word of an operand's descriptor in shared memory.
+std::string advance(std::string_view name, int operand) {
+  return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, {2:#x}}};\\n\" \\\n", operand, name,
+                     kDescriptorHigh);
+}
+
+// Where step `step` of an operand begins, in 16 bytes: along its rows, panel by panel, or, if it is read transposed,
+// down its rows.
+int step_offset(const Product& p, int step, bool transposed, int panel_bytes) {
+  if (transposed) return step * p.k * kPanelWidth / 16;
+  const int steps_of_panel = kPanelWidth / (p.k * kOperandBytes);
+  return (step / steps_of_panel * panel_bytes + step % steps_of_panel * p.k * kOperandBytes) / 16;
+}
+
+// Both operands from shared memory: the low words of their descriptors are what the function takes.
+Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) {
+  const int sums = accumulator_registers(p), steps = p.depth / p.k;
+  Statement s;
+  s.arguments = fmt::format("u32 {}, u32 {}", a, b);
+  s.inputs = fmt::format("\"r\"({}), \"r\"({})", a, b);
+  s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {}, {};", a, b);
+  s.step = fmt::format("{}_step, {}_step, accumulate", a, b);
+  s.body = advance(std::string_view(&a, 1), sums) + advance(std::string_view(&b, 1), sums + 1);
+  s.operands = fmt::format(" {}, {}, \" #accumulate \", 1, 1, 0, {}", a, b, p.b_transposed ? 1 : 0);
+  for (int step = 0; step < steps; ++step) {
+    s.steps.push_back(fmt::format("{}, {}, {}", step_offset(p, step, false, a_panel),
+                                  step_offset(p, step, p.b_transposed, b_panel), step > 0 ? 1 : 0));
+  }
+  return s;
+}
+
+// The first operand from registers, four a step. Whether the first step accumulates is said when it is called.
+Statement of_registers(const Product& p, char a, char b, int b_panel) {
+  const int sums = accumulator_registers(p), steps = p.depth / p.k, low = sums + 4 * steps;
+  Statement s;
+  s.arguments = fmt::format("const u32 (&{})[{}][4], u32 {}, int accumulate", a, steps, b);
+  s.inputs =
+      operands(4 * steps, "\n        ", [&](int i) { return fmt::format("\"r\"({}[{}][{}])", a, i / 4, i % 4); }) +
+      fmt::format(",\n        \"r\"({}), \"r\"(accumulate)", b);
+  s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {};\\n .reg .pred more;", b);
+  s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
+  s.step = fmt::format("{1}_step, {0}0, {0}1, {0}2, {0}3, accumulate", a, b);
+  s.body = advance(std::string_view(&b, 1), low);
+  s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1, {2}", a, b,
+                           p.b_transposed ? 1 : 0);
+  for (int step = 0; step < steps; ++step) {
+    const int r = sums + 4 * step;
+    s.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step_offset(p, step, p.b_transposed, b_panel), r, r + 1,
+                                  r + 2, r + 3, step > 0 ? "1" : "more"));
+  }
+  return s;
+}
+
+std::string function(const Product& p, const Statement& s, char sum, std::string_view comment,
+                     std::string_view element) {
+  const int sums = accumulator_registers(p);
+  std::string text = fmt::format("{}\n#define STEP({}) \\\n{}", comment, s.step, s.body);
+  text += fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}.{}\\n\" \\\n", p.m, p.n, p.k, element, element);
   text += fmt::format("  \"{{{}}},\\n\" \\\n",
                       operands(sums, "\\n\" \\\n  \" ", [](int i) { return fmt::format("%{}", i); }));
-  text += fmt::format("  \"{};\\n\"\n", product.operands);
-  text += fmt::format("__device__ inline void {}(float (&{})[{}], {}) {{\n", product.name, product.sum, sums,
-                      product.arguments);
-  text += fmt::format("  asm volatile(\n      \"{{\\n\"\n      \"{}\\n\"\n", product.registers);
-  if (!product.begin.empty()) text += fmt::format("      \"{}\\n\"\n", product.begin);
-  for (const std::string& step : product.steps) text += fmt::format("      STEP({})\n", step);
+  text += fmt::format("  \"{};\\n\"\n", s.operands);
+  text += fmt::format("__device__ inline void multiply_{}(float (&{})[{}], {}) {{\n", p.name, sum, sums, s.arguments);
+  text += fmt::format("  asm volatile(\n      \"{{\\n\"\n      \"{}\\n\"\n", s.registers);
+  if (!s.begin.empty()) text += fmt::format("      \"{}\\n\"\n", s.begin);
+  for (const std::string& step : s.steps) text += fmt::format("      STEP({})\n", step);
   text += "      \"}\"\n";
   text += fmt::format("      : {}\n", operands(sums, "\n        ",
-                                               [&](int i) { return fmt::format("\"+f\"({}[{}])", product.sum, i); }));
-  text += fmt::format("      : {});\n}}\n#undef STEP\n", product.inputs);
-  return text;
+                                              [&](int i) { return fmt::format("\"+f\"({}[{}])", sum, i); }));
+  return text + fmt::format("      : {});\n}}\n#undef STEP\n", s.inputs);
 }
 
-// S (64 x tile_kv) = Q K^T. Operands: S, the low words of the descriptors of Q and K.
-Product scores_of(const KernelConfig& c) {
-  const HopperLayout layout = hopper_layout(c);
-  const int sums = c.tile_kv / 2, steps = padded_dim_qk(c) / 16, panel_steps = kPanelWidth / 32;
-  Product product;
-  product.comment = fmt::format("// S (64 x {0}) = Q (64 x {1}) K^T (16 x {0} at a time): both from shared memory.",
-                                c.tile_kv, 16 * steps);
-  product.name = "multiply_scores";
-  product.sum = 's';
-  product.columns = c.tile_kv;
-  product.arguments = "u32 q, u32 k";
-  product.inputs = "\"r\"(q), \"r\"(k)";
-  product.registers = ".reg .b32 low;\\n .reg .b64 q, k;";
-  product.macro_arguments = "q_step, k_step, accumulate";
-  product.macro = fmt::format(
-      "  \"add.u32 low, %{}, \" #q_step \";\\n mov.b64 q, {{low, {:#x}}};\\n\" \\\n"
-      "  \"add.u32 low, %{}, \" #k_step \";\\n mov.b64 k, {{low, {:#x}}};\\n\" \\\n",
-      sums, kDescriptorHigh, sums + 1, kDescriptorHigh);
-  product.operands = " q, k, \" #accumulate \", 1, 1, 0, 0";
-  for (int step = 0; step < steps; ++step) {
-    const int panel = step / panel_steps, within = step % panel_steps * 32;
-    product.steps.push_back(fmt::format("{}, {}, {}", (panel * layout.q.panel_bytes() + within) / 16,
-                                        (panel * layout.k.panel_bytes() + within) / 16, step > 0 ? 1 : 0));
+// The letter that a buffer goes by in PTX: "Qs" is q, "S" is s.
+char letter(std::string_view buffer) { return static_cast<char>(buffer[0] - 'A' + 'a'); }
+
+std::string emit(const Program& program, const Product& p) {
+  const auto panel_bytes = [&](std::string_view name) {
+    return std::stoi(program.buffers[static_cast<std::size_t>(program.buffer(name))].rows) * kPanelWidth;
+  };
+  const char sum = letter(p.target), a = letter(p.a), b = letter(p.b);
+  const char upper[3] = {p.target[0], p.a[0], p.b[0]};
+  const Dtype dtype = program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype;
+  const std::string_view element = dtype == Dtype::F16 ? "f16" : "bf16";
+  if (!p.a_in_registers) {
+    const std::string comment = fmt::format("// {0} ({1} x {2}) = {3} ({1} x {4}) {5}^T ({6} x {2} at a time): both from shared memory.",
+                                            upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+    return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
   }
-  return product;
+  const std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
+                                          upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+  return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, element);
 }
 
-// O (64 x columns) = or += P V. Operands: O, P, the low word of the descriptor of V, whether to accumulate.
-Product output_of(const KernelConfig& c) {
-  const int columns = output_columns(c), sums = columns / 2, steps = c.tile_kv / 16, v = sums + 4 * steps;
-  Product product;
-  product.comment =
-      fmt::format("// O (64 x {}) = or += P (64 x {}, registers) V (16 rows at a time).{}", columns, c.tile_kv,
-                  c.sum_in_matrix ? "\n// The last eight columns are ones beside V: they sum the rows of P." : "");
-  product.name = "multiply_output";
-  product.sum = 'o';
-  product.columns = columns;
-  product.arguments = fmt::format("const u32 (&p)[{}][4], u32 v, int accumulate", steps);
-  product.inputs =
-      operands(4 * steps, "\n        ", [](int i) { return fmt::format("\"r\"(p[{}][{}])", i / 4, i % 4); }) +
-      ",\n        \"r\"(v), \"r\"(accumulate)";
-  product.registers = ".reg .b32 low;\\n .reg .b64 v;\\n .reg .pred more;";
-  product.begin = fmt::format("setp.ne.b32 more, %{}, 0;", v + 1);
-  product.macro_arguments = "v_step, p0, p1, p2, p3, accumulate";
-  product.macro =
-      fmt::format("  \"add.u32 low, %{}, \" #v_step \";\\n mov.b64 v, {{low, {:#x}}};\\n\" \\\n", v, kDescriptorHigh);
-  product.operands = " {\" #p0 \", \" #p1 \", \" #p2 \", \" #p3 \"}, v, \" #accumulate \", 1, 1, 1";
-  for (int step = 0; step < steps; ++step) {
-    const int p = sums + 4 * step;
-    product.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step * 16 * kPanelWidth / 16, p, p + 1, p + 2,
-                                        p + 3, step > 0 ? "1" : "more"));
+// Of the statements, loops before what follows them; each function once.
+void collect(const std::vector<flashjit::Statement>& body, std::vector<Product>& products) {
+  for (const flashjit::Statement& s : body) {
+    const auto known = [&](const Product& p) { return p.name == s.product.name; };
+    if (s.kind == Kind::Mma && s.product.issuer == Issuer::Warpgroup && std::ranges::none_of(products, known))
+      products.push_back(s.product);
+    collect(s.body, products);
   }
-  return product;
 }
 
 }  // namespace
 
-std::string emit_matrix(const KernelConfig& c) {
-  const std::string_view element = c.element == Element::f16 ? "f16" : "bf16";
-  return "#pragma once\n\n#include \"templates/device.cuh\"\n\nnamespace flashjit {\n\n" +
-         function(scores_of(c), element) + "\n" + function(output_of(c), element) + "\n}  // namespace flashjit\n";
+std::string emit_matrix(const Program& program) {
+  std::vector<Product> products;
+  collect(program.body, products);
+  if (products.empty()) return {};
+  std::string text = "#pragma once\n\n#include \"templates/device.cuh\"\n\nnamespace flashjit {\n";
+  for (const Product& product : products) text += "\n" + emit(program, product);
+  return text + "\n}  // namespace flashjit\n";
 }
 
 }  // namespace flashjit

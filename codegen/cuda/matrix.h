@@ -8,6 +8,6 @@
 
 namespace flashjit {
 
-std::string emit_matrix(const KernelConfig& config);
+std::string emit_matrix(const Program& program);
 
 }  // namespace flashjit

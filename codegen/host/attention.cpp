@@ -315,7 +315,7 @@ void TileEmitter::emit_end(const Tile& tile) {
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
     RowOutputs outputs{};
     auto element_of = [&](std::size_t offset, const char* name) { return ir_.word(tile.pointer(offset, name), row); };
-    if (spec.lse != Lse::None) outputs.lse = element_of(offsetof(TileCall, lse), "lse");
+    if (spec.lse != Lse::none) outputs.lse = element_of(offsetof(TileCall, lse), "lse");
     if (spec.max_logit) outputs.max_logit = element_of(offsetof(TileCall, max_logit), "max_logit");
     if (spec.sink) outputs.sink = ir_.member(call_, offsetof(TileCall, sink), ir_.f32, "sink");
     Value* l = sum_lanes(ir_, ir_.load(ir_.f32v, row_of(ir_, l_rows, row, c_.lanes)));

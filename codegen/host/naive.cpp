@@ -64,7 +64,7 @@ class NaiveEmitter {
           return Ir::Values{b_.CreateFAdd(carried[0], value)};
         });
     RowOutputs outputs{};
-    if (plan_.spec.lse != Lse::None) outputs.lse = pointer(offsetof(NaiveCall, lse));
+    if (plan_.spec.lse != Lse::none) outputs.lse = pointer(offsetof(NaiveCall, lse));
     if (plan_.spec.max_logit) outputs.max_logit = pointer(offsetof(NaiveCall, max_logit));
     if (plan_.spec.sink) outputs.sink = ir_.member(call_, offsetof(NaiveCall, sink), ir_.f32, "sink");
     Value* factor = ir_.splat(emit_row_end(ir_, plan_, outputs, m, sum_lanes(ir_, sums[0])));

@@ -67,7 +67,7 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
   if (outputs.lse) {
     Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
     Value* lse = b.CreateFAdd(reference_of(ir, top), log2_sum);
-    if (plan.spec.lse == Lse::Natural) {
+    if (plan.spec.lse == Lse::ln) {
       lse = ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
     }
     ir.store(b.CreateSelect(empty, Ir::real(ir.f32, -kInfinity), lse), outputs.lse);

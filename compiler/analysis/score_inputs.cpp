@@ -75,4 +75,10 @@ bool reads_beside_inputs(const Expr& score) {
   return keyed > static_cast<std::ptrdiff_t>(score_inputs(score).size());
 }
 
+bool loads_per_key(const Expr& expr) {
+  if (!expr) return false;
+  if (expr->op == Op::Load) return uses(expr, Variable::K);
+  return std::ranges::any_of(expr->args, loads_per_key);
+}
+
 }  // namespace flashjit

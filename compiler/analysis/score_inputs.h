@@ -18,6 +18,9 @@ std::vector<Expr> outer_indices(const Expr& input);
 // Which index is the query; -1: none.
 int query_index(const Expr& input);
 
+// Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.
+bool loads_per_key(const Expr& expr);
+
 // Does it read anything else that depends on the key?
 bool reads_beside_inputs(const Expr& score);
 

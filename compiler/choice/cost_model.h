@@ -35,7 +35,7 @@ struct Work {
   double symbolic_slots = 0;  // instruction slots a score, where the score function is evaluated on symbolic numbers
 };
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv);
-Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, const Schedule& schedule);
+Work work_of(const Problem& problem, const Shape& shape, const Schedule& schedule);
 
 // Times in microseconds; `total` is what the others add up to under overlap.
 struct Prediction {
@@ -46,12 +46,10 @@ struct Prediction {
   double latency = 0;  // launch, first tile, last store
   double waves = 0;    // blocks over what runs at a time
 };
-Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
-                   const Work& work);
+Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
 
 // Every schedule that honours the pins, for `shape`: the legal ones by predicted time, then the illegal ones.
-std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
-                                  const TileAnalysis& tiles, const Shape& shape);
+std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape);
 
 // The teaching figures: what a fused kernel saves, and which limit binds.
 struct Roofline {

@@ -1,4 +1,4 @@
-// What the cost models of the families share.
+// What the cost models of the families share: each has its own in families/*/cost.cpp.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 namespace flashjit {
 
 constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fits left over.
+constexpr double kSoftmaxSlots = 3;
 
 // work_of for tiles of any length; the sample of query tiles is drawn once. Spec and analysis must outlive it.
 class WorkSampler {
@@ -42,8 +44,5 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
 // What each unit takes for `tiles` tiles of an SM, and memory for the problem.
 void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec,
                const Target& target, const Shape& shape);
-
-Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
-                          const Work& work);
 
 }  // namespace flashjit

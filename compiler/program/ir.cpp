@@ -12,61 +12,21 @@ namespace flashjit {
 namespace {
 
 constexpr AttributeRow kRows[] = {
-    // the problem
-    {"head_dims", "build", "QK and V dims"},
-    {"heads", "build", "query and KV heads"},
-    {"sequences", "build", "dense, or packed one after the other"},
-    {"scale", "build", "score = scale * q.k"},
     {"fn", "build", "variant function that the statement calls"},
-    {"sink", "build", "one extra logit per head in the row sum"},
-    {"lse", "build", "base of the log-sum-exp output"},
-    {"max_logit", "build", "the row maximum is an output"},
-    {"output", "build", "type of O"},
     {"holes", "analyse_mask", "tiles inside the KV range may be empty and are stepped over"},
     {"row", "analyse_mask", "what a query sees is a range of keys, all of them"},
     {"when", "analyse_mask", "phases in which the statement acts"},
     {"direction", "analyse_mask", "which end of the KV range comes first"},
-    // tiling and warps
-    {"family", "choose_tiling", "kernel family"},
-    {"tile_q", "choose_tiling", "query rows per block"},
-    {"tile_kv", "choose_tiling", "keys per step"},
-    {"head_tiles", "choose_tiling",
-     "whose queries a tile has: of a single head, or packed: of all that share a KV head"},
-    {"warps", "assign_warps", "warps that compute"},
-    {"rows_per_warp", "assign_warps", "query rows of a warp"},
-    {"warpgroups", "assign_warps", "warpgroups that compute; one more copies"},
-    {"exclusive", "assign_warps", "what only one warpgroup at a time does"},
-    {"shape", "assign_warps", "matrix instruction"},
-    {"issuer", "assign_warps", "who issues the matrix instruction: a warp, a warpgroup or one thread"},
-    {"accumulator", "assign_warps", "where the product accumulates: registers or tensor memory"},
-    {"a_in", "assign_warps", "where operand A comes from"},
-    {"row_owner", "assign_warps", "threads that share a row: a quad, or one thread"},
-    {"rescaled_by", "assign_warps", "who rescales O: the owner of the row, or other warps"},
-    {"unroll_d", "assign_warps", "k-steps of QK unrolled at a time"},
-    {"vector_bits", "assign_warps", "host: SIMD width"},
-    // memory
-    {"q_in", "place_buffers", "where Q lives during the loop"},
     {"smem_bytes", "place_buffers", "shared memory of a block"},
     {"copy", "pipeline_copies", "instruction of the copy"},
     {"copy_bytes", "pipeline_copies", "width of a global access"},
-    {"stages", "pipeline_copies", "K/V tiles in flight"},
-    {"q_stages", "pipeline_copies", "Q tiles in flight"},
-    {"overlap", "pipeline_copies", "products under way together: qk_pv, those of the next KV tile and of this one"},
     {"tile", "pipeline_copies",
      "which KV tile, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
     {"barrier", "pipeline_copies", "what is awaited of a slot: full or empty"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
-    // softmax, grid, budget
-    {"reference", "choose_softmax", "what is subtracted in the exponent"},
-    {"exp", "choose_softmax", "base of the exponential, and where the scale goes"},
-    {"row_sum", "choose_softmax", "what sums the rows of P: adds, or the matrix unit, from a column of ones beside V"},
     {"redo", "choose_softmax",
      "reference with which a tile is done again when its row sums show that the one taken was too far off"},
-    {"order", "choose_grid", "which query tiles start first"},
-    {"grid", "choose_grid", "a block per query tile, or one per SM that takes one after the other"},
-    {"blocks_per_sm", "budget_registers", "blocks that must fit an SM together"},
     {"registers", "budget_registers", "per thread: estimated need / what the budget leaves"},
-    {"register_limit", "budget_registers", "per thread of a role, set when it starts"},
 };
 
 constexpr std::array<std::string_view, 21> kKindNames = {
@@ -94,6 +54,7 @@ void dump_statements(const Program& program, const std::vector<Statement>& body,
     out += name(s.kind);
     if (!s.writes.empty()) out += " " + names_of(program, s.writes);
     if (!s.reads.empty()) out += " <- " + names_of(program, s.reads);
+    if (s.product.columns > 0) out += fmt::format(" ({})", print(s.product));
     out += print_attributes(s.attributes) + "\n";
     dump_statements(program, s.body, depth + 1, out);
   }
@@ -109,6 +70,15 @@ void dump_buffer(const Buffer& b, std::string& out) {
 }
 
 }  // namespace
+
+std::string print(const Product& p) {
+  std::string text =
+      fmt::format("m{}n{}k{} by a {}, depth {}", p.m, p.n, p.k, p.issuer == Issuer::Warp ? "warp" : "warpgroup", p.depth);
+  if (p.a_in_registers) text += ", a in registers";
+  if (p.b_transposed) text += ", b transposed";
+  if (p.unroll > 0) text += fmt::format(", {} steps unrolled", p.unroll);
+  return text;
+}
 
 std::string print(const AttributeValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *integer);
@@ -159,8 +129,21 @@ int Program::buffer(std::string_view name) const {
 
 bool Program::ran(std::string_view pass) const { return std::find(passes.begin(), passes.end(), pass) != passes.end(); }
 
+const Product* find_product(const std::vector<Statement>& body, std::string_view target) {
+  for (const Statement& s : body) {
+    if (s.kind == Kind::Mma && s.product.target == target) return &s.product;
+    if (const Product* inside = find_product(s.body, target)) return inside;
+  }
+  return nullptr;
+}
+
+const Product* find_product(const Program& program, std::string_view target) {
+  return find_product(program.body, target);
+}
+
 std::string dump(const Program& program) {
   std::string out = fmt::format("program {}\n", program.title);
+  if (!program.schedule.empty()) out += fmt::format("  schedule {}\n", program.schedule);
   for (const Attribute& a : program.attributes.all()) out += fmt::format("  {} = {}\n", a.key, print(a.value));
   out += "buffers\n";
   for (const Buffer& b : program.buffers) dump_buffer(b, out);

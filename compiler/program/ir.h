@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/spec/dtype.h"
+#include "compiler/program/product.h"
 #include "compiler/result.h"
 
 namespace flashjit {
@@ -71,7 +72,7 @@ enum class Kind {
   Fragment,  // shared -> register operands
   Fill,      // a constant
   Loop,      // over the KV tiles of the phases
-  Mma,       // target += a * b
+  Mma,       // target += a * b: a Product
   Score,     // the score function
   Mask,      // -inf where a key is hidden
   Softmax,   // scores to probabilities, running reference and sum
@@ -88,7 +89,8 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;  // Loop, Producer, Consumer
+  std::vector<Statement> body;     // Loop, Producer, Consumer
+  Product product;                 // Mma, once warps are assigned
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
@@ -100,6 +102,7 @@ struct Phase {
 
 struct Program {
   std::string title;
+  std::string schedule;
   std::vector<Buffer> buffers;
   std::vector<Phase> phases;
   Attributes attributes;
@@ -109,6 +112,9 @@ struct Program {
   int buffer(std::string_view name) const;  // -1: none
   bool ran(std::string_view pass) const;
 };
+
+// The matrix product into this buffer; null: there is none.
+const Product* find_product(const Program& program, std::string_view target);
 
 // One statement a line, loops indented, attributes in brackets.
 std::string dump(const Program& program);

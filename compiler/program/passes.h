@@ -1,21 +1,19 @@
-// The passes that turn a spec into a program without open choices. passes.cpp holds the list, in order.
+// The passes that turn a spec into a program without open choices: two that all families share, then those of the
+// family (families/*/passes.cpp).
 #pragma once
 
 #include <span>
+#include <string_view>
 
-#include "compiler/analysis/interval.h"
+#include "compiler/program/config.h"
 #include "compiler/program/ir.h"
-#include "compiler/spec/schedule.h"
-#include "compiler/spec/spec.h"
-#include "compiler/spec/target.h"
 
 namespace flashjit {
 
 struct PassContext {
-  const AttentionSpec& spec;
-  const Target& target;
-  const TileAnalysis& tiles;  // of spec.mask
-  const Schedule& schedule;   // complete and legal: the judge has spoken, passes carry it out
+  const Problem& problem;
+  const Schedule& schedule;    // complete and legal: the judge has spoken, passes carry it out
+  const KernelConfig& config;  // the same, with what follows from it
 };
 
 struct Pass {
@@ -23,17 +21,10 @@ struct Pass {
   Result<Program> (*run)(Program program, const PassContext& context);
 };
 
-std::span<const Pass> passes();
+// Order: the mask decides the phases before anything is sized. The first gets an empty program.
+std::span<const Pass> shared_passes();
 
-// The passes, by the file they are in. The first gets an empty program.
-Result<Program> build(Program program, const PassContext& context);  // passes_build.cpp
+Result<Program> build(Program program, const PassContext& context);
 Result<Program> analyse_mask(Program program, const PassContext& context);
-Result<Program> choose_tiling(Program program, const PassContext& context);  // passes_tile.cpp
-Result<Program> assign_warps(Program program, const PassContext& context);
-Result<Program> choose_softmax(Program program, const PassContext& context);
-Result<Program> choose_grid(Program program, const PassContext& context);
-Result<Program> place_buffers(Program program, const PassContext& context);  // passes_memory.cpp
-Result<Program> pipeline_copies(Program program, const PassContext& context);
-Result<Program> budget_registers(Program program, const PassContext& context);
 
 }  // namespace flashjit

@@ -8,28 +8,22 @@
 
 #include <fmt/format.h>
 
+#include "compiler/families/family.h"
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/text_form.h"
 
 namespace flashjit {
+
+};
 
 namespace {
 
 constexpr int kLargestNumber = 65536;
 constexpr std::size_t kMaxScheduleText = 1024;
 
-constexpr std::array<std::string_view, 3> kFamilies = {"sync", "host", "hopper"};
-constexpr std::array<std::string_view, 2> kPlaces = {"shared", "registers"};
-constexpr std::array<std::string_view, 2> kOrders = {"natural", "longest_first"};
-constexpr std::array<std::string_view, 2> kOverlaps = {"none", "qk_pv"};
-constexpr std::array<std::string_view, 2> kExclusiveParts = {"none", "issue"};
-constexpr std::array<std::string_view, 2> kReferences = {"tile", "first"};
-constexpr std::array<std::string_view, 2> kRowSums = {"adds", "matrix"};
-constexpr std::array<std::string_view, 2> kGrids = {"tiles", "persistent"};
-constexpr std::array<std::string_view, 2> kHeadTiles = {"single", "packed"};
 
 struct Field {
   std::string_view name;
-  unsigned families;  // bits
   Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
   bool (*is_set)(const Schedule& schedule);
   std::string (*get)(const Schedule& schedule);  // of one that is set
@@ -38,7 +32,7 @@ struct Field {
 };
 
 template <std::optional<int> Schedule::* member>
-constexpr Field number(std::string_view name, unsigned families, int least = 1, int most = kLargestNumber) {
+constexpr Field number(std::string_view name, int least = 1, int most = kLargestNumber) {
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
     const auto parsed = parse_integer(value);
     if (!parsed) return invalid(fmt::format("schedule {}: {} is not a whole number", field.name, quoted(value)));
@@ -50,58 +44,87 @@ constexpr Field number(std::string_view name, unsigned families, int least = 1, 
   };
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
   const auto get = [](const Schedule& schedule) { return std::to_string(*(schedule.*member)); };
-  return {name, families, set, is_set, get, member, least, most};
+  return {name, set, is_set, get, member, least, most};
 }
 
-// `values` holds the names of the enum's values, in their order.
-template <auto member, const auto& values>
-constexpr Field word(std::string_view name, unsigned families) {
+template <auto member>
+constexpr Field choice(std::string_view name) {
+  using Enum = typename std::remove_reference_t<decltype(std::declval<Schedule&>().*member)>::value_type;
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
+    constexpr auto& values = Words<Enum>::values;
     const auto found = std::find(values.begin(), values.end(), value);
     if (found == values.end()) {
       return invalid(fmt::format("schedule {}: {} is none of {}", field.name, quoted(value), join(values)));
     }
-    auto& target = schedule.*member;
-    target = static_cast<typename std::remove_reference_t<decltype(target)>::value_type>(found - values.begin());
+    schedule.*member = static_cast<Enum>(found - values.begin());
     return {};
   };
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
-  const auto get = [](const Schedule& schedule) { return std::string(values[static_cast<int>(*(schedule.*member))]); };
-  return {name, families, set, is_set, get};
+  const auto get = [](const Schedule& schedule) { return std::string(word(*(schedule.*member))); };
+  return {name, set, is_set, get};
 }
 
-constexpr unsigned bit_of(Family family) { return 1u << static_cast<int>(family); }
-constexpr unsigned kSync = bit_of(Family::Sync), kHopper = bit_of(Family::Hopper),
-                   kAll = kSync | kHopper | bit_of(Family::Host);
+constexpr Field family_field() {
+  const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
+    schedule.family = find_family(value);
+    if (schedule.family) return {};
+    std::vector<std::string_view> names;
+    for (const Family family : families()) names.push_back(family->name);
+    return invalid(fmt::format("schedule {}: {} is none of {}", field.name, quoted(value), join(names)));
+  };
+  const auto is_set = [](const Schedule& schedule) { return schedule.family != nullptr; };
+  const auto get = [](const Schedule& schedule) { return std::string(schedule.family->name); };
+  return {"family", set, is_set, get};
+}
 
-// The only list of fields; order of printing.
+// The only list of fields; order of printing. Which of them the schedules of a family have, its row says.
 constexpr std::array kFields = {
-    word<&Schedule::family, kFamilies>("family", kAll),
-    number<&Schedule::tile_q>("tile_q", kAll),
-    number<&Schedule::tile_kv>("tile_kv", kAll),
-    number<&Schedule::warps>("warps", kSync),
-    number<&Schedule::warpgroups>("warpgroups", kHopper, 1, 3),
-    number<&Schedule::stages>("stages", kSync | kHopper),
-    number<&Schedule::q_stages>("q_stages", kHopper, 1, 2),
-    word<&Schedule::q_in, kPlaces>("q_in", kSync),
-    number<&Schedule::blocks_per_sm>("blocks_per_sm", kSync),
-    number<&Schedule::unroll_d>("unroll_d", kSync),
-    word<&Schedule::overlap, kOverlaps>("overlap", kHopper),
-    word<&Schedule::exclusive, kExclusiveParts>("exclusive", kHopper),
-    word<&Schedule::reference, kReferences>("reference", kHopper),
-    word<&Schedule::row_sum, kRowSums>("row_sum", kHopper),
-    word<&Schedule::grid, kGrids>("grid", kHopper),
-    word<&Schedule::heads, kHeadTiles>("heads", kHopper),
-    word<&Schedule::order, kOrders>("order", kSync | kHopper),
+    family_field(),
+    number<&Schedule::tile_q>("tile_q"),
+    number<&Schedule::tile_kv>("tile_kv"),
+    number<&Schedule::warps>("warps"),
+    number<&Schedule::warpgroups>("warpgroups", 1, 3),
+    number<&Schedule::stages>("stages"),
+    number<&Schedule::q_stages>("q_stages", 1, 2),
+    choice<&Schedule::q_in>("q_in"),
+    number<&Schedule::blocks_per_sm>("blocks_per_sm"),
+    number<&Schedule::unroll_d>("unroll_d"),
+    choice<&Schedule::overlap>("overlap"),
+    choice<&Schedule::exclusive>("exclusive"),
+    choice<&Schedule::reference>("reference"),
+    choice<&Schedule::row_sum>("row_sum"),
+    choice<&Schedule::grid>("grid"),
+    choice<&Schedule::head_tiles>("head_tiles"),
+    choice<&Schedule::order>("order"),
 };
 
-std::vector<std::string_view> names_of(unsigned families) {
-  std::vector<std::string_view> names;
-  for (const Field& field : kFields) {
-    if (field.families & families) names.push_back(field.name);
+using FieldSet = std::uint32_t;  // bit i: kFields[i]
+
+// Fields by name, in words; the family itself among them.
+FieldSet fields_named(std::string_view words) {
+  FieldSet set = 0;
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    const std::string_view name = kFields[i].name;
+    for (std::size_t at = words.find(name); at != words.npos; at = words.find(name, at + 1)) {
+      const std::size_t end = at + name.size();
+      const bool whole = (at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' ');
+      if (whole) set |= FieldSet{1} << i;
+    }
   }
-  return names;
+  return set | 1;
 }
+
+// Computed once: candidates ask it of every schedule.
+FieldSet fields_in(Family family) {
+  static const std::vector<std::pair<Family, FieldSet>> sets = [] {
+    std::vector<std::pair<Family, FieldSet>> all;
+    for (const Family each : families()) all.emplace_back(each, fields_named(each->fields));
+    return all;
+  }();
+  return std::ranges::find(sets, family, &std::pair<Family, FieldSet>::first)->second;
+}
+
+bool has(FieldSet set, std::size_t field) { return set >> field & 1; }
 
 // What is no number, or not set, is.
 bool is_in_range(const Field& field, const Schedule& schedule) {
@@ -120,22 +143,20 @@ std::string_view trim(std::string_view text) {
 Result<void> set_field(Schedule& schedule, std::string_view key, std::string_view value) {
   const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == key; });
   if (field != kFields.end()) return field->set(schedule, *field, value);
-  const std::vector<std::string_view> names = names_of(kAll);
+  std::vector<std::string_view> names;
+  for (const Field& each : kFields) names.push_back(each.name);
   return invalid(fmt::format("schedule: there is no field {}{}; fields are {}", quoted(key), did_you_mean(key, names),
                              join(names)));
 }
 
 }  // namespace
 
-std::string_view name(Family family) { return kFamilies[static_cast<int>(family)]; }
-std::string_view name(QueryPlace place) { return kPlaces[static_cast<int>(place)]; }
-std::string_view name(TileOrder order) { return kOrders[static_cast<int>(order)]; }
-std::string_view name(Overlap overlap) { return kOverlaps[static_cast<int>(overlap)]; }
-std::string_view name(ExclusivePart part) { return kExclusiveParts[static_cast<int>(part)]; }
-std::string_view name(SoftmaxReference reference) { return kReferences[static_cast<int>(reference)]; }
-std::string_view name(RowSum sum) { return kRowSums[static_cast<int>(sum)]; }
-std::string_view name(GridKind grid) { return kGrids[static_cast<int>(grid)]; }
-std::string_view name(HeadTiles heads) { return kHeadTiles[static_cast<int>(heads)]; }
+std::string_view name(Family family) { return family->name; }
+
+Family find_family(std::string_view name) {
+  const auto found = std::ranges::find_if(families(), [&](Family family) { return family->name == name; });
+  return found == families().end() ? nullptr : *found;
+}
 
 Result<Schedule> parse_schedule(std::string_view text) {
   if (text.size() > kMaxScheduleText) {
@@ -175,20 +196,23 @@ std::string print(const Schedule& schedule) {
 }
 
 std::string fields_of(Family family) {
-  const std::vector<std::string_view> names = names_of(bit_of(family));
-  return join(std::span(names).subspan(1));  // the first is `family`
+  std::vector<std::string_view> names;
+  for (std::size_t i = 1; i < kFields.size(); ++i) {
+    if (has(fields_in(family), i)) names.push_back(kFields[i].name);
+  }
+  return join(names);
 }
 
 std::string_view foreign_field(const Schedule& schedule, Family family) {
-  for (const Field& field : kFields) {
-    if (!(field.families & bit_of(family)) && field.is_set(schedule)) return field.name;
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    if (!has(fields_in(family), i) && kFields[i].is_set(schedule)) return kFields[i].name;
   }
   return {};
 }
 
 std::string_view missing_field(const Schedule& schedule, Family family) {
-  for (const Field& field : kFields) {
-    if ((field.families & bit_of(family)) && !field.is_set(schedule)) return field.name;
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    if (has(fields_in(family), i) && !kFields[i].is_set(schedule)) return kFields[i].name;
   }
   return {};
 }
@@ -202,11 +226,11 @@ std::string outside_range(const Schedule& schedule) {
 }
 
 bool is_complete(const Schedule& schedule, Family family) {
+  const FieldSet set = fields_in(family);
   // Each field by its number, not in a loop: then the compiler sees through its functions, which is ten times as fast.
   const auto fits = [&]<std::size_t i>() {
     constexpr Field field = kFields[i];
-    const bool is_of_family = field.families & bit_of(family);
-    return field.is_set(schedule) == is_of_family && is_in_range(field, schedule);
+    return field.is_set(schedule) == has(set, i) && is_in_range(field, schedule);
   };
   const auto all_fit = [&]<std::size_t... i>(std::index_sequence<i...>) {
     return (fits.template operator()<i>() && ...);

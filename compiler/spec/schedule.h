@@ -8,23 +8,17 @@
 #include <string_view>
 
 #include "compiler/result.h"
+#include "templates/kernel_config.h"
 
 namespace flashjit {
 
-// Of a byte: a plan lists hundreds of schedules.
-enum class Family : std::uint8_t { Sync, Host, Hopper };
-enum class QueryPlace : std::uint8_t { Shared, Registers };
-enum class TileOrder : std::uint8_t { Natural, LongestFirst };
-enum class Overlap : std::uint8_t { None, QkPv };
-enum class ExclusivePart : std::uint8_t { None, Issue };
-enum class SoftmaxReference : std::uint8_t { Tile, First };
-enum class RowSum : std::uint8_t { Adds, Matrix };
-enum class GridKind : std::uint8_t { Tiles, Persistent };
-enum class HeadTiles : std::uint8_t { Single, Packed };
+// A row of compiler/families; families are the same if their rows are.
+struct FamilyRow;
+using Family = const FamilyRow*;
 
 struct Schedule {
-  std::optional<Family> family;
-  std::optional<int> tile_q;   // rows per block: queries, or with heads=packed (query, head) pairs
+  Family family = nullptr;
+  std::optional<int> tile_q;   // rows per block: queries, or with head_tiles=grouped (query, head) pairs
   std::optional<int> tile_kv;  // keys per step of the loop
   // sync
   std::optional<int> warps;          // that compute
@@ -38,12 +32,11 @@ struct Schedule {
   std::optional<int> warpgroups;              // that compute, 64 rows each; a further one copies
   std::optional<int> q_stages;                // Q tiles in flight
   std::optional<Overlap> overlap;             // qk_pv: Q K^T of the next tile is issued before P V of this one
-  std::optional<ExclusivePart> exclusive;     // what only one warpgroup at a time does
-  std::optional<SoftmaxReference> reference;  // what is subtracted in the exponent: the maximum up to this tile, to the
-                                              // one before, or of the first tile
+  std::optional<Exclusive> exclusive;     // what only one warpgroup at a time does
+  std::optional<Reference> reference;  // what is subtracted in the exponent: the maximum up to this tile, or of the first
   std::optional<RowSum> row_sum;              // matrix: a column of ones beside V sums the rows of P
   std::optional<GridKind> grid;    // a block per query tile, or one per SM that takes one tile after the other
-  std::optional<HeadTiles> heads;  // packed: the query heads of one KV head share a tile
+  std::optional<HeadTiles> head_tiles;  // packed: the query heads of one KV head share a tile
   bool operator==(const Schedule&) const = default;
 };
 
@@ -51,14 +44,8 @@ Result<Schedule> parse_schedule(std::string_view text);
 std::string print(const Schedule& schedule);
 
 std::string_view name(Family family);
-std::string_view name(QueryPlace place);
-std::string_view name(TileOrder order);
-std::string_view name(Overlap overlap);
-std::string_view name(ExclusivePart part);
-std::string_view name(SoftmaxReference reference);
-std::string_view name(RowSum sum);
-std::string_view name(GridKind grid);
-std::string_view name(HeadTiles heads);
+// Null: there is none of this name.
+Family find_family(std::string_view name);
 
 // The fields that schedules of `family` have besides `family` itself: "tile_q, tile_kv, ...".
 std::string fields_of(Family family);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -296,7 +297,7 @@ std::string print(const AttentionSpec& spec) {
   if (spec.scale != 0) out += fmt::format(" scale={}", print_real(spec.scale));
   if (spec.alignment != Alignment::BottomRight)
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
-  if (spec.lse != Lse::None) out += fmt::format(" lse={}", kLseNames[static_cast<int>(spec.lse)]);
+  if (spec.lse != Lse::none) out += fmt::format(" lse={}", word(spec.lse));
   if (spec.max_logit) out += " max_logit";
   if (spec.sink) out += " sink";
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));

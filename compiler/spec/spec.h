@@ -12,13 +12,13 @@
 #include "compiler/spec/dtype.h"
 #include "compiler/language/expr.h"
 #include "compiler/result.h"
+#include "templates/kernel_config.h"
 
 namespace flashjit {
 
 enum class Operation { Forward, Backward };
 enum class Layout { Bshd, Bhsd, Packed, Paged };
 enum class Alignment { BottomRight, TopLeft };
-enum class Lse { None, Natural, Log2 };
 enum class Numerics { Fast, Deterministic, BatchInvariant };
 
 // A run-time size: pinned (min == max), bounded above, or free.
@@ -47,7 +47,7 @@ struct AttentionSpec {
   std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block
   double scale = 0;                   // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
-  Lse lse = Lse::None;                           // lse=ln | log2
+  Lse lse = Lse::none;                           // lse=ln | log2
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
   double dropout = 0;                            // dropout=0.1

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/spec/spec.h"
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -235,7 +236,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   if (key == "score") return parse_text(word, spec.score_text);
   if (key == "params") return parse_params(word, spec.declared);
   if (key == "align") return parse_name(word, kAlignmentNames, spec.alignment);
-  if (key == "lse") return parse_name(word, kLseNames, spec.lse);
+  if (key == "lse") return parse_name(word, Words<Lse>::values, spec.lse);
   if (key == "numerics") return parse_name(word, kNumericsNames, spec.numerics);
   if (key == "b") return parse_bound(word, spec.batch);
   if (key == "q_len") return parse_bound(word, spec.q_len);

@@ -282,7 +282,7 @@ Result<void> ArgumentChecker::fill_row_outputs(const CallArguments& call, const 
     pointer = static_cast<float*>(tensor.data);
     return {};
   };
-  FLASHJIT_TRY(check("lse", "lse=ln", call.lse, spec_.lse != Lse::None, params.lse));
+  FLASHJIT_TRY(check("lse", "lse=ln", call.lse, spec_.lse != Lse::none, params.lse));
   FLASHJIT_TRY(check("max_logit", "max_logit", call.max_logit, spec_.max_logit, params.max_logit));
   if (!spec_.sink) {
     if (!call.sink.given()) return {};

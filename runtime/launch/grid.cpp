@@ -19,8 +19,8 @@ Grid::Grid(const Plan& plan)
   const KernelConfig& config = plan.config;
   if (config.loop != Loop::hopper) return;
   queries = queries_per_tile(config);
-  persistent = config.persistent;
-  if (config.pack_heads) {
+  persistent = config.grid == GridKind::persistent;
+  if (config.head_tiles == HeadTiles::grouped) {
     heads = heads_kv;
     heads_per_kv = 1;
   }

@@ -58,6 +58,6 @@ Result<int*> WorkCounters::take(CuStream stream) {
   return place < 0 ? nullptr : static_cast<int*>(memory_.data()) + place * kPairInts;
 }
 
-bool takes_items(const KernelConfig& config) { return config.loop == Loop::hopper && config.persistent; }
+bool takes_items(const KernelConfig& config) { return config.loop == Loop::hopper && config.grid == GridKind::persistent; }
 
 }  // namespace flashjit

@@ -19,7 +19,7 @@ constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::issue;
 // Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
 // H200, 2026-11-21).
-constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
+constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
@@ -99,13 +99,13 @@ struct Consumer {
   // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
   __device__ void step(const WorkState& work, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
-    if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (!kOverlaps) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
     if constexpr (kTakesTurns) begin_turn();
-    if constexpr (!config.overlap) finish_output();
+    if constexpr (!kOverlaps) finish_output();
     begin_products();
     issue_scores();
     commit_products();
-    if constexpr (config.overlap) {
+    if constexpr (kOverlaps) {
       wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
       pin_registers(o);
       begin_products();
@@ -116,7 +116,7 @@ struct Consumer {
     Tile main = {params, work, tile, inputs};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     float factor[2];
-    wait_products<config.overlap ? 1 : 0>();
+    wait_products<kOverlaps ? 1 : 0>();
     pin_registers(s);
     release_keys();
     if (last) release_queries();
@@ -127,7 +127,7 @@ struct Consumer {
     } else {
       quick_softmax(s, rows, main);
     }
-    if constexpr (config.overlap && !kWaitsFirst) {
+    if constexpr (kOverlaps && !kWaitsFirst) {
       pin_registers(s);
       complete_output();
     }
@@ -227,7 +227,7 @@ struct Consumer {
     begin_products();
     issue_output();
     commit_products();
-    if constexpr (!config.overlap) wait_products<0>();
+    if constexpr (!kOverlaps) wait_products<0>();
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -275,13 +275,13 @@ struct Consumer {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows.sum[h] = config.sum_in_matrix ? o[config.head_dim_v / 2 + 2 * h] : quad_sum(rows.sum[h]);
+      rows.sum[h] = kSumInMatrix ? o[config.head_dim_v / 2 + 2 * h] : quad_sum(rows.sum[h]);
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
       if (!is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
-    if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
+    if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
       send_output(maps.o, shared.q(q_ring.previous().stage()), work, o);
     } else {

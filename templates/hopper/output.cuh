@@ -57,9 +57,9 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
     seq.h = row.h;
     const Int64 at = result_row(params, seq, row.q);
     const float sum = rows.sum[h];
-    if constexpr (config.lse != LseBase::none) {
+    if constexpr (config.lse != Lse::none) {
       const float lse = sum == 0.0f ? -kInfinity : rows.reference[h] + log2_approx(sum);
-      params.lse[at] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+      params.lse[at] = config.lse == Lse::log2 ? lse : lse * kLn2;
     }
     if constexpr (config.max_logit) {
       // fmaxf drops NaN; the sum does not.
@@ -98,9 +98,9 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = first_panel + i * kO.panel_bytes();
     const int column = i * kPanelWidth / 2;
-    if constexpr (config.pack_heads) {
+    if constexpr (kGroupedHeads) {
       store_box(map, from, column, 0, query, seq.hk, seq.b);
-    } else if constexpr (config.packed) {
+    } else if constexpr (kPacked) {
       store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len,
                 kSequenceEnd);
     } else {

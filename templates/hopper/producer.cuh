@@ -31,7 +31,7 @@ struct Producer {
       const u32 target = to + panel * panels.panel_bytes();
       const int column = panel * kPanelWidth / 2;
       const Sequence& seq = work.seq;
-      if constexpr (config.packed) {
+      if constexpr (kPacked) {
         copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + row, seq.hk,
                  static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
       } else {
@@ -95,9 +95,9 @@ struct Producer {
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
       const int column = panel * kPanelWidth / 2;
-      if constexpr (config.pack_heads) {
+      if constexpr (kGroupedHeads) {
         copy_box(target, maps.q, barrier, kEvictFirst, column, 0, work.q_lo, seq.hk, seq.b);
-      } else if constexpr (config.packed) {
+      } else if constexpr (kPacked) {
         copy_box(target, maps.q, barrier, kEvictFirst, column, kSequenceEnd - seq.q_len + work.q_lo, seq.h,
                  static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
       } else {
@@ -125,7 +125,7 @@ struct Producer {
     const int blocks = gridDim.x, block = blockIdx.x;
     const int round = dealt++;
     if (round == 0) return block;
-    if (!config.persistent) return items;
+    if (!kPersistent) return items;
     if (params.work_counters) return blocks + atomicAdd(params.work_counters, 1);
     return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
   }
@@ -204,7 +204,7 @@ struct Producer {
         tile = visible_tile(params, announced(), tile - 1);
       }
     }
-    if (config.persistent && params.work_counters) return_counters();
+    if (kPersistent && params.work_counters) return_counters();
   }
 };
 

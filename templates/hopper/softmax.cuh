@@ -94,7 +94,7 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 #pragma unroll
       for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
         s[i] = power(i, s[i]);
-        if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+        if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
       }
     } else {
 #pragma unroll
@@ -145,7 +145,7 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
   float sum[4] = {};
   for_each_logit(s, tile, math, [&](int i, auto logit) {
     s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
-    if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+    if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
   rows.sum[0] += sum[0] + sum[1];
   rows.sum[1] += sum[2] + sum[3];

@@ -13,10 +13,14 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
-constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query heads in a tile
+constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
+constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
 constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
+constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
+constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
+constexpr bool kPersistent = config.grid == GridKind::persistent;
 
 // Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
 // is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
@@ -100,8 +104,8 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
   const u32 first_head = rank / (group * tiles) * group, at = rank % (group * tiles);
   const u32 group_heads = min(group, kHeads * params.batch - first_head);
-  const int tile = config.longest_first ? tiles - 1 - at / group_heads : at % tiles;
-  const int head = first_head + (config.longest_first ? at % group_heads : at / tiles);
+  const int tile = kLongestFirst ? tiles - 1 - at / group_heads : at % tiles;
+  const int head = first_head + (kLongestFirst ? at % group_heads : at / tiles);
   const int batch = recompute(params.batch);
   return config.inputs_of_batches ? WorkItem{sequence_of(params, head % batch, head / batch * kGroup), tile}
                                   : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
@@ -231,7 +235,7 @@ __device__ inline void set_up(const SharedMemory& shared) {
     shared.work(kWorkSlots - 1).set_other(Work::flush);  // before the first item: nothing is to be written
     publish_barriers();
   }
-  if constexpr (config.sum_in_matrix) {
+  if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum.
     const u32 one = pack<config.element>(1.0f, 1.0f);

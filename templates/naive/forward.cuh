@@ -117,9 +117,9 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   }
   if (threadIdx.x != 0) return;
   const Int64 row = result_row(params, seq, q);
-  if (config.lse != LseBase::none) {
+  if (config.lse != Lse::none) {
     const float lse = sum == 0.0f ? -kInfinity : reference * kLog2e + log2_approx(sum);
-    params.lse[row] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+    params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
   }
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }

@@ -15,6 +15,7 @@ namespace flashjit {
 
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
+constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 constexpr int kMTiles = rows_per_warp(config) / 16;  // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                 // 8-column tiles of S
@@ -295,9 +296,9 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
       const Int64 row = result_row(params, seq, q);
-      if constexpr (config.lse != LseBase::none) {
+      if constexpr (config.lse != Lse::none) {
         const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
-        params.lse[row] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+        params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
       }
       if constexpr (config.max_logit) {
         // fmaxf drops NaN; the sum does not.
@@ -377,9 +378,9 @@ __device__ inline void sync_forward(const KernelParams& params) {
   };
   int tile = visible_tile(params, block, block.last_tile);
 
-  constexpr int kHeldSteps = config.q_in_registers ? kSteps : 1;
+  constexpr int kHeldSteps = kQueriesInRegisters ? kSteps : 1;
   QueryFragments held[kHeldSteps];
-  if constexpr (config.q_in_registers) {
+  if constexpr (kQueriesInRegisters) {
     // Q passes through the place of K and V, which may be overwritten only when every warp has read its rows.
     wait_copies<0>();
     __syncthreads();
@@ -441,7 +442,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     Scores s;
     clear(s);
     const u32 key_tile = recompute(k_lane + slot * kLayout.k.bytes());
-    if constexpr (config.q_in_registers) {
+    if constexpr (kQueriesInRegisters) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
     } else {

@@ -289,7 +289,7 @@ def test_explain_families():
         words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out
         return words.split("one character is ")[1].split(")")[0]
     assert cell("family=hopper,warpgroups=1,tile_kv=64") == "64 queries by 64 keys"
-    assert cell("family=hopper,warpgroups=1,tile_kv=64,heads=packed") == "16 queries by 64 keys"
+    assert cell("family=hopper,warpgroups=1,tile_kv=64,head_tiles=grouped") == "16 queries by 64 keys"
 
 
 def test_explain_says_what_a_hint_changes():

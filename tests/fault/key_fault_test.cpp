@@ -170,7 +170,7 @@ const ScheduleRow kScheduleRows[] = {
     {"q_stages", "q_stages=1", "q_stages=2"},           {"overlap", "overlap=none", "overlap=qk_pv"},
     {"exclusive", "exclusive=none", "exclusive=issue"}, {"reference", "reference=tile", "reference=first"},
     {"row_sum", "row_sum=adds", "row_sum=matrix"},      {"grid", "grid=tiles", "grid=persistent"},
-    {"heads", "heads=single", "heads=packed"},
+    {"heads", "head_tiles=single", "head_tiles=grouped"},
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {

@@ -208,7 +208,7 @@ class HostCase {
     arguments_.k = k_.tensor;
     arguments_.v = v_.tensor;
     arguments_.o = o_.tensor;
-    if (spec_.lse != Lse::None) arguments_.lse = lse_.tensor;
+    if (spec_.lse != Lse::none) arguments_.lse = lse_.tensor;
     if (spec_.max_logit) arguments_.max_logit = max_logit_.tensor;
     if (spec_.sink) arguments_.sink = sink_.tensor;
     auto offsets = [](const std::vector<int>& lengths) {
@@ -232,7 +232,7 @@ class HostCase {
     params_.k = k_.bytes.data();
     params_.v = v_.bytes.data();
     params_.o = o_.bytes.data();
-    if (spec_.lse != Lse::None) params_.lse = reinterpret_cast<float*>(lse_.bytes.data());
+    if (spec_.lse != Lse::none) params_.lse = reinterpret_cast<float*>(lse_.bytes.data());
     if (spec_.max_logit) params_.max_logit = reinterpret_cast<float*>(max_logit_.bytes.data());
     if (spec_.sink) params_.sink = reinterpret_cast<const float*>(sink_.bytes.data());
     if (spec_.layout == Layout::Packed) {

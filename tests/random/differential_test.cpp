@@ -177,7 +177,7 @@ constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=first,warpgroups=2,exclusive=issue,tile_kv=128",
     "family=hopper,reference=first,overlap=none",
     "family=hopper,reference=first,row_sum=matrix",
-    "family=hopper,reference=first,heads=packed",
+    "family=hopper,reference=first,head_tiles=grouped",
     "family=hopper,reference=first,grid=tiles",
     "family=hopper,reference=first,grid=persistent,q_stages=1",
     // warpgroups that leave out tiles which the others visit

@@ -91,7 +91,7 @@ class Generator {
     heads_q_ = heads_kv_ * random_.pick({1, 1, 2, 3, 4, 7});
     layout_ = random_.pick({Layout::Bshd, Layout::Bhsd, Layout::Packed});
     bottom_right_ = random_.chance(0.7);
-    lse_ = random_.pick({Lse::None, Lse::Natural, Lse::Log2});
+    lse_ = random_.pick({Lse::none, Lse::ln, Lse::log2});
     max_logit_ = random_.chance(0.3);
     sink_ = random_.chance(0.25);
     const int element = size_of(dtype_);
@@ -191,7 +191,7 @@ class Generator {
     lay_out(case_.o, out_, q_tokens, heads_q_, d_v_, true);
     const auto batch = static_cast<std::int64_t>(q_lens_.size());
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
-      if (rows == &case_.lse ? lse_ == Lse::None : !max_logit_) continue;
+      if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
       rows->dtype = "fp32";
       if (layout_ == Layout::Packed) {
         rows->shape = {heads_q_, q_tokens}, rows->strides = {q_tokens, 1};
@@ -390,7 +390,7 @@ class Generator {
     if (!declared.empty()) text += fmt::format(" params=\"{}\"", declared);
     if (scale_ != 0) text += fmt::format(" scale={}", scale_);
     if (!bottom_right_) text += " align=top_left";
-    if (lse_ != Lse::None) text += lse_ == Lse::Natural ? " lse=ln" : " lse=log2";
+    if (lse_ != Lse::none) text += lse_ == Lse::ln ? " lse=ln" : " lse=log2";
     if (max_logit_) text += " max_logit";
     if (sink_) text += " sink";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
@@ -406,7 +406,7 @@ class Generator {
   int d_qk_ = 64, d_v_ = 64, heads_q_ = 1, heads_kv_ = 1, align_ = 16;
   Layout layout_ = Layout::Bshd;
   bool bottom_right_ = true, max_logit_ = false, sink_ = false, far_batches_ = false, aligned_params_ = false;
-  Lse lse_ = Lse::None;
+  Lse lse_ = Lse::none;
   double scale_ = 0;
   Data data_ = Data::Normal;
   std::vector<std::int64_t> q_lens_, k_lens_;

@@ -122,7 +122,7 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
   call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
   const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
-  if (spec.lse != Lse::None) call.lse = placer.place_rows(Dtype::F32, rows);
+  if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
   if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
   if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
   if (packed) {

@@ -38,33 +38,6 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
-// The choices of a hopper schedule in words.
-std::string hopper_text(const Plan& plan) {
-  const KernelConfig& c = plan.config;
-  const auto copies = [](int count, const char* what) {
-    return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
-  };
-  std::string text = fmt::format(
-      "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
-      c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
-  text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
-  text +=
-      fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
-  if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
-  // By Reference; the first is of the sync family.
-        constexpr const char *
-        kReferences[] = {"", "maximum up to each tile",
-                         "maximum of the first tile; a query tile for which that is too low is done again"};
-  text += fmt::format("  softmax relative to the {}\n", kReferences[static_cast<int>(c.reference)]);
-  text += fmt::format("  row sums by {}\n", c.sum_in_matrix ? "a column of ones beside V" : "additions");
-  text += fmt::format(
-      "  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
-  if (c.pack_heads)
-    text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
-                        queries_per_tile(c));
-  return text;
-}
-
 // What the cost model takes where `prepare` is told these sizes; empty: the same as without.
 Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
   if (args.shape.empty() || !args.schedule.empty()) return std::string();
@@ -81,7 +54,7 @@ std::string how(const Plan& plan, const std::string& hinted) {
   if (plan.target.gpu) {
     text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
   }
-  if (plan.schedule.family == Family::Hopper) text += hopper_text(plan);
+  text += (*plan.schedule.family)->describe(plan.config);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -125,10 +98,10 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
       "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
   text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
-  const bool wgmma = plan.schedule.family == Family::Hopper;
+  const std::string_view instruction = (*plan.schedule.family)->instruction;
   text += fmt::format(
       "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
-      r.intensity, r.textbook_intensity, plan.target.name, wgmma ? " at the rate of WGMMA" : "", r.balance_point);
+      r.intensity, r.textbook_intensity, plan.target.name, instruction.empty() ? "" : fmt::format(" at the rate of {}", instruction), r.balance_point);
   text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
                       r.intensity >= r.balance_point ? "above" : "below",
                       r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
@@ -240,7 +213,7 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   FLASHJIT_ASSIGN(plan, plan_spec(args.spec, arch, args.schedule));
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
-  line["family"] = name(plan.schedule.family.value_or(Family::Sync));
+  line["family"] = std::string((*plan.schedule.family)->name);
   line["smem_bytes"] = plan.smem_bytes;
   line["threads"] = plan.threads;
   line["notes"] = plan.notes;

@@ -76,8 +76,8 @@ void check_row(const Problem& problem, const RowId& row, const Problem::KeysValu
   const ExactRow exact = problem.exact(row, kv);
   const RecipeRow recipe = problem.recipe(row, kv);
   for (int c = 0; c < spec.d_v; ++c) check_element(problem, row, c, exact, recipe.o[c], tally);
-  if (spec.lse != Lse::None) {
-    const double unit = spec.lse == Lse::Log2 ? std::numbers::log2e : 1;
+  if (spec.lse != Lse::none) {
+    const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
     tally.lse = std::max(tally.lse, check_statistic("lse", problem.output_lse(row), exact.lse * unit, exact.logit_error,
                                                     unit, row, tally));
   }

@@ -1,21 +1,19 @@
-#include "compiler/families/hopper/candidates.h"
-
+// Which hopper schedules exist, and why the others do not.
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "compiler/choice/candidates.h"
 #include "compiler/analysis/interval.h"
 #include "compiler/analysis/score_inputs.h"
+#include "compiler/families/choices.h"
+#include "compiler/families/hopper/hopper.h"
 
 namespace flashjit {
 
 namespace {
 
-constexpr int kMaxStages = 8;
-constexpr int kMaxTileKv = 256;  // N of one WGMMA
 constexpr int kMaxOutputColumns = 256;
 // Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21).
 constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
@@ -25,13 +23,13 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 constexpr int kBaseRegisters = 29;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
-constexpr int kTanhRegistersOfThree =
-    20;                             // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
+// the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
+constexpr int kTanhRegistersOfThree = 20;
 constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
-constexpr int kWideRegistersOfThree =
-    8;  // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
-constexpr int kInputRegisters =
-    24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
+// of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
+constexpr int kWideRegistersOfThree = 8;
+// what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
+constexpr int kInputRegisters = 24;
 
 bool refuses_tile(const Schedule& s, std::string* why) {
   if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
@@ -47,20 +45,22 @@ bool refuses_tile(const Schedule& s, std::string* why) {
 }
 
 bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why) {
-  if (*s.overlap == Overlap::QkPv && *s.stages < 2)
+  if (*s.overlap == Overlap::qk_pv && *s.stages < 2)
     return refuse(
         why,
         "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none");
-  if (*s.exclusive != ExclusivePart::None && *s.warpgroups < 2)
+  if (*s.exclusive != Exclusive::none && *s.warpgroups < 2)
     return refuse(why, "exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none",
                   name(*s.exclusive));
-  if (*s.exclusive == ExclusivePart::Issue && *s.overlap != Overlap::QkPv)
+  if (*s.exclusive == Exclusive::issue && *s.overlap != Overlap::qk_pv)
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
-  if (*s.reference == SoftmaxReference::First && spec.max_logit)
+  if (*s.reference == Reference::lazy)
+    return refuse(why, "reference: lazy is not what this loop does; use reference=tile or first");
+  if (*s.reference == Reference::first && spec.max_logit)
     return refuse(why,
                   "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile");
-  if (*s.reference == SoftmaxReference::First && spec.numerics == Numerics::BatchInvariant)
+  if (*s.reference == Reference::first && spec.numerics == Numerics::BatchInvariant)
     return refuse(
         why,
         "reference: first does a tile again when the reference was too far off, which numerics=batch_invariant excludes; use "
@@ -69,14 +69,14 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
 }
 
 bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
-  if (*s.row_sum == RowSum::Matrix && spec.d_v * 2 % kPanelWidth != 0) {
+  if (*s.row_sum == RowSum::matrix && spec.d_v * 2 % kPanelWidth != 0) {
     return refuse(
         why,
         "row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
         "row_sum=adds",
         spec.d_v, kPanelWidth / 2);
   }
-  if (*s.row_sum == RowSum::Matrix && spec.lse != Lse::None) {
+  if (*s.row_sum == RowSum::matrix && spec.lse != Lse::none) {
     return refuse(
         why,
         "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
@@ -89,33 +89,36 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
   return false;
 }
 
-bool ranges_use_head(const AttentionSpec& spec) {
+bool ranges_use_head(const Problem& problem) {
+  const AttentionSpec& spec = problem.spec;
+  const TileAnalysis& tiles = problem.tiles;
   if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
-  const TileAnalysis tiles = analyse_tiles(spec.mask);
   for (const Expr* expr : {&tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && uses(*expr, Variable::H)) return true;
   }
   return false;
 }
 
-bool refuses_heads(const AttentionSpec& spec, const Schedule& s, std::string* why) {
-  if (*s.heads == HeadTiles::Single) return false;
+bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) {
+  const AttentionSpec& spec = problem.spec;
+  if (*s.head_tiles == HeadTiles::single) return false;
   const int group = spec.heads_q / spec.heads_kv;
   if (spec.layout == Layout::Packed)
     return refuse(
-        why, "heads: packed does not do layout=packed, whose Q would take a tensor map of rank 6; use heads=single");
+        why, "head_tiles: grouped does not do layout=packed, whose Q would take a tensor map of rank 6; use head_tiles=single");
   if (*s.tile_q % group != 0) {
     return refuse(
-        why, "heads: packed needs tile_q={} to be a multiple of {}, the query heads of a KV head; use heads=single",
+        why, "head_tiles: grouped needs tile_q={} to be a multiple of {}, the query heads of a KV head; use head_tiles=single",
         *s.tile_q, group);
   }
-  if (ranges_use_head(spec))
+  if (ranges_use_head(problem))
     return refuse(
-        why, "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single");
+        why, "head_tiles: grouped needs one KV range for all heads of a tile, and the mask depends on h; use head_tiles=single");
   return false;
 }
 
-bool refuses_resources(const AttentionSpec& spec, const Target& target, const KernelConfig& sizes, std::string* why) {
+bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::string* why) {
+  const Target& target = problem.target;
   const int smem = hopper_layout(sizes).bytes;
   if (smem > target.smem_per_block) {
     return refuse(
@@ -123,20 +126,19 @@ bool refuses_resources(const AttentionSpec& spec, const Target& target, const Ke
         "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles, fewer stages or q_stages",
         smem, target.name, target.smem_per_block);
   }
-  const int needed = hopper_registers(spec, sizes), budget = consumer_registers(sizes);
+  const auto [needed, budget] = hopper_registers(problem, sizes);
   if (needed > budget) {
     return refuse(why,
                   "tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}",
-                  needed, sizes.warpgroups, budget, sizes.overlap ? " or overlap=none" : "");
+                  needed, sizes.warpgroups, budget, sizes.overlap == Overlap::qk_pv ? " or overlap=none" : "");
   }
   return false;
 }
 
-bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
-  return !refuses_tile(s, nullptr) && !refuses_resources(spec, target, sizes_of(spec, s), nullptr);
+bool fits(const Problem& problem, const Schedule& s) {
+  return !refuses_tile(s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
 }
 
-bool has_tanh(const AttentionSpec& spec) { return spec.score && uses(spec.score, Op::Tanh); }
 
 // Does the key's position enter other than as the place of an element?
 bool depends_on_position(const Expr& expr) {
@@ -148,10 +150,10 @@ bool depends_on_position(const Expr& expr) {
 // ---- enumeration: each step sets some fields of `s` and hands it to the next ----
 
 struct Enumeration {
-  const AttentionSpec& spec;
-  const Target& target;
+  const Problem& problem;
   const Schedule& pins;
   std::vector<Schedule>& out;
+  const AttentionSpec& spec = problem.spec;
 
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
 
@@ -163,17 +165,17 @@ struct Enumeration {
   // computed twice.
   bool far_keys_first() const {
     if (!spec.score || !depends_on_position(spec.score)) return false;
-    return !spec.mask || !uses(analyse_tiles(spec.mask).kv_end, Variable::QHi);
+    return !spec.mask || !uses(problem.tiles.kv_end, Variable::QHi);
   }
 
   // What does not depend on anything else.
   void run() {
     Schedule s = pins;
-    s.family = Family::Hopper;
-    s.order = pins.order.value_or(TileOrder::Natural);
-    s.grid = pins.grid.value_or(GridKind::Persistent);
+    s.family = &kHopper;
+    s.order = pins.order.value_or(TileOrder::natural);
+    s.grid = pins.grid.value_or(GridKind::persistent);
     const bool first = spec.numerics == Numerics::Fast && !spec.max_logit && !far_keys_first();
-    s.reference = pins.reference.value_or(first ? SoftmaxReference::First : SoftmaxReference::Tile);
+    s.reference = pins.reference.value_or(first ? Reference::first : Reference::tile);
     tiles(s);
   }
 
@@ -189,14 +191,14 @@ struct Enumeration {
 
   // Heads share a tile where one head's queries do not fill it; no tile is a warpgroup taller than its rows.
   void heads(Schedule s) {
-    for (const HeadTiles heads : {HeadTiles::Single, HeadTiles::Packed}) {
-      if (pins.heads && *pins.heads != heads) continue;
-      const bool packed = heads == HeadTiles::Packed;
+    for (const HeadTiles heads : {HeadTiles::single, HeadTiles::grouped}) {
+      if (pins.head_tiles && *pins.head_tiles != heads) continue;
+      const bool packed = heads == HeadTiles::grouped;
       const bool pays = group() > 1 && dense() && spec.q_len.max < *s.tile_q && *s.tile_q % group() == 0;
-      if (packed && !pays && !pins.heads) continue;
+      if (packed && !pays && !pins.head_tiles) continue;
       const std::int64_t rows = spec.q_len.max * (packed ? group() : 1);
       if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
-      s.heads = heads;
+      s.head_tiles = heads;
       keys(s);
     }
   }
@@ -208,7 +210,7 @@ struct Enumeration {
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
       if (!pins.tile_kv && tile_kv % 32 != 0 && has_inputs) continue;  // such tiles leave them in memory
       covered = tile_kv;
-      s.row_sum = pins.row_sum.value_or(RowSum::Adds);  // until `sums`
+      s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
       buffers(s);
       if (pins.tile_kv) return;
     }
@@ -218,12 +220,12 @@ struct Enumeration {
   // two: where the ring stands is then a division (d=64 to 128: 0.93 to 0.97; H200, 2026-11-21).
   void buffers(Schedule s) {
     int stages_beside_two = 0;
-    for (int q_stages = *s.grid == GridKind::Persistent ? 2 : 1; q_stages > 0; --q_stages) {
+    for (int q_stages = *s.grid == GridKind::persistent ? 2 : 1; q_stages > 0; --q_stages) {
       s.q_stages = pins.q_stages.value_or(q_stages);
-      s.overlap = Overlap::None;  // which takes fewest registers, so only memory decides
+      s.overlap = Overlap::none;  // which takes fewest registers, so only memory decides
       for (const int stages : {4, 2, 1}) {
         s.stages = pins.stages.value_or(stages);
-        if (pins.stages || fits(spec, target, s)) break;
+        if (pins.stages || fits(problem, s)) break;
       }
       if (*s.stages == stages_beside_two) return;
       stages_beside_two = *s.stages;
@@ -234,8 +236,8 @@ struct Enumeration {
 
   // Overlap wherever registers and stages allow.
   void overlaps(Schedule s) {
-    s.overlap = Overlap::QkPv;
-    if (*s.stages < 2 || !fits(spec, target, s)) s.overlap = Overlap::None;
+    s.overlap = Overlap::qk_pv;
+    if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
   }
@@ -246,47 +248,49 @@ struct Enumeration {
   // 256: 1.00), but not at 128 beside that column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap
   // the same). H200, 2026-11-22, tests/device/RESULTS.md.
   void sums(Schedule s) {
-    const bool overlaps = *s.overlap == Overlap::QkPv;
+    const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
-    matrix.row_sum = RowSum::Matrix;
-    const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First &&
+    matrix.row_sum = RowSum::matrix;
+    const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first &&
                       spec.d_v >= 128;
-    if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) &&
-        fits(spec, target, matrix))
+    if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
+        fits(problem, matrix))
       s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || spec.score);
-    s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
+    s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
   }
 };
 
 }  // namespace
 
-int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
-  // A 64 x N fp32 accumulator is N / 2 registers per thread. P dies into the place of S unless the next S is under way
-  // already.
-  const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
+Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
+  const AttentionSpec& spec = problem.spec;
+  const int sums = accumulator_registers(hopper_products(c));
+  // P dies into the place of S unless the next S is under way already.
+  const int probabilities = c.overlap == Overlap::qk_pv ? c.tile_kv / 4 : 0;
+  const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
-  const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
-  const int tanh = !has_tanh(spec) ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
+  const int tanh = !problem.score.has_tanh ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
   const int columns = output_columns(c);
-  const int wide = columns > 240 && c.overlap          ? kWideRegisters
-                   : columns > 128 && c.warpgroups > 2 ? kWideRegistersOfThree
-                                                       : 0;
-  return kBaseRegisters + scores + probabilities + outputs + tanh + wide +
-         (fetches ? std::min(reads, kInputRegisters) : reads);
+  int wide = 0;
+  if (columns > 240 && c.overlap == Overlap::qk_pv) wide = kWideRegisters;
+  else if (columns > 128 && c.warpgroups > 2) wide = kWideRegistersOfThree;
+  return {kBaseRegisters + sums + probabilities + sum_column + tanh + wide +
+              (fetches ? std::min(reads, kInputRegisters) : reads),
+          consumer_registers(c)};
 }
 
-bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
-  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(spec, s, why)) return true;
-  const KernelConfig sizes = sizes_of(spec, s);
-  return refuses_row_sum(spec, s, sizes, why) || refuses_resources(spec, target, sizes, why);
+bool refuses_hopper(const Problem& problem, const Schedule& s, std::string* why) {
+  const AttentionSpec& spec = problem.spec;
+  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(problem, s, why)) return true;
+  const KernelConfig sizes = config_of(problem, s);
+  return refuses_row_sum(spec, s, sizes, why) || refuses_resources(problem, sizes, why);
 }
 
-void enumerate_hopper(const AttentionSpec& spec, const Target& target, const Schedule& pins,
-                      std::vector<Schedule>& out) {
-  Enumeration{spec, target, pins, out}.run();
+void enumerate_hopper(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  Enumeration{problem, pins, out}.run();
 }
 
 }  // namespace flashjit

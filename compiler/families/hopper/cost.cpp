@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_parts.h"
+#include "compiler/families/hopper/hopper.h"
 
 namespace flashjit {
 
@@ -17,7 +17,7 @@ namespace {
 struct HopperCalibration {
   double mma = 0.83;
   double mma_at_least = 1.17;    // no tile takes less than this times its products, where rows are summed beside them
-  double exp[2] = {0.92, 0.41};  // by reference: tile, first
+  double exp_tile = 0.92, exp_first = 0.41;  // by reference
   double tile_clocks = 472;      // barriers, fences, what is left over of every tile
   double mma_alone = 0.89;       // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
@@ -65,15 +65,15 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
 }
 
 double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
-  const bool adds = *s.row_sum == RowSum::Adds;
-  double exp = kCalibration.exp[static_cast<int>(*s.reference)];
+  const bool adds = *s.row_sum == RowSum::adds;
+  double exp = *s.reference == Reference::first ? kCalibration.exp_first : kCalibration.exp_tile;
   if (!adds) exp += kCalibration.matrix_sum;
-  const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::None;
+  const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::none;
   double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
-  if (!alone && *s.exclusive != ExclusivePart::Issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
+  if (!alone && *s.exclusive != Exclusive::issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
   return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem}) *
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
 }
@@ -83,25 +83,26 @@ double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
   clocks += kCalibration.item_clocks_per_key * *s.tile_kv;
   clocks += std::max(0.0, work.mixed_tiles - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
   if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;
-  if (*s.grid == GridKind::Tiles) clocks += kCalibration.block_clocks;
+  if (*s.grid == GridKind::tiles) clocks += kCalibration.block_clocks;
   return clocks;
 }
 
 }  // namespace
 
-Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
-                          const Work& work) {
-  const KernelConfig c = sizes_of(spec, s);
+Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
+  const AttentionSpec& spec = problem.spec;
+  const Target& target = problem.target;
+  const KernelConfig c = config_of(problem, s);
   const TileClocks t = tile_clocks(target, s, c, work);
   const double tile = tile_time(s, c, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
-  const double items = static_cast<double>(shape.b) * (c.pack_heads ? spec.heads_kv : spec.heads_q) *
+  const double items = static_cast<double>(shape.b) * (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
   const double slots = target.sm_count;
   const double mean = work.kv_tiles * tile + item, longest = work.kv_tiles_max * tile + item;
 
   Prediction p;
   p.waves = items / slots;
-  p.compute = makespan(items, slots, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  p.compute = makespan(items, slots, mean, longest, *s.order == TileOrder::longest_first) / clocks_per_us;
   add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
   p.latency = kCalibration.launch_us;
   p.total = std::max(p.compute, p.memory) + p.latency;

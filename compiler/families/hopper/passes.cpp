@@ -1,10 +1,12 @@
-#include "compiler/families/hopper/passes.h"
-
+// Tiles, roles, shared memory, copies and registers of the hopper loop.
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
-#include "compiler/choice/candidates.h"
+#include "compiler/families/hopper/hopper.h"
+#include "compiler/families/pass_parts.h"
+#include "compiler/spec/config_words.h"
 
 namespace flashjit {
 
@@ -154,34 +156,48 @@ struct Splitter {
   }
 };
 
-}  // namespace
-
-void add_hopper_tiles(Program& p, const PassContext& context) {
-  const AttentionSpec& spec = context.spec;
-  const KernelConfig sizes = sizes_of(spec, context.schedule);
-  const HopperLayout l = hopper_layout(sizes);
-  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, sizes.q_stages, l.k_offset / sizes.q_stages));
+void add_tiles(Program& p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  const KernelConfig& c = context.config;
+  const HopperLayout l = hopper_layout(c);
+  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.q_stages, l.k_offset / c.q_stages));
   p.buffers.push_back(
-      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, sizes.stages, (l.v_offset - l.k_offset) / sizes.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, sizes.stages, l.v_stage_bytes));
-  if (inputs_bytes(sizes) == 0) return;
+      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, c.stages, l.v_stage_bytes));
+  if (inputs_bytes(c) == 0) return;
   // What the score reads at every key, bytes of all its tensors together.
-  const std::string row = fmt::format("{}", copied_input_bytes(sizes) / kRowsPerWarpgroup);
+  const std::string row = fmt::format("{}", copied_input_bytes(c) / kRowsPerWarpgroup);
   p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
-  p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", sizes.tile_q), row});
+  p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), row});
   p.buffers.back().layout = fmt::format("swizzle{}", kPanelWidth);
   p.buffers.back().offset = l.inputs_offset;
-  p.buffers.back().bytes = sizes.warpgroups * inputs_bytes(sizes);
+  p.buffers.back().bytes = c.warpgroups * inputs_bytes(c);
 }
 
-Result<Program> split_roles(Program p, const PassContext& context) {
-  const Schedule& s = context.schedule;
-  const KernelConfig sizes = sizes_of(context.spec, s);
-  const bool stages_output = flashjit::stages_output(sizes);
-  Splitter splitter{p, *s.overlap == Overlap::QkPv, stages_output, inputs_bytes(sizes) > 0};
-  FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
-  FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
-  FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));
+Result<Program> choose_tiling(Program p, const PassContext& context) {
+  size_tiles(p, context.config, output_columns(context.config));
+  return p;
+}
+
+Result<Program> assign_warps(Program p, const PassContext& context) {
+  spread_tiles(p);
+  FLASHJIT_TRY(assign_products(p, hopper_products(context.config)));
+  return p;
+}
+
+Result<Program> place_buffers(Program p, const PassContext& context) {
+  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, hopper_layout(context.config).bytes));
+  add_tiles(p, context);
+  load_operands(p, "Qs");
+  p.body.insert(p.body.begin(), make_statement(Kind::Load, {p.buffer("Qs")}, {p.buffer("q")}));
+  return p;
+}
+
+// Splits the program into a producer and consumers that hand each other the slots of rings.
+Result<Program> pipeline_copies(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const bool stages_output = flashjit::stages_output(c);
+  Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no KV loop");
   Statement producer = splitter.producer(loop->attributes);
@@ -193,10 +209,49 @@ Result<Program> split_roles(Program p, const PassContext& context) {
   // O goes from registers to memory, or passes through the place that Q has left, which is then free later.
   for (Statement& statement : p.body.back().body) {
     if (statement.kind != Kind::Store || statement.writes[0] != p.buffer("o")) continue;
-    FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{context.spec.align_bytes}, Splitter::kPass));
+    FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{c.copy_bytes}, Splitter::kPass));
     if (stages_output) FLASHJIT_TRY(statement.attributes.set("copy", std::string("tma"), Splitter::kPass));
   }
   return p;
+}
+
+// An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
+Result<Program> choose_softmax(Program p, const PassContext& context) {
+  if (context.config.reference == Reference::tile) return p;
+  FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
+    if (s.kind != Kind::Finalize) return {};
+    return s.attributes.set("redo", std::string(word(Reference::tile)), "choose_softmax");
+  }));
+  return p;
+}
+
+Result<Program> budget_registers(Program p, const PassContext& context) {
+  const auto [needed, budget] = hopper_registers(context.problem, context.config);
+  FLASHJIT_TRY(set_registers(p, needed, budget));
+  return p;
+}
+
+// Warps need tiles, shared memory needs warps' layouts, copies need places; softmax and the budget read all of it.
+constexpr std::array kPasses = {
+    Pass{"choose_tiling", choose_tiling},     Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},     Pass{"pipeline_copies", pipeline_copies},
+    Pass{"choose_softmax", choose_softmax},   Pass{"budget_registers", budget_registers},
+};
+
+}  // namespace
+
+std::span<const Pass> hopper_passes() { return kPasses; }
+
+// 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A: it never
+// leaves registers.
+std::array<Product, 2> hopper_products(const KernelConfig& c) {
+  const int columns = output_columns(c);
+  return {Product{.name = "scores", .target = "S", .a = "Qs", .b = "Ks", .issuer = Issuer::Warpgroup,
+                  .rows = kRowsPerWarpgroup, .columns = c.tile_kv, .depth = padded_dim_qk(c), .m = kRowsPerWarpgroup,
+                  .n = c.tile_kv, .k = 16},
+          Product{.name = "output", .target = "O", .a = "P", .b = "Vs", .issuer = Issuer::Warpgroup,
+                  .rows = kRowsPerWarpgroup, .columns = columns, .depth = c.tile_kv, .m = kRowsPerWarpgroup,
+                  .n = columns, .k = 16, .a_in_registers = true, .b_transposed = true, .accumulates = true}};
 }
 
 }  // namespace flashjit

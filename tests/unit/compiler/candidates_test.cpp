@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kSound[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,"
-    "row_sum=adds,grid=persistent,heads=single,order=natural";
+    "row_sum=adds,grid=persistent,head_tiles=single,order=natural";
 
 AttentionSpec spec_of(const std::string& text) {
   const auto spec = parse_spec(text);
@@ -49,8 +49,8 @@ TEST(Hopper, LegalSchedules) {
       {"fwd bf16 d=72 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=96"},
       {"fwd bf16 d=128", "tile_kv=176,q_stages=1"},
       {"fwd fp16 d=64", "tile_q=192,warpgroups=3,tile_kv=112,row_sum=matrix"},
-      {"fwd bf16 d=128 heads=32/8 mask=\"causal\"", "heads=packed"},
-      {"fwd bf16 d=128 heads=32/8 score=\"s + 0.5 * h\"", "heads=packed"},
+      {"fwd bf16 d=128 heads=32/8 mask=\"causal\"", "head_tiles=grouped"},
+      {"fwd bf16 d=128 heads=32/8 score=\"s + 0.5 * h\"", "head_tiles=grouped"},
       {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=128"},
       {"fwd bf16 d=128 layout=packed", "grid=tiles"},
       {"fwd bf16 d=128 max_logit", "reference=tile"},
@@ -87,7 +87,7 @@ TEST(Schedules, IncompleteOnesAreIllegal) {
             "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
   EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
   for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
-                                     "reference", "row_sum", "grid", "heads", "order"}) {
+                                     "reference", "row_sum", "grid", "head_tiles", "order"}) {
     std::string text = "," + std::string(kSound) + ",";
     const std::size_t at = text.find("," + std::string(key) + "=");
     text.erase(at, text.find(',', at + 1) - at);
@@ -134,10 +134,10 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=128 lse=ln", "row_sum=matrix",
        "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
        "right for O and not exact enough for lse; use row_sum=adds"},
-      {"fwd bf16 d=64 heads=24/8", "heads=packed", "heads: packed needs tile_q=128 to be a multiple of 3"},
-      {"fwd bf16 d=64 heads=8/4 layout=packed", "heads=packed", "heads: packed does not do layout=packed"},
-      {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "heads=packed",
-       "heads: packed needs one KV range for all heads of a tile"},
+      {"fwd bf16 d=64 heads=24/8", "head_tiles=grouped", "head_tiles: grouped needs tile_q=128 to be a multiple of 3"},
+      {"fwd bf16 d=64 heads=8/4 layout=packed", "head_tiles=grouped", "head_tiles: grouped does not do layout=packed"},
+      {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "head_tiles=grouped",
+       "head_tiles: grouped needs one KV range for all heads of a tile"},
       {"fwd bf16 d=64 bytes=8", "", "multiples of 16 bytes, and the spec has bytes=8"},
   };
   for (const auto& [spec, changes, message] : rows) {
@@ -177,7 +177,7 @@ TEST(Hopper, EnumerationFollowsThePins) {
   const char* spec = "fwd bf16 d=128 heads=32/8";
   for (const char* pin : {"tile_q=192", "tile_kv=48", "tile_kv=176", "stages=2", "q_stages=2", "overlap=none",
                           "exclusive=none", "reference=tile", "row_sum=matrix", "row_sum=adds", "grid=tiles",
-                          "heads=packed", "order=longest_first", "warpgroups=1"}) {
+                          "head_tiles=grouped", "order=longest_first", "warpgroups=1"}) {
     const std::vector<Schedule> found = hopper_schedules(spec, pin);
     EXPECT_FALSE(found.empty()) << pin;
     for (const Schedule& s : found)
@@ -198,7 +198,7 @@ TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
                            "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 lse=ln numerics=deterministic"}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       EXPECT_NE(s.stages, 3) << spec << ": " << print(s);
-      EXPECT_EQ(s.grid, GridKind::Persistent) << spec << ": " << print(s);
+      EXPECT_EQ(s.grid, GridKind::persistent) << spec << ": " << print(s);
       EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
     }
   }
@@ -221,33 +221,33 @@ TEST(Hopper, SumsAndTurns) {
         "fwd bf16 d=128 heads=8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=128 heads=8 score=\"softcap(50)\""}) {
     for (const Schedule& s : hopper_schedules(spec)) {
       const AttentionSpec parsed = spec_of(spec);
-      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None &&
-                       s.reference == SoftmaxReference::First && s.warpgroups == 2 && s.q_stages == 2 &&
-                       s.overlap == Overlap::QkPv;
-      EXPECT_TRUE(may || s.row_sum == RowSum::Adds) << spec << ": " << print(s);
-      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv &&
-                         (s.row_sum == RowSum::Adds || parsed.d_v > 128 ||
+      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::none &&
+                       s.reference == Reference::first && s.warpgroups == 2 && s.q_stages == 2 &&
+                       s.overlap == Overlap::qk_pv;
+      EXPECT_TRUE(may || s.row_sum == RowSum::adds) << spec << ": " << print(s);
+      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::qk_pv &&
+                         (s.row_sum == RowSum::adds || parsed.d_v > 128 ||
                           std::string_view(spec).find("score") != std::string_view::npos);
-      EXPECT_EQ(s.exclusive, turns ? ExclusivePart::Issue : ExclusivePart::None) << spec << ": " << print(s);
+      EXPECT_EQ(s.exclusive, turns ? Exclusive::issue : Exclusive::none) << spec << ": " << print(s);
     }
   }
   const auto any = [](const char* spec, RowSum sum) {
     return std::ranges::any_of(hopper_schedules(spec), [&](const Schedule& s) { return s.row_sum == sum; });
   };
-  EXPECT_TRUE(any("fwd bf16 d=128 heads=8", RowSum::Matrix));
-  EXPECT_TRUE(any("fwd bf16 d=192 heads=8", RowSum::Matrix));
-  EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::Matrix));
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8", RowSum::matrix));
+  EXPECT_TRUE(any("fwd bf16 d=192 heads=8", RowSum::matrix));
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::matrix));
   const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
-  EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::Adds; }));
+  EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::adds; }));
 }
 
 TEST(Hopper, EnumerationFollowsTheSpec) {
   const auto any = [](const std::vector<Schedule>& schedules, auto has) { return std::ranges::any_of(schedules, has); };
-  const auto packed = [](const Schedule& s) { return s.heads == HeadTiles::Packed; };
+  const auto packed = [](const Schedule& s) { return s.head_tiles == HeadTiles::grouped; };
   EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 heads=32/8 q_len=1"), packed));
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=8 q_len=1"), packed)) << "no group";
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=32/8"), packed)) << "queries fill tiles by themselves";
-  const auto first = [](const Schedule& s) { return s.reference == SoftmaxReference::First; };
+  const auto first = [](const Schedule& s) { return s.reference == Reference::first; };
   EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128"), first));
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 max_logit"), first));
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 numerics=deterministic"), first));

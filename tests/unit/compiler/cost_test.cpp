@@ -199,7 +199,7 @@ TEST(CostModel, HopperKnowsWhatChoicesAreFor) {
   faster("grid=persistent,q_stages=1", "grid=tiles,q_stages=1");
   // Packed heads fill a tile that the queries of one head leave empty.
   const std::string decode = "fwd bf16 d=128 heads=64/8 q_len=8";
-  EXPECT_LT(hopper_us(decode, "heads=packed", {64, 8, 8192}), 0.6 * hopper_us(decode, "heads=single", {64, 8, 8192}));
+  EXPECT_LT(hopper_us(decode, "head_tiles=grouped", {64, 8, 8192}), 0.6 * hopper_us(decode, "head_tiles=single", {64, 8, 8192}));
 }
 
 // How many times as fast a choice was on an H200 (2026-11-21, 16384 tokens), and what the model says of it.

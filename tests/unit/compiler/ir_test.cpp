@@ -149,10 +149,10 @@ TEST(Verify, AttributeBeforeItsPass) {
 
 constexpr char kOverlapped[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=2,overlap=qk_pv,exclusive=issue,reference=tile,"
-    "row_sum=adds,grid=persistent,heads=single,order=natural";
+    "row_sum=adds,grid=persistent,head_tiles=single,order=natural";
 constexpr char kOneByOne[] =
     "family=hopper,tile_q=64,tile_kv=64,warpgroups=1,stages=1,q_stages=1,overlap=none,exclusive=none,reference=first,"
-    "row_sum=matrix,grid=tiles,heads=single,order=natural";
+    "row_sum=matrix,grid=tiles,head_tiles=single,order=natural";
 
 std::vector<Statement>& role(Program& p, Kind kind) {
   return std::find_if(p.body.begin(), p.body.end(), [&](const Statement& s) { return s.kind == kind; })->body;

@@ -55,24 +55,24 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(c.head_dim_v, 40);
   EXPECT_EQ(c.heads_q, 12);
   EXPECT_EQ(c.heads_kv, 4);
-  EXPECT_TRUE(c.packed && c.max_logit && c.sink && c.has_score && c.has_mask);
-  EXPECT_EQ(c.lse, LseBase::log2);
+  EXPECT_TRUE(c.sequences == Sequences::packed && c.max_logit && c.sink && c.has_score && c.has_mask);
+  EXPECT_EQ(c.lse, Lse::log2);
   EXPECT_EQ(c.scale, 0.5f);
   EXPECT_EQ(c.copy_bytes, 8);
   EXPECT_EQ(c.tile_q, 128);
   EXPECT_EQ(c.tile_kv, 32);
   EXPECT_EQ(c.warps, 4);
   EXPECT_EQ(c.stages, 3);
-  EXPECT_TRUE(c.q_in_registers);
+  EXPECT_TRUE(c.q_in == QueryPlace::registers);
   EXPECT_EQ(c.blocks_per_sm, 1);
-  EXPECT_FALSE(c.longest_first);
+  EXPECT_FALSE(c.order == TileOrder::longest_first);
   EXPECT_EQ(c.unroll_d, 5);
   EXPECT_EQ(p.threads, 128);
 
   const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
-  EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
+  EXPECT_FALSE(plain.sequences == Sequences::packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
                plain.mask_has_holes);
-  EXPECT_EQ(plain.lse, LseBase::none);
+  EXPECT_EQ(plain.lse, Lse::none);
   EXPECT_FLOAT_EQ(plain.scale, 0.125f);
   EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false)
       << "a mask that hides nothing is no mask";
@@ -85,12 +85,12 @@ TEST(Plan, ScheduleIsCompleteAndPinsHold) {
               s.unroll_d);
   EXPECT_EQ(s.tile_kv, 32);
   EXPECT_EQ(s.stages, 1);
-  EXPECT_EQ(s.order, TileOrder::LongestFirst) << "late query tiles of a causal mask have more keys";
+  EXPECT_EQ(s.order, TileOrder::longest_first) << "late query tiles of a causal mask have more keys";
   const auto again = plan_of("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", print(s));
   ASSERT_TRUE(again) << again.error().message;
   EXPECT_EQ(again->schedule, s);
   EXPECT_EQ(dump(again->program), dump(p.program));
-  EXPECT_EQ(planned("fwd bf16 d=128 heads=8", "sm_80").schedule.order, TileOrder::Natural);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=8", "sm_80").schedule.order, TileOrder::natural);
 }
 
 TEST(Plan, IllegalPinsNameTheField) {
@@ -184,7 +184,7 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   const Plan p =
       planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
               "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
-              "reference=first,row_sum=matrix,grid=persistent,heads=packed,order=longest_first");
+              "reference=first,row_sum=matrix,grid=persistent,head_tiles=grouped,order=longest_first");
   const KernelConfig& c = p.config;
   EXPECT_EQ(c.loop, Loop::hopper);
   EXPECT_EQ(c.output, Element::f32);
@@ -193,7 +193,7 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(c.warpgroups, 3);
   EXPECT_EQ(c.stages, 3);
   EXPECT_EQ(c.q_stages, 2);
-  EXPECT_TRUE(c.overlap && c.sum_in_matrix && c.persistent && c.pack_heads && c.longest_first && c.sink);
+  EXPECT_TRUE(c.overlap == Overlap::qk_pv && c.row_sum == RowSum::matrix && c.grid == GridKind::persistent && c.head_tiles == HeadTiles::grouped && c.order == TileOrder::longest_first && c.sink);
   EXPECT_EQ(c.exclusive, Exclusive::issue);
   EXPECT_EQ(c.reference, Reference::first);
   EXPECT_EQ(p.threads, 512);
@@ -203,8 +203,8 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
                                      "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=none,reference=tile,"
                                      "row_sum=adds,grid=tiles,order=natural")
                                  .config;
-  EXPECT_FALSE(plain.overlap || plain.sum_in_matrix || plain.persistent || plain.pack_heads || plain.longest_first);
-  EXPECT_EQ(plain.lse, LseBase::log2);
+  EXPECT_FALSE(plain.overlap == Overlap::qk_pv || plain.row_sum == RowSum::matrix || plain.persistent || plain.head_tiles == HeadTiles::grouped || plain.order == TileOrder::longest_first);
+  EXPECT_EQ(plain.lse, Lse::log2);
   EXPECT_EQ(plain.exclusive, Exclusive::none);
   EXPECT_EQ(plain.reference, Reference::tile);
   EXPECT_EQ(plain.warpgroups, 2) << "follows from tile_q";
@@ -216,7 +216,7 @@ TEST(Plan, HopperDefaults) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=128 heads=16",
-       "overlap=qk_pv,exclusive=none,reference=first,row_sum=matrix,grid=persistent,heads=single"},
+       "overlap=qk_pv,exclusive=none,reference=first,row_sum=matrix,grid=persistent,head_tiles=single"},
       {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,row_sum=adds"},
       {"fwd bf16 d=192 heads=16", "tile_q=128,tile_kv=80,warpgroups=2,stages=2,q_stages=2"},
       {"fwd bf16 d=192 heads=16 mask=\"causal\"", "overlap=qk_pv,exclusive=issue,reference=first,row_sum=matrix"},
@@ -231,7 +231,7 @@ TEST(Plan, HopperDefaults) {
       {"fwd bf16 d=128 heads=16 score=\"bias(table)\"", "reference=first"},
       {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
-      {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "heads=packed"},
+      {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "head_tiles=grouped"},
   };
   for (const auto& [text, part] : rows) {
     const std::string schedule = print(planned(text, "sm_90a").schedule);

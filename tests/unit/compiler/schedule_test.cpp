@@ -14,12 +14,12 @@ TEST(Schedule, TextForm) {
       {"order=longest_first, unroll_d=4 ,blocks_per_sm=2,q_in=shared,family=sync",
        "family=sync,q_in=shared,blocks_per_sm=2,unroll_d=4,order=longest_first"},
       {"family=host,tile_q=64", "family=host,tile_q=64"},
-      {"order=natural,heads=packed,grid=persistent,row_sum=matrix,reference=first,exclusive=issue,"
+      {"order=natural,head_tiles=grouped,grid=persistent,row_sum=matrix,reference=first,exclusive=issue,"
        "overlap=qk_pv,q_stages=2,stages=3,warpgroups=3,tile_kv=80,tile_q=192,family=hopper",
        "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,reference=first,"
-       "row_sum=matrix,grid=persistent,heads=packed,order=natural"},
-      {"overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,heads=single",
-       "overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,heads=single"},
+       "row_sum=matrix,grid=persistent,head_tiles=grouped,order=natural"},
+      {"overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,head_tiles=single",
+       "overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,head_tiles=single"},
       {"exclusive=issue,reference=first", "exclusive=issue,reference=first"},
   };
   for (const auto& [text, canonical] : rows) {

@@ -33,7 +33,7 @@ TEST(Spec, EveryFieldIsRead) {
   EXPECT_EQ(s.params[1], (Param{"cap", Dtype::F32, 0}));
   EXPECT_EQ(s.scale, 0.25);
   EXPECT_EQ(s.alignment, Alignment::TopLeft);
-  EXPECT_EQ(s.lse, Lse::Log2);
+  EXPECT_EQ(s.lse, Lse::log2);
   EXPECT_TRUE(s.max_logit);
   EXPECT_TRUE(s.sink);
   EXPECT_EQ(s.batch.max, 64);

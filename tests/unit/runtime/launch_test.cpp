@@ -201,7 +201,7 @@ class LaunchTest : public testing::Test {
   }
   static KernelConfig persistent() {
     KernelConfig c = hopper();
-    c.persistent = true;
+    c.grid = GridKind::persistent;
     c.reference = Reference::first;
     return c;
   }
@@ -254,12 +254,12 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
 TEST_F(LaunchTest, GridsOfHopperKernels) {
   KernelConfig c = hopper();
   expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
-  c.persistent = true;
+  c.grid = GridKind::persistent;
   expect_grid(c, 21, 3);  // one for each SM
-  c.persistent = false;
-  c.pack_heads = true;
+  c.grid = GridKind::tiles;
+  c.head_tiles = HeadTiles::grouped;
   expect_grid(c, 5 * 2 * 3, 5);  // 32 queries of both heads of a group
-  c.persistent = true;
+  c.grid = GridKind::persistent;
   expect_grid(c, 21, 5);
   for (Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v, &arguments.o}) tensor->shape[0] = 1;
   arguments.q.shape[1] = arguments.o.shape[1] = 20;
@@ -301,7 +301,7 @@ TEST_F(LaunchTest, CountersOfAStreamAndOfGraphs) {
 
 TEST_F(LaunchTest, WhichKernelsTakeItems) {
   KernelConfig c = persistent();
-  c.persistent = false;
+  c.grid = GridKind::tiles;
   load(c);
   EXPECT_EQ(counters_of_launch(nullptr), nullptr);
   load(persistent(), Numerics::Deterministic);

@@ -73,7 +73,7 @@ TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   expect_layout(maps->o, address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
-  c.pack_heads = true;  // four heads of four queries
+  c.head_tiles = HeadTiles::grouped;  // four heads of four queries
   const auto grouped = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(grouped) << grouped.error().message;
   expect_layout(grouped->o, address(0x40000), {72, 4, 300, 2, 2}, {144, 1152, 576, 345600}, {64, 4, 4, 1, 1});
@@ -85,7 +85,7 @@ TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
   floats.output = Element::f32;
   KernelConfig odd = config_of(6, 2, 128, 128);  // three heads do not divide a warp's 16 rows
   odd.q_stages = 2;
-  odd.pack_heads = true;
+  odd.head_tiles = HeadTiles::grouped;
   odd.tile_q = 192;
   for (const KernelConfig& c : {one, wide, floats, odd}) {
     const auto maps = tensor_map_layouts(c, params_of(c));
@@ -107,7 +107,7 @@ TEST(TensorMaps, HeadsBeforeTokens) {
 
 TEST(TensorMaps, HeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
-  c.pack_heads = true;
+  c.head_tiles = HeadTiles::grouped;
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   expect_layout(maps->q, address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1});
@@ -116,7 +116,7 @@ TEST(TensorMaps, HeadsOfAGroupShareATile) {
 
 TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
   KernelConfig c = config_of(4, 2, 64, 64);
-  c.packed = true;
+  c.sequences = Sequences::packed;
   const auto maps = tensor_map_layouts(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;

@@ -23,7 +23,7 @@ struct Toy {
     spec.dtype = spec.kv_dtype = spec.out_dtype = Dtype::F32;
     spec.d_qk = d, spec.d_v = d_v, spec.heads_q = heads_q, spec.heads_kv = heads_kv;
     spec.scale = 1;
-    spec.lse = Lse::Natural;
+    spec.lse = Lse::ln;
     spec.max_logit = true;
     q.assign(batch * q_len * heads_q * d, 0), o.assign(batch * q_len * heads_q * d_v, NAN);
     k.assign(batch * k_len * heads_kv * d, 0), v.assign(batch * k_len * heads_kv * d_v, 0);

@@ -1,15 +1,16 @@
-// Shared memory, asynchronous copies and registers. For the host, which has neither, these passes change nothing.
+// Tiles, warps, shared memory, copies and registers of the sync loop.
+#include <array>
+
 #include <fmt/format.h>
 
-#include "compiler/choice/candidates.h"
-#include "compiler/program/passes.h"
-#include "compiler/families/hopper/passes.h"
+#include "compiler/families/pass_parts.h"
+#include "compiler/families/sync/sync.h"
 
 namespace flashjit {
 
 namespace {
 
-bool is(const PassContext& context, Family family) { return *context.schedule.family == family; }
+int place(const Program& p, std::string_view name) { return p.buffer(name); }
 
 Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int offset, int stages) {
   Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.chunks * 8)};
@@ -18,30 +19,6 @@ Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int 
   b.bytes = layout.bytes();
   b.stages = stages;
   return b;
-}
-
-int find(const Program& p, std::string_view name) { return p.buffer(name); }
-
-void replace_read(Statement& s, int from, int to) {
-  for (int& read : s.reads) {
-    if (read == from) read = to;
-  }
-}
-
-// The loop's operands come from shared memory: K and V are loaded right before their product.
-void load_operands(Program& p, Statement& loop, int queries) {
-  std::vector<Statement> body;
-  for (Statement& s : loop.body) {
-    if (s.kind == Kind::Mma) {
-      const bool scores = s.writes[0] == find(p, "S");
-      const int global = find(p, scores ? "k" : "v"), tile = find(p, scores ? "Ks" : "Vs");
-      body.push_back(make_statement(Kind::Load, {tile}, {global}));
-      replace_read(s, global, tile);
-      replace_read(s, find(p, "q"), queries);
-    }
-    body.push_back(std::move(s));
-  }
-  loop.body = std::move(body);
 }
 
 struct CopyWidth {
@@ -69,7 +46,7 @@ struct Pipeliner {
     if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
   }
   void load(std::string_view tile, std::string_view global, std::int64_t ahead) {
-    Statement s = make_statement(Kind::Load, {find(p, tile)}, {find(p, global)});
+    Statement s = make_statement(Kind::Load, {place(p, tile)}, {place(p, global)});
     set(s, "copy", width.instruction);
     set(s, "copy_bytes", std::int64_t{width.bytes});
     if (tile != "Qs") set(s, "tile", ahead);
@@ -89,7 +66,7 @@ struct Pipeliner {
     if (q_in_registers) {
       // Q passes through the place of K and V: every warp must have its rows before they are overwritten.
       wait_for_all_warps(0);
-      out.push_back(make_statement(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
+      out.push_back(make_statement(Kind::Fragment, {place(p, "Qr")}, {place(p, "Qs")}));
       out.push_back(make_statement(Kind::Barrier));
     }
     if (stages == 1) {
@@ -115,7 +92,7 @@ struct Pipeliner {
     commit();
     for (Statement& s : body) {
       if (s.kind == Kind::Load) continue;
-      const bool scores_done = s.kind == Kind::Mma && s.writes[0] == find(p, "S");
+      const bool scores_done = s.kind == Kind::Mma && s.writes[0] == place(p, "S");
       out.push_back(std::move(s));
       if (scores_done && stages == 1) {
         wait_for_all_warps(0);
@@ -130,19 +107,19 @@ struct Pipeliner {
 
 // O passes through shared memory where stores of 16 bytes need it: fp32 output goes straight from registers, half of a
 // 32-byte sector per quad is wide enough.
-void add_sync_tiles(Program& p, const PassContext& context) {
-  const AttentionSpec& spec = context.spec;
-  const KernelConfig sizes = sizes_of(spec, context.schedule);
-  const SyncLayout layout = sync_layout(sizes);
+void add_tiles(Program& p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  const KernelConfig& c = context.config;
+  const SyncLayout layout = sync_layout(c);
   p.buffers.push_back(shared_tile("Qs", spec.dtype, layout.q, layout.q_offset, 1));
   p.buffers.back().own_rows = true;
-  p.buffers.push_back(shared_tile("Ks", spec.kv_dtype, layout.k, layout.k_offset, sizes.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, layout.v, layout.v_offset, sizes.stages));
+  p.buffers.push_back(shared_tile("Ks", spec.kv_dtype, layout.k, layout.k_offset, c.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, layout.v, layout.v_offset, c.stages));
   if (spec.out_dtype != Dtype::F32) {
     p.buffers.push_back(shared_tile("Os", spec.out_dtype, layout.o, layout.o_offset, 1));
     p.buffers.back().own_rows = true;
   }
-  if (!sizes.q_in_registers) return;
+  if (c.q_in != QueryPlace::registers) return;
   Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows),
               fmt::format("{}", layout.q.chunks * 8)};
   held.layout = "fragment";
@@ -150,34 +127,30 @@ void add_sync_tiles(Program& p, const PassContext& context) {
   p.buffers.push_back(held);
 }
 
-}  // namespace
+Result<Program> choose_tiling(Program p, const PassContext& context) {
+  size_tiles(p, context.config, padded_dim_v(context.config));
+  return p;
+}
+
+Result<Program> assign_warps(Program p, const PassContext& context) {
+  spread_tiles(p);
+  FLASHJIT_TRY(assign_products(p, sync_products(context.config)));
+  return p;
+}
 
 Result<Program> place_buffers(Program p, const PassContext& context) {
-  constexpr std::string_view kPass = "place_buffers";
-  if (is(context, Family::Host)) return p;
-  const bool hopper = is(context, Family::Hopper);
-  const KernelConfig sizes = sizes_of(context.spec, context.schedule);
-  const int bytes = hopper ? hopper_layout(sizes).bytes : sync_layout(sizes).bytes;
-  if (bytes > context.target.smem_per_block) {
-    return internal(fmt::format("pass {}: {} bytes of shared memory are above the {} of {}", kPass, bytes,
-                                context.target.smem_per_block, context.target.name));
-  }
-  FLASHJIT_TRY(p.attributes.set("smem_bytes", std::int64_t{bytes}, kPass));
-  FLASHJIT_TRY(p.attributes.set("q_in", std::string(sizes.q_in_registers ? "registers" : "shared"), kPass));
-  if (hopper) {
-    add_hopper_tiles(p, context);
-  } else {
-    add_sync_tiles(p, context);
-  }
-  const bool staged = find(p, "Os") >= 0;
+  const KernelConfig& c = context.config;
+  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, sync_layout(c).bytes));
+  add_tiles(p, context);
+  const bool held = c.q_in == QueryPlace::registers, staged = place(p, "Os") >= 0;
+  load_operands(p, held ? "Qr" : "Qs");
   std::vector<Statement> body;
-  body.push_back(make_statement(Kind::Load, {find(p, "Qs")}, {find(p, "q")}));
-  if (sizes.q_in_registers) body.push_back(make_statement(Kind::Fragment, {find(p, "Qr")}, {find(p, "Qs")}));
+  body.push_back(make_statement(Kind::Load, {place(p, "Qs")}, {place(p, "q")}));
+  if (held) body.push_back(make_statement(Kind::Fragment, {place(p, "Qr")}, {place(p, "Qs")}));
   for (Statement& s : p.body) {
-    if (s.kind == Kind::Loop) load_operands(p, s, find(p, sizes.q_in_registers ? "Qr" : "Qs"));
-    if (staged && s.kind == Kind::Store && s.writes[0] == find(p, "o")) {
-      body.push_back(make_statement(Kind::Stage, {find(p, "Os")}, {find(p, "O")}));
-      s.reads = {find(p, "Os")};
+    if (staged && s.kind == Kind::Store && s.writes[0] == place(p, "o")) {
+      body.push_back(make_statement(Kind::Stage, {place(p, "Os")}, {place(p, "O")}));
+      s.reads = {place(p, "Os")};
     }
     body.push_back(std::move(s));
   }
@@ -186,12 +159,9 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 }
 
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
-  if (is(context, Family::Host)) return p;
-  if (is(context, Family::Hopper)) return split_roles(std::move(p), context);
-  Pipeliner pipeline{p, *context.schedule.stages, copy_width(context.spec.align_bytes), {}};
-  FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{pipeline.stages}, Pipeliner::kPass));
+  Pipeliner pipeline{p, context.config.stages, copy_width(context.problem.spec.align_bytes), {}};
   std::vector<Statement> body = std::move(p.body);
-  pipeline.prologue(find(p, "Qr") >= 0);
+  pipeline.prologue(place(p, "Qr") >= 0);
   for (Statement& s : body) {
     if (s.kind == Kind::Load || s.kind == Kind::Fragment) continue;  // both are in the prologue
     if (s.kind == Kind::Loop) {
@@ -202,7 +172,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
       pipeline.wait_for_all_warps(0);
       continue;
     }
-    if (s.kind == Kind::Store && s.writes[0] == find(p, "o"))
+    if (s.kind == Kind::Store && s.writes[0] == place(p, "o"))
       pipeline.set(s, "copy_bytes", std::int64_t{pipeline.width.bytes});
     pipeline.out.push_back(std::move(s));
   }
@@ -212,23 +182,31 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
 }
 
 Result<Program> budget_registers(Program p, const PassContext& context) {
-  constexpr std::string_view kPass = "budget_registers";
-  if (is(context, Family::Host)) return p;
-  const KernelConfig sizes = sizes_of(context.spec, context.schedule);
-  const int needed = estimated_registers(context.spec, sizes), budget = register_budget(context.target, sizes);
-  if (needed > budget) {
-    return internal(
-        fmt::format("pass {}: about {} registers per thread are needed, {} are there", kPass, needed, budget));
-  }
-  const bool sync = is(context, Family::Sync);
-  if (sync) FLASHJIT_TRY(p.attributes.set("blocks_per_sm", std::int64_t{sizes.blocks_per_sm}, kPass));
-  FLASHJIT_TRY(p.attributes.set("registers", fmt::format("{}/{}", needed, budget), kPass));
-  if (sync) return p;
-  for (Statement& role : p.body) {
-    const int limit = role.kind == Kind::Producer ? producer_registers(sizes) : consumer_registers(sizes);
-    FLASHJIT_TRY(role.attributes.set("register_limit", std::int64_t{limit}, kPass));
-  }
+  const auto [needed, budget] = sync_registers(context.problem, context.config);
+  FLASHJIT_TRY(set_registers(p, needed, budget));
   return p;
+}
+
+// Warps need tiles, shared memory needs warps' layouts, copies need places; the budget reads all of it.
+constexpr std::array kPasses = {
+    Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},
+    Pass{"budget_registers", budget_registers},
+};
+
+}  // namespace
+
+std::span<const Pass> sync_passes() { return kPasses; }
+
+// 16x8 tiles by a warp. P has the accumulator layout of S, which is the operand layout of A: it never leaves registers.
+std::array<Product, 2> sync_products(const KernelConfig& c) {
+  const int rows = rows_per_warp(c);
+  return {Product{.name = "scores", .target = "S", .a = c.q_in == QueryPlace::registers ? "Qr" : "Qs", .b = "Ks",
+                  .rows = rows, .columns = c.tile_kv, .depth = padded_dim_qk(c), .m = 16, .n = 8, .k = 16,
+                  .a_in_registers = true, .unroll = c.unroll_d},
+          Product{.name = "output", .target = "O", .a = "P", .b = "Vs", .rows = rows, .columns = padded_dim_v(c),
+                  .depth = c.tile_kv, .m = 16, .n = 8, .k = 16, .a_in_registers = true, .b_transposed = true,
+                  .accumulates = true}};
 }
 
 }  // namespace flashjit

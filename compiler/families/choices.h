@@ -1,0 +1,35 @@
+// What the enumerations and checks of several families use.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+constexpr int kMaxStages = 8;
+constexpr int kMaxTileKv = 256;  // WGMMA: N of one instruction
+
+// What checks of schedules return: true, and the reason where somebody asks. Nobody does for most candidates of a plan,
+// and to put the reasons into words was a fifth of the time that a plan takes.
+template <class... Arguments>
+bool refuse(std::string* why, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  if (why) *why = fmt::format(text, std::forward<Arguments>(arguments)...);
+  return true;
+}
+
+template <class T>
+std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> values) {
+  return pin ? std::vector<T>{*pin} : std::vector<T>(values);
+}
+
+// What a score that reads a tensor for every key adds to the registers of any loop.
+int score_registers(const AttentionSpec& spec);
+
+}  // namespace flashjit

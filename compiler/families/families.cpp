@@ -1,0 +1,28 @@
+// The list of families. A new one is a folder and a line here.
+#include <algorithm>
+#include <array>
+
+#include "compiler/families/family.h"
+#include "compiler/families/hopper/hopper.h"
+#include "compiler/families/host/host.h"
+#include "compiler/families/naive/naive.h"
+#include "compiler/families/sync/sync.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr std::array<Family, 4> kFamilies = {&kHopper, &kSync, &kNaive, &kHost};
+
+}  // namespace
+
+std::span<const Family> families() { return kFamilies; }
+
+Family floor_family(const Target& target) {
+  // The last of its kind that takes part by default.
+  const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(),
+                                  [&](Family f) { return f->gpu == target.gpu && f->is_default; });
+  return *floor;
+}
+
+}  // namespace flashjit

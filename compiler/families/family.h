@@ -1,0 +1,78 @@
+// A kernel family: one way to compute attention on a class of targets, as a row of functions. Everything outside
+// compiler/families and templates/ asks the row and never for a name. How to add one: README.md of the compiler.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/analysis/interval.h"
+#include "compiler/program/config.h"
+#include "compiler/program/passes.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
+
+namespace flashjit {
+
+struct Plan;
+struct Prediction;
+struct Shape;
+struct Work;
+
+// Of a thread that computes: what it needs at its peak, estimated, and what it may have.
+struct Registers {
+  int needed = 0, budget = 0;
+  int spare() const { return budget - needed; }
+};
+
+// What the compiler said of a kernel.
+struct CompilerFindings {
+  int spill_bytes = 0;
+  std::string_view serialised, setmaxnreg_ignored;  // why matrix products or register limits were lost; empty: were not
+};
+
+struct FamilyRow {
+  std::string_view name;
+  std::string_view summary;    // of the file with its entries
+  std::string_view loop_file;  // of templates/; GPUs only
+  std::string_view fields;  // of its schedules, besides `family`: "tile_q tile_kv ..."
+  bool gpu = true;             // on which targets: GPUs, or processors
+  bool is_default = true;      // takes part where nothing is pinned; others are for comparisons, where pins ask for them
+  bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
+  // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the
+  // target's matrix rate.
+  std::string_view second_choice;
+  std::string_view instruction;  // of its matrix products, where that is not the usual one of the target's kind
+
+  // Why no schedule computes the spec on the target, of its kind, whatever its fields: the reason, and the family that
+  // does. Empty: some do.
+  std::string (*why_not)(const AttentionSpec& spec, const Target& target);
+  // Appends all complete schedules that honour the pins, legal and illegal ones, in a fixed order.
+  void (*enumerate)(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
+  // Can a complete schedule not run? `why`, if not null, gets the field, its value and the limit.
+  bool (*refuses)(const Problem& problem, const Schedule& schedule, std::string* why);
+  // What its loop reads of the problem that others do not, and what follows from schedule and problem together.
+  void (*configure)(const Problem& problem, KernelConfig& config);
+  Registers (*registers)(const Problem& problem, const KernelConfig& config);
+  Prediction (*predict)(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
+  // Products of 16-bit operands per clock and SM, on the path that it takes.
+  double (*matrix_rate)(const Target& target);
+  std::span<const Pass> passes;  // after those that all share (program/passes.cpp)
+  // What is launched.
+  void (*finish)(Plan& plan);
+  // Why a compiled kernel must not run; empty: it may.
+  std::string (*why_rejected)(const CompilerFindings& findings);
+  // Attributes of a program that its loop honours (families/pass_parts.h).
+  std::span<const std::string_view> honoured;
+  // The choices of a schedule in words, lines for `explain`.
+  std::string (*describe)(const KernelConfig& config);
+};
+
+// In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.
+std::span<const Family> families();
+// The one that computes every spec on targets of this kind.
+Family floor_family(const Target& target);
+
+}  // namespace flashjit

@@ -1,0 +1,129 @@
+#include "compiler/families/hopper/hopper.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "compiler/analysis/score_inputs.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+namespace {
+
+std::string why_not(const AttentionSpec& spec, const Target& target) {
+  const std::string_view other = floor_family(target)->name;
+  if (!target.can.wgmma || !target.can.tma) {
+    return fmt::format("family: hopper needs WGMMA and TMA, which {} does not have; use family={}", target.name, other);
+  }
+  if (spec.align_bytes < 16) {
+    return fmt::format(
+        "family: hopper copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has bytes={}; align the inputs, or use family={}",
+        spec.align_bytes, other);
+  }
+  return {};
+}
+
+// Sets which tensors of the score the producer copies. They are read 32 keys at a time, and rows of several heads in a
+// tile are no box of such a tensor: the score function reads memory then.
+void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
+  if (!spec.score || c.tile_kv % 32 != 0 || c.head_tiles == HeadTiles::grouped) return;
+  for (const Expr& input : score_inputs(spec.score)) {
+    const auto i = std::find(spec.params.begin(), spec.params.end(), input->param) - spec.params.begin();
+    (size_of(input->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
+    if (query_index(input) < 0) continue;
+    c.inputs_q |= 1 << i;
+    c.inputs_of_batches |= !uses(input, Variable::B);
+  }
+}
+
+void configure(const Problem& problem, KernelConfig& c) {
+  c.mask_is_range = problem.tiles.row_is_range;
+  c.score_has_tanh = problem.score.has_tanh;
+  c.score_loads = problem.score.loads;
+  c.score_cap = problem.score.cap;
+  c.score_factor = problem.score.factor;
+  set_inputs(problem.spec, c);
+}
+
+double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
+
+void finish(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  plan.launches = {{.entry = "flashjit_forward",
+                    .threads = hopper_threads(c),
+                    .smem_bytes = hopper_layout(c).bytes,
+                    .grid = {.queries = queries_per_tile(c),
+                             .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
+                             .persistent = c.grid == GridKind::persistent},
+                    .tensor_maps = true,
+                    .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+                    .call = "hopper_forward(params, maps)"}};
+}
+
+// What the loop is built on, its registers and matrix products that run beside other work, is lost with these.
+std::string why_rejected(const CompilerFindings& findings) {
+  std::vector<std::string> reasons;
+  if (findings.spill_bytes > 0)
+    reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes));
+  for (const std::string_view reason : {findings.serialised, findings.setmaxnreg_ignored}) {
+    if (!reason.empty()) reasons.emplace_back(reason);
+  }
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+std::string describe(const KernelConfig& c) {
+  const auto copies = [](int count, const char* what) {
+    return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
+  };
+  std::string text = fmt::format(
+      "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
+      c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
+  text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
+  text +=
+      fmt::format("  {}\n", c.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
+  if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
+  text += fmt::format("  softmax relative to the {}\n",
+                      c.reference == Reference::tile
+                          ? "maximum up to each tile"
+                          : "maximum of the first tile; a query tile for which that is too low is done again");
+  text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
+  text += fmt::format(
+      "  {}\n", c.grid == GridKind::persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
+  if (c.head_tiles == HeadTiles::grouped)
+    text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
+                        queries_per_tile(c));
+  return text;
+}
+
+constexpr std::array<std::string_view, 13> kHonoured = {
+    "fn",   "when=mixed", "holes", "row",     "direction=last_to_first", "smem_bytes", "registers",
+    "copy=tma", "copy_bytes", "tile",  "pending", "barrier", "redo=tile",
+};
+
+}  // namespace
+
+const FamilyRow kHopper = {
+    .name = "hopper",
+    .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
+    .loop_file = "templates/hopper/forward.cuh",
+    .fields = "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles order",
+    .compiles_quickly = false,
+    .instruction = "WGMMA",
+    .why_not = why_not,
+    .enumerate = enumerate_hopper,
+    .refuses = refuses_hopper,
+    .configure = configure,
+    .registers = hopper_registers,
+    .predict = predict_hopper,
+    .matrix_rate = matrix_rate,
+    .passes = hopper_passes(),
+    .finish = finish,
+    .why_rejected = why_rejected,
+    .honoured = kHonoured,
+    .describe = describe,
+};
+
+}  // namespace flashjit

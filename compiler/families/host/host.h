@@ -1,0 +1,10 @@
+// The host family: processors, by LLVM (codegen/host).
+#pragma once
+
+#include "compiler/families/family.h"
+
+namespace flashjit {
+
+extern const FamilyRow kHost;
+
+}  // namespace flashjit

@@ -1,0 +1,110 @@
+#include "compiler/families/naive/naive.h"
+
+#include <array>
+
+#include "compiler/choice/cost_parts.h"
+#include "compiler/families/choices.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+namespace {
+
+std::string why_not(const AttentionSpec&, const Target&) { return {}; }
+
+void enumerate(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
+  Schedule s = pins;
+  s.family = &kNaive;
+  s.tile_q = pins.tile_q.value_or(kNaiveTile);
+  s.tile_kv = pins.tile_kv.value_or(kNaiveTile);
+  out.push_back(s);
+}
+
+bool refuses(const Problem&, const Schedule& s, std::string* why) {
+  if (*s.tile_q != kNaiveTile) return refuse(why, "tile_q: {} is not {}, the only one of this family", *s.tile_q, kNaiveTile);
+  if (*s.tile_kv != kNaiveTile)
+    return refuse(why, "tile_kv: {} is not {}, the only one of this family", *s.tile_kv, kNaiveTile);
+  return false;
+}
+
+void configure(const Problem&, KernelConfig&) {}
+
+// Small enough for every compiler.
+Registers registers(const Problem&, const KernelConfig&) { return {}; }
+
+double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
+
+// Scores and probabilities go through memory twice each; arithmetic at the full rate hides behind that.
+Prediction predict(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
+  constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
+  const AttentionSpec& spec = problem.spec;
+  const double scores = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
+                        static_cast<double>(shape.k_len);
+  Prediction p;
+  p.memory = (unique_bytes(spec, shape) + 2 * scores * (4 + size_of(spec.dtype))) / (problem.target.memory_tbs * 1e6);
+  p.latency = kLaunches * kLaunchMicroseconds;
+  p.total = p.memory + p.latency;
+  return p;
+}
+
+void finish(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const std::vector<int> both = {0, 1};
+  constexpr std::string_view kBounds = "flashjit::kNaiveThreads";
+  plan.launches = {{.entry = "flashjit_naive_scores",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_scores_smem(c),
+                    .grid = {.queries = kNaiveTile, .keys = kNaiveTile, .heads = c.heads_q},
+                    .buffers = both,
+                    .bounds = kBounds,
+                    .call = "naive_scores(params, scores)"},
+                   {.entry = "flashjit_naive_softmax",
+                    .threads = kNaiveThreads,
+                    .grid = {.queries = 1, .heads = c.heads_q},
+                    .buffers = both,
+                    .bounds = kBounds,
+                    .call = "naive_softmax(params, scores, probabilities)"},
+                   {.entry = "flashjit_naive_product",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_product_smem(c),
+                    .grid = {.queries = kNaiveTile, .heads = c.heads_q},
+                    .buffers = both,
+                    .bounds = kBounds,
+                    .call = "naive_product(params, probabilities)"}};
+  const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len};
+  plan.workspace = {{"scores", "float", std::int64_t{4} * c.heads_q, {batch, queries, keys}},
+                    // naive_probability_stride()
+                    {"probabilities",
+                     "flashjit::u16",
+                     std::int64_t{2} * c.heads_q,
+                     {batch, queries, {&CallSizes::k_len, kNaiveTile}}}};
+}
+
+std::string why_rejected(const CompilerFindings&) { return {}; }
+
+std::string describe(const KernelConfig&) { return "  three kernels; scores and probabilities go through memory\n"; }
+
+constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
+
+}  // namespace
+
+const FamilyRow kNaive = {
+    .name = "naive",
+    .summary = "Forward attention, the textbook version: three kernels through memory.",
+    .loop_file = "templates/naive/forward.cuh",
+    .fields = "tile_q tile_kv",
+    .is_default = false,
+    .why_not = why_not,
+    .enumerate = enumerate,
+    .refuses = refuses,
+    .configure = configure,
+    .registers = registers,
+    .predict = predict,
+    .matrix_rate = matrix_rate,
+    .finish = finish,
+    .why_rejected = why_rejected,
+    .honoured = kHonoured,
+    .describe = describe,
+};
+
+}  // namespace flashjit

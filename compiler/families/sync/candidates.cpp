@@ -1,0 +1,134 @@
+// Which sync schedules exist, and why the others do not.
+#include <algorithm>
+
+#include "compiler/families/choices.h"
+#include "compiler/families/sync/sync.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of every GPU so far
+constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
+constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
+constexpr int kMaxWarps = 16;
+constexpr int kMaxBlocksPerSm = 32;
+
+// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling schedules of
+// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers
+// together spills are rare and a few bytes, with 208 they are common. What spills is found in the compile log and
+// passed over.
+constexpr int kBaseRegisters = 35;
+
+// How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
+// registers, and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only
+// compile time.
+int default_unroll(int steps) {
+  for (const int part : {4, 3, 5, 7, 2}) {
+    if (steps % part == 0) return part;
+  }
+  return std::min(steps, 4);
+}
+
+bool refuses_sync_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
+  if (*s.tile_q % (*s.warps * 16) != 0) {
+    return refuse(why, "tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
+                  *s.warps);
+  }
+  if (*s.tile_kv % 16 != 0)
+    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv > kMaxTileKv) return refuse(why, "tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
+  if (*s.blocks_per_sm > kMaxBlocksPerSm)
+    return refuse(why, "blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
+  const int steps = round_up(spec.d_qk, 16) / 16;
+  if (*s.unroll_d > steps)
+    return refuse(why, "unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
+  return false;
+}
+
+bool refuses_sync_resources(const Problem& problem, const Schedule& s, std::string* why) {
+  const Target& target = problem.target;
+  const KernelConfig sizes = config_of(problem, s);
+  const int smem = sync_layout(sizes).bytes, blocks = *s.blocks_per_sm;
+  if (smem > target.smem_per_block) {
+    return refuse(
+        why, "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles or fewer stages",
+        smem, target.name, target.smem_per_block);
+  }
+  if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
+    return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
+                  blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
+  }
+  if (blocks * threads_of(sizes) > target.threads_per_sm) {
+    return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads_of(sizes),
+                  target.name, target.threads_per_sm);
+  }
+  const auto [needed, budget] = sync_registers(problem, sizes);
+  if (needed > budget) {
+    return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
+                  needed, blocks, threads_of(sizes), budget);
+  }
+  return false;
+}
+
+// Pinning tile_q and warps pins the rows of a warp; pinning one of them leaves the rows free.
+std::vector<int> rows_choices(const Schedule& pins, int warps) {
+  if (pins.tile_q) return {std::max(1, *pins.tile_q / warps)};
+  return {16, 32};
+}
+
+}  // namespace
+
+bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string* why) {
+  return refuses_sync_fields(problem.spec, schedule, why) || refuses_sync_resources(problem, schedule, why);
+}
+
+Registers sync_registers(const Problem& problem, const KernelConfig& c) {
+  // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too.
+  const int m_tiles = rows_per_warp(c) / 16;
+  const int sums = accumulator_registers(sync_products(c));
+  const int query = c.q_in == QueryPlace::registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
+  const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
+  const int rows = m_tiles * 4 + (c.max_logit ? m_tiles * 2 : 0);
+  const int share = problem.target.registers_per_sm / (threads_of(c) * c.blocks_per_sm);
+  return {kBaseRegisters + sums + query + fragments + rows + score_registers(problem.spec),
+          std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
+}
+
+void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  const AttentionSpec& spec = problem.spec;
+  Schedule s = pins;
+  s.family = &kSync;
+  s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
+  s.order = pins.order.value_or(TileOrder::natural);
+  const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}),
+             all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
+  const auto places = choices(pins.q_in, {QueryPlace::shared, QueryPlace::registers});
+  constexpr std::size_t kRowsAndWarps = 4;
+  out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
+  for (const int warps : choices(pins.warps, {4, 8})) {
+    const int most_warps =
+        std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
+    for (const int rows : rows_choices(pins, warps)) {
+      for (const int tile_kv : tiles_kv) {
+        for (const int stages : all_stages) {
+          for (const QueryPlace q_in : places) {
+            for (const int blocks : all_blocks) {
+              s.warps = warps;
+              s.tile_q = pins.tile_q.value_or(most_warps * rows);
+              s.tile_kv = tile_kv;
+              s.stages = stages;
+              s.q_in = q_in;
+              s.blocks_per_sm = blocks;
+              out.push_back(s);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace flashjit

@@ -1,0 +1,115 @@
+#include "compiler/program/config.h"
+
+#include <cmath>
+
+#include "compiler/analysis/score_inputs.h"
+#include "compiler/families/family.h"
+
+namespace flashjit {
+
+namespace {
+
+Element element_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::F16: return Element::f16;
+    case Dtype::BF16: return Element::bf16;
+    default: return Element::f32;  // check_supported has refused what no loop computes
+  }
+}
+
+bool masks_anything(const AttentionSpec& spec) {
+  return spec.mask && !(spec.mask->op == Op::BoolConst && spec.mask->integer != 0);
+}
+
+// Takes constant factors off a product, a quotient or a negation.
+Expr without_factors(Expr expr, double& factor) {
+  while (true) {
+    const auto constant = [&](std::size_t i) { return expr->args[i]->op == Op::FloatConst; };
+    if (expr->op == Op::Neg) {
+      factor = -factor;
+    } else if (expr->op == Op::Mul && constant(0)) {
+      factor *= expr->args[0]->real;
+    } else if ((expr->op == Op::Mul || expr->op == Op::Div) && constant(1)) {
+      factor = expr->op == Op::Mul ? factor * expr->args[1]->real : factor / expr->args[1]->real;
+    } else {
+      return expr;
+    }
+    expr = expr->args[expr->op == Op::Mul && constant(0) ? 1 : 0];
+  }
+}
+
+// Factors far from 1 are left alone: their powers must not leave the range of fp32.
+void set_cap(const AttentionSpec& spec, ScoreFacts& facts) {
+  const auto moderate = [](double factor) { return std::fabs(factor) > 0x1p-20 && std::fabs(factor) < 0x1p20; };
+  double cap = 1, factor = spec.effective_scale();
+  const Expr tanh = without_factors(simplify(spec.score), cap);
+  if (tanh->op != Op::Tanh || !moderate(cap)) return;
+  const Expr argument = without_factors(tanh->args[0], factor);
+  if (argument->op != Op::Variable || argument->variable != Variable::S || !moderate(factor) || cap * factor < 0)
+    return;
+  facts.cap = static_cast<float>(std::fabs(cap));
+  facts.factor = static_cast<float>(std::fabs(factor));
+}
+
+ScoreFacts facts_of(const AttentionSpec& spec) {
+  ScoreFacts facts;
+  if (!spec.score) return facts;
+  facts.has_tanh = uses(spec.score, Op::Tanh);
+  facts.loads = loads_per_key(spec.score);
+  set_cap(spec, facts);
+  return facts;
+}
+
+KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles) {
+  KernelConfig c;
+  c.element = element_of(spec.dtype);
+  c.output = element_of(spec.out_dtype);
+  c.head_dim_qk = spec.d_qk;
+  c.head_dim_v = spec.d_v;
+  c.heads_q = spec.heads_q;
+  c.heads_kv = spec.heads_kv;
+  c.sequences = spec.layout == Layout::Packed ? Sequences::packed : Sequences::dense;
+  c.lse = spec.lse;
+  c.max_logit = spec.max_logit;
+  c.sink = spec.sink;
+  c.scale = static_cast<float>(spec.effective_scale());
+  c.has_score = static_cast<bool>(spec.score);
+  c.has_mask = masks_anything(spec);
+  c.mask_has_holes = c.has_mask && tiles.may_see;
+  c.copy_bytes = spec.align_bytes;
+  return c;
+}
+
+template <class T>
+void take(const std::optional<T>& choice, T& field) {
+  if (choice) field = *choice;
+}
+
+}  // namespace
+
+Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& analysis)
+    : spec(s), target(t), tiles(analysis), score(facts_of(s)), config(problem_config(s, analysis)) {}
+
+KernelConfig config_of(const Problem& problem, const Schedule& s) {
+  KernelConfig c = problem.config;
+  take(s.tile_q, c.tile_q);
+  take(s.tile_kv, c.tile_kv);
+  take(s.stages, c.stages);
+  take(s.order, c.order);
+  take(s.reference, c.reference);
+  take(s.warps, c.warps);
+  take(s.q_in, c.q_in);
+  take(s.blocks_per_sm, c.blocks_per_sm);
+  take(s.unroll_d, c.unroll_d);
+  take(s.warpgroups, c.warpgroups);
+  take(s.q_stages, c.q_stages);
+  take(s.overlap, c.overlap);
+  take(s.exclusive, c.exclusive);
+  take(s.row_sum, c.row_sum);
+  take(s.grid, c.grid);
+  take(s.head_tiles, c.head_tiles);
+  (*s.family)->configure(problem, c);
+  return c;
+}
+
+}  // namespace flashjit

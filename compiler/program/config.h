@@ -1,0 +1,33 @@
+// The one writer of KernelConfig: what a spec says, and what a schedule adds.
+#pragma once
+
+#include "compiler/analysis/interval.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+// What loops that evaluate scores on symbolic numbers know of a score function.
+struct ScoreFacts {
+  bool has_tanh = false;
+  bool loads = false;          // from tensors, at places that depend on the key
+  float cap = 0, factor = 0;   // not 0: the score is cap * tanh(factor * q.k)
+};
+
+// A spec on a target, with everything that does not depend on a schedule. What it is made of must outlive it.
+struct Problem {
+  Problem(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles);
+
+  const AttentionSpec& spec;
+  const Target& target;
+  const TileAnalysis& tiles;  // of spec.mask
+  ScoreFacts score;
+  KernelConfig config;        // that of the problem
+};
+
+// `schedule` has a family and its tiles set; what else is not set stays at its default.
+KernelConfig config_of(const Problem& problem, const Schedule& schedule);
+
+}  // namespace flashjit
