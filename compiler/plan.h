@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/launch.h"
 #include "compiler/program/ir.h"
 #include "compiler/result.h"
 #include "compiler/spec/schedule.h"
@@ -30,15 +31,19 @@ using Candidates = std::vector<Candidate>;
 struct Plan {
   AttentionSpec spec;
   Target target;
-  Schedule schedule;    // complete
-  KernelConfig config;  // GPU families
-  int smem_bytes = 0;
-  int threads = 0;
+  Schedule schedule;                             // complete
+  KernelConfig config;                           // GPU families
+  std::vector<KernelLaunch> launches;            // in this order; none on a host
+  std::vector<WorkspaceBuffer> workspace;        // what they pass on
   TileAnalysis tiles;                            // of spec.mask
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;                // what is slower than it could be, and why
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                               // after the last pass
+
+  // Of a block of the launch that has the most; 0 on a host.
+  int threads() const;
+  int smem_bytes() const;
 };
 
 // Called with the name of a pass and the dump of the program after it.

@@ -256,6 +256,15 @@ Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& 
   return problem;
 }
 
+Result<std::uint64_t> DeviceProblem::make_workspace(const GpuContext& gpu, const Kernel& kernel) {
+  FLASHJIT_ASSIGN(bytes, kernel.workspace_bytes(arguments_));
+  FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
+  arguments_.workspace = buffer.data();
+  arguments_.workspace_bytes = bytes;
+  workspace_ = std::move(buffer);
+  return static_cast<std::uint64_t>(bytes);
+}
+
 Result<void> DeviceProblem::poison(const Stream& stream) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (roles_[i] == Role::Output) FLASHJIT_TRY(buffers_[i].fill(0xff, stream.get()));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ class ProblemData {
 class DeviceProblem {
  public:
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data);
+  // Allocates what the kernel needs beside the tensors, and says how many bytes that are.
+  Result<std::uint64_t> make_workspace(const GpuContext& gpu, const Kernel& kernel);
   Result<void> poison(const Stream& stream) const;
   Result<void> download_outputs(ProblemData& data) const;
   const Arguments& arguments() const { return arguments_; }
@@ -67,6 +70,7 @@ class DeviceProblem {
  private:
   std::vector<DeviceBuffer> buffers_;
   std::vector<NamedTensor::Role> roles_;
+  std::optional<DeviceBuffer> workspace_;
   Arguments arguments_;
 };
 

@@ -240,14 +240,12 @@ Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& hea
 }
 
 // `entry` goes last: it is the one to compile.
-Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry,
-                              std::vector<std::string> entries) {
+Result<KernelSource> assemble(const Plan& plan, std::vector<SourceFile> extra, std::string entry) {
   if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
   KernelSource source;
   source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
   for (SourceFile& file : extra) source.generated.push_back(std::move(file));
   source.generated.push_back({"entry.cu", std::move(entry)});
-  source.entries = std::move(entries);
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
   return source;
 }
@@ -256,10 +254,11 @@ Result<KernelSource> emit_sync(const Plan& plan) {
   std::string entry = header(plan, "Forward attention, fused.") +
                       "#include \"config.gen.cuh\"\n#include \"templates/sync/forward.cuh\"\n\n"
                       "extern \"C\" __global__ void __launch_bounds__(flashjit::threads_of(flashjit::config), "
-                      "flashjit::config.blocks_per_sm)\n"
-                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params) {\n"
+                      "flashjit::config.blocks_per_sm)\n" +
+                      plan.launches.front().entry +
+                      "(const __grid_constant__ flashjit::KernelParams params) {\n"
                       "  flashjit::sync_forward(params);\n}\n";
-  return assemble(plan, {}, std::move(entry), {"flashjit_forward"});
+  return assemble(plan, {}, std::move(entry));
 }
 
 Result<KernelSource> emit_hopper(const Plan& plan) {
@@ -268,13 +267,13 @@ Result<KernelSource> emit_hopper(const Plan& plan) {
   std::string entry = header(plan, "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.") +
                       "#include \"config.gen.cuh\"\n#include \"templates/hopper/forward.cuh\"\n\n"
                       "extern \"C\" __global__ void " +
-                      cluster +
-                      "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n"
-                      "flashjit_forward(const __grid_constant__ flashjit::KernelParams params,\n"
+                      cluster + "__launch_bounds__(flashjit::hopper_threads(flashjit::config), 1)\n" +
+                      plan.launches.front().entry +
+                      "(const __grid_constant__ flashjit::KernelParams params,\n"
                       "                 const __grid_constant__ flashjit::TensorMaps maps) {\n"
                       "  flashjit::hopper_forward(params, maps);\n}\n";
   SourceFile matrix{"matrix.gen.cuh", header(plan, "The matrix products of this kernel.") + emit_matrix(plan.config)};
-  return assemble(plan, {std::move(matrix)}, std::move(entry), {"flashjit_forward"});
+  return assemble(plan, {std::move(matrix)}, std::move(entry));
 }
 
 }  // namespace
@@ -283,36 +282,43 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   return plan.config.loop == Loop::hopper ? emit_hopper(plan) : emit_sync(plan);
 }
 
-Result<KernelSource> emit_cuda_naive(const Plan& plan) {
-  constexpr std::string_view kKernels[][2] = {{"scores", "naive_scores(params, scores)"},
-                                              {"softmax", "naive_softmax(params, scores, probabilities)"},
-                                              {"product", "naive_product(params, probabilities)"}};
-  std::string entry = header(plan, "Forward attention, the textbook version: three kernels through memory.") +
-                      "#include \"config.gen.cuh\"\n#include \"templates/naive/forward.cuh\"\n";
-  std::vector<std::string> entries;
-  for (const auto& [name, call] : kKernels) {
-    entries.push_back(fmt::format("flashjit_naive_{}", name));
-    entry += fmt::format(
-        "\nextern \"C\" __global__ void __launch_bounds__(flashjit::kNaiveThreads)\n"
-        "flashjit_naive_{}(const __grid_constant__ flashjit::KernelParams params, float* scores, flashjit::u16* probabilities) "
-        "{{\n  flashjit::{};\n}}\n",
-        name, call);
-  }
-  return assemble(plan, {}, std::move(entry), std::move(entries));
+Plan naive_plan(Plan plan) {
+  const KernelConfig& c = plan.config;
+  const std::vector<int> both = {0, 1};
+  plan.launches = {{.entry = "flashjit_naive_scores",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_scores_smem(c),
+                    .grid = {.queries = kNaiveTile, .keys = kNaiveTile, .heads = c.heads_q},
+                    .buffers = both},
+                   {.entry = "flashjit_naive_softmax",
+                    .threads = kNaiveThreads,
+                    .grid = {.queries = 1, .heads = c.heads_q},
+                    .buffers = both},
+                   {.entry = "flashjit_naive_product",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_product_smem(c),
+                    .grid = {.queries = kNaiveTile, .heads = c.heads_q},
+                    .buffers = both}};
+  const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len};
+  plan.workspace = {{"scores", std::int64_t{4} * c.heads_q, {batch, queries, keys}},
+                    // naive_probability_stride()
+                    {"probabilities", std::int64_t{2} * c.heads_q, {batch, queries, {&CallSizes::k_len, kNaiveTile}}}};
+  return plan;
 }
 
-NaiveLaunch naive_launch(const KernelConfig& config, std::int64_t batch, int q_len, int k_len) {
-  const std::int64_t heads = batch * config.heads_q;
-  const std::int64_t tiles_q = (q_len + kNaiveTile - 1) / kNaiveTile, tiles_k = (k_len + kNaiveTile - 1) / kNaiveTile;
-  NaiveLaunch launch;
-  launch.grid[0] = heads * tiles_q * tiles_k;
-  launch.grid[1] = heads * q_len;
-  launch.grid[2] = heads * tiles_q;
-  launch.smem[0] = naive_scores_smem(config);
-  launch.smem[2] = naive_product_smem(config);
-  launch.scores_bytes = heads * q_len * k_len * 4;
-  launch.probabilities_bytes = heads * q_len * naive_probability_stride(k_len) * 2;
-  return launch;
+Result<KernelSource> emit_cuda_naive(const Plan& naive) {
+  constexpr std::string_view kCalls[] = {"naive_scores(params, scores)", "naive_softmax(params, scores, probabilities)",
+                                         "naive_product(params, probabilities)"};
+  std::string entry = header(naive, "Forward attention, the textbook version: three kernels through memory.") +
+                      "#include \"config.gen.cuh\"\n#include \"templates/naive/forward.cuh\"\n";
+  for (std::size_t i = 0; i < std::size(kCalls); ++i) {
+    entry += fmt::format(
+        "\nextern \"C\" __global__ void __launch_bounds__(flashjit::kNaiveThreads)\n"
+        "{}(const __grid_constant__ flashjit::KernelParams params, float* scores, flashjit::u16* probabilities) "
+        "{{\n  flashjit::{};\n}}\n",
+        naive.launches[i].entry, kCalls[i]);
+  }
+  return assemble(naive, {}, std::move(entry));
 }
 
 }  // namespace flashjit

@@ -322,18 +322,27 @@ void set_cap(const AttentionSpec& spec, KernelConfig& c) {
 }
 
 Result<void> finish_sync(const Program& program, Plan& plan) {
-  plan.smem_bytes = sync_layout(plan.config).bytes;
-  plan.threads = threads_of(plan.config);
-  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes}));
-  return agrees(program.attributes, "rows_per_warp", std::int64_t{rows_per_warp(plan.config)});
+  const KernelConfig& c = plan.config;
+  plan.launches = {{.entry = "flashjit_forward",
+                    .threads = threads_of(c),
+                    .smem_bytes = sync_layout(c).bytes,
+                    .grid = {.queries = c.tile_q, .heads = c.heads_q}}};
+  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes()}));
+  return agrees(program.attributes, "rows_per_warp", std::int64_t{rows_per_warp(c)});
 }
 
 Result<void> finish_hopper(Program& program, Plan& plan) {
   set_inputs(plan.spec, plan.config);
   const KernelConfig& c = plan.config;
-  plan.smem_bytes = hopper_layout(c).bytes;
-  plan.threads = hopper_threads(c);
-  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes}));
+  plan.launches = {{.entry = "flashjit_forward",
+                    .threads = hopper_threads(c),
+                    .smem_bytes = hopper_layout(c).bytes,
+                    .grid = {.queries = queries_per_tile(c) * c.cluster,
+                             .heads = c.pack_heads ? c.heads_kv : c.heads_q,
+                             .cluster = c.cluster,
+                             .persistent = c.persistent},
+                    .tensor_maps = true}};
+  FLASHJIT_TRY(agrees(program.attributes, "smem_bytes", std::int64_t{plan.smem_bytes()}));
   FLASHJIT_TRY(agrees(program.attributes, "tile_q", std::int64_t{c.warpgroups * kRowsPerWarpgroup}));
   return for_each(program.body, [&](Statement& s) -> Result<void> {
     if (s.kind == Kind::Producer) return agrees(s.attributes, "register_limit", std::int64_t{producer_registers(c)});

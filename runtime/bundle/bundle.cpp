@@ -97,7 +97,7 @@ Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, int sm_cou
   facts.registers = number(item.facts, "registers");
   facts.spill_bytes = number(item.facts, "spill_bytes");
   facts.smem_bytes = number(item.facts, "smem_bytes");
-  facts.threads = compiled.plan.threads;
+  facts.threads = compiled.plan.threads();
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes = lines_of(fact(item.facts, "notes"));
   return compiled;

@@ -66,8 +66,8 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
                  {"target", std::string(plan.target.name)},
                  {"registers", std::to_string(most.registers)},
                  {"spill_bytes", std::to_string(most.spill_bytes)},
-                 {"smem_bytes", std::to_string(plan.smem_bytes + most.static_smem_bytes)},
-                 {"threads", std::to_string(plan.threads)},
+                 {"smem_bytes", std::to_string(plan.smem_bytes() + most.static_smem_bytes)},
+                 {"threads", std::to_string(plan.threads())},
                  {"serialised", cubin.facts.serialised},
                  {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
                  {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
@@ -95,7 +95,7 @@ void add_facts(Compiled& compiled) {
   facts.registers = number(stored, "registers");
   facts.spill_bytes = number(stored, "spill_bytes");
   facts.smem_bytes = number(stored, "smem_bytes");
-  facts.threads = plan.threads;
+  facts.threads = plan.threads();
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes.insert(facts.notes.begin(), plan.notes.begin(), plan.notes.end());
   if (const std::string warnings = text(stored, "warnings"); !warnings.empty())
@@ -130,6 +130,7 @@ Result<void> fetch(Compiled& compiled, const Job& job, const Nvrtc& nvrtc) {
 Result<Compiled> compile_plan(Plan plan, const Job& job) {
   const auto& [options, settings, look] = job;
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, options.compiler_program));
+  if (options.naive) plan = naive_plan(std::move(plan));
   FLASHJIT_ASSIGN(source, options.naive ? emit_cuda_naive(plan) : emit_cuda(plan));
   Compiled compiled{.plan = std::move(plan), .source = std::move(source)};
   if (!options.override_dir.empty()) {

@@ -165,7 +165,7 @@ class GpuEngine : public EngineBase {
       compiled.facts.notes.push_back(held.error().message);
     record(compiled.facts, pins);
     std::shared_ptr<WorkCounters> counters;
-    if (takes_items(compiled.plan.config)) {
+    if (takes_items(compiled.plan)) {
       FLASHJIT_ASSIGN(shared, work_counters());
       counters = std::move(shared);
     }

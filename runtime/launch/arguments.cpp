@@ -97,6 +97,8 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
   }
   call.max_q_len = arguments.max_q_len;
   call.max_k_len = arguments.max_k_len;
+  call.workspace = arguments.workspace;
+  call.workspace_bytes = arguments.workspace_bytes;
   for (const auto& [name, from] : arguments.params) {
     ParamView param{.name = name};
     FLASHJIT_TRY(view(from, name, param.tensor));
@@ -108,10 +110,12 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
 
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     : spec_(plan.spec),
-      grid_(plan),
+      workspace_(plan.workspace),
+      groups_(plan),
       gpu_(plan.target.gpu),
-      hopper_(plan.config.loop == Loop::hopper),
+      tensor_maps_(std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)),
       ordinal_(ordinal) {
+  for (const KernelLaunch& launch : plan.launches) grids_.push_back(launch.grid);
   collect_indices(spec_.mask);
   collect_indices(spec_.score);
 }
@@ -135,7 +139,7 @@ void ArgumentChecker::collect_indices(const Expr& expr) {
   }
 }
 
-Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& params) const {
+Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& params, CallSizes& of_call) const {
   Sizes sizes;
   params = {};
   FLASHJIT_TRY(fill_inputs(call, sizes, params));
@@ -145,19 +149,51 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
-  return fill_grid(sizes, params);
+  const std::int64_t sequences = spec_.layout == Layout::Packed ? 1 : sizes.batch;
+  of_call = {sizes.batch, sizes.q_len, sizes.k_len, sequences * sizes.q_tokens, sequences * sizes.k_tokens};
+  return fill_grid(of_call, params);
 }
 
-Result<void> ArgumentChecker::fill_grid(const Sizes& sizes, KernelParams& params) const {
-  const std::int64_t tiles = grid_.tiles(sizes.q_len), blocks = grid_.most_blocks(sizes.q_len, sizes.batch);
-  if (blocks < 0 || blocks > kLargestGrid) {
-    return invalid(
-        fmt::format("batch: {} with {} heads and {} query tiles makes more blocks than a launch can have ({}); split "
-                    "the batch",
-                    sizes.batch, grid_.heads, tiles, kLargestGrid));
+Result<void> ArgumentChecker::fill_grid(const CallSizes& sizes, KernelParams& params) const {
+  const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
+  for (const GridRule& grid : grids_) {
+    if (items_of(grid, sizes) <= kLargestGrid / grid.cluster) continue;
+    return invalid(fmt::format(
+        "batch: {} with {} heads and {} query tiles{} makes more blocks than a launch can have ({}); split "
+        "the batch",
+        sizes.batch, grid.heads, tiles(sizes.q_len, grid.queries),
+        grid.keys == 0 ? "" : fmt::format(" and {} key tiles", tiles(sizes.k_len, grid.keys)), kLargestGrid));
   }
-  params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles);
-  params.heads_per_group = grid_.heads_per_group(sizes.k_len, sizes.batch);
+  if (grids_.empty()) return {};
+  params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles(sizes.q_len, grids_.front().queries));
+  params.heads_per_group = groups_.heads(sizes);
+  return {};
+}
+
+Result<std::int64_t> ArgumentChecker::workspace_bytes(const CallArguments& call) const {
+  if (workspace_.empty()) return std::int64_t{0};
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(fill(call, params, sizes));
+  return bytes_of(workspace_, sizes);
+}
+
+Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const {
+  const std::int64_t bytes = bytes_of(workspace_, sizes);
+  if (bytes == 0) return {};
+  if (!call.workspace || call.workspace_bytes < bytes) {
+    return invalid(
+        fmt::format("workspace: {}, this call needs {} bytes; Kernel::workspace_bytes() and flashjit_workspace_bytes() "
+                    "tell how many",
+                    call.workspace ? fmt::format("{} bytes", call.workspace_bytes) : "missing", bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(call.workspace) % kWorkspaceAlignment != 0) {
+    return invalid(fmt::format("workspace: address {}, must be a multiple of {} bytes; memory of cuMemAlloc is",
+                               call.workspace, kWorkspaceAlignment));
+  }
+  for (std::size_t i = 0; i < workspace_.size(); ++i) {
+    buffers[i] = static_cast<char*>(call.workspace) + offset_of(workspace_, static_cast<int>(i), sizes);
+  }
   return {};
 }
 
@@ -165,7 +201,7 @@ Result<void> ArgumentChecker::check_sizes(const Sizes& sizes) const {
   FLASHJIT_TRY(check_bound("b", sizes.batch, spec_.batch));
   FLASHJIT_TRY(check_bound("q_len", sizes.q_len, spec_.q_len));
   FLASHJIT_TRY(check_bound("k_len", sizes.k_len, spec_.k_len));
-  return hopper_ && spec_.layout == Layout::Packed ? check_packed_reach(sizes) : Result<void>();
+  return tensor_maps_ && spec_.layout == Layout::Packed ? check_packed_reach(sizes) : Result<void>();
 }
 
 // No sequence is too long for its map: the bounds of a spec are smaller.

@@ -39,6 +39,8 @@ struct ParamView {
 struct CallArguments {
   TensorView q, k, v, o, lse, max_logit, sink, offsets_q, offsets_k;
   std::int64_t max_q_len = 0, max_k_len = 0;
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
   // Room for twice what a spec can have; more are counted, and found to be unknown.
   std::array<ParamView, 2 * kMaxParams> params;
   int param_count = 0;
@@ -57,8 +59,14 @@ class ArgumentChecker {
   // `ordinal`: the GPU that the kernel runs on; ignored for host kernels.
   explicit ArgumentChecker(const Plan& plan, int ordinal = 0);
 
-  // Fills `params`. With batch or q_len of 0 there is nothing to launch and params.tiles_q is 0.
-  Result<void> fill(const CallArguments& call, KernelParams& params) const;
+  // Fills `params` and `sizes`.
+  Result<void> fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const;
+
+  // Of a call that is right in all but its workspace.
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
+  // Where the buffers lie in the caller's workspace; after fill().
+  using Buffers = std::array<void*, kMaxBuffers>;
+  Result<void> place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const;
 
   // Host kernels only, whose offsets can be read here.
   Result<void> check_offsets(const CallArguments& call) const;
@@ -81,11 +89,13 @@ class ArgumentChecker {
   Result<void> fill_params(const CallArguments& call, const Sizes& sizes, KernelParams& params) const;
   Result<void> check_index(const Index& index, const TensorView& tensor, const Sizes& sizes) const;
 
-  Result<void> fill_grid(const Sizes& sizes, KernelParams& params) const;
+  Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 
   AttentionSpec spec_;
-  Grid grid_;
-  bool gpu_, hopper_;
+  std::vector<GridRule> grids_;
+  std::vector<WorkspaceBuffer> workspace_;
+  HeadGroups groups_;
+  bool gpu_, tensor_maps_;
   int ordinal_;
   std::vector<Index> indices_;
 };

@@ -84,7 +84,8 @@ std::string how(const Plan& plan, const std::string& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
   if (!hinted.empty()) text += fmt::format("  where prepare is told this shape: {}\n", hinted);
   if (plan.target.gpu) {
-    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
+    text +=
+        fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
   if (plan.schedule.family == Family::Hopper) text += hopper_text(plan);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
@@ -246,8 +247,8 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
   line["family"] = name(plan.schedule.family.value_or(Family::Sync));
-  line["smem_bytes"] = plan.smem_bytes;
-  line["threads"] = plan.threads;
+  line["smem_bytes"] = plan.smem_bytes();
+  line["threads"] = plan.threads();
   line["notes"] = plan.notes;
   line["candidates"] = candidates_json(plan);
   line["program"] = dump(plan.program);

@@ -37,7 +37,7 @@ TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
           const auto plan = plan_of(text, target.name.data());
           ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
           EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
-          EXPECT_LE(plan->smem_bytes, target.smem_per_block);
+          EXPECT_LE(plan->smem_bytes(), target.smem_per_block);
         }
       }
     }
@@ -67,7 +67,7 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(c.blocks_per_sm, 1);
   EXPECT_FALSE(c.longest_first);
   EXPECT_EQ(c.unroll_d, 5);
-  EXPECT_EQ(p.threads, 128);
+  EXPECT_EQ(p.threads(), 128);
 
   const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
   EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
@@ -198,8 +198,8 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(c.reference, Reference::previous);
   EXPECT_EQ(c.fma_exponentials, 2);
   EXPECT_EQ(c.cluster, 1);
-  EXPECT_EQ(p.threads, 512);
-  EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
+  EXPECT_EQ(p.threads(), 512);
+  EXPECT_EQ(p.smem_bytes(), hopper_layout(c).bytes);
 
   const KernelConfig plain =
       planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",

@@ -1,0 +1,62 @@
+#include "compiler/launch.h"
+
+#include <algorithm>
+
+#include "compiler/plan.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::int64_t kLargest = std::int64_t{1} << 62;
+
+std::int64_t product(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? kLargest : std::min(result, kLargest);
+}
+
+std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) {
+  return value > kLargest - multiple ? kLargest : (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
+  const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
+  const std::int64_t of_head = product(tiles(sizes.q_len, rule.queries), tiles(sizes.k_len, rule.keys));
+  return product(product(of_head, rule.heads), sizes.batch);
+}
+
+std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
+  std::int64_t bytes = buffer.bytes;
+  for (const Extent& extent : buffer.extents) {
+    const std::int64_t rounded = next_multiple(sizes.*extent.size, extent.multiple);
+    bytes = product(bytes, extent.tiles ? rounded / extent.multiple : rounded);
+  }
+  return bytes;
+}
+
+std::int64_t offset_of(const std::vector<WorkspaceBuffer>& workspace, int number, const CallSizes& sizes) {
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(number); ++i) {
+    offset = std::min(offset + next_multiple(bytes_of(workspace[i], sizes), kWorkspaceAlignment), kLargest);
+  }
+  return offset;
+}
+
+std::int64_t bytes_of(const std::vector<WorkspaceBuffer>& workspace, const CallSizes& sizes) {
+  return offset_of(workspace, static_cast<int>(workspace.size()), sizes);
+}
+
+int Plan::threads() const {
+  int most = 0;
+  for (const KernelLaunch& launch : launches) most = std::max(most, launch.threads);
+  return most;
+}
+
+int Plan::smem_bytes() const {
+  int most = 0;
+  for (const KernelLaunch& launch : launches) most = std::max(most, launch.smem_bytes);
+  return most;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,67 @@
+// What run() does for a plan, as data: which entries are launched, on how many blocks, with what arguments, and the
+// memory that they share. Nothing that reads this asks of which family a plan is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flashjit {
+
+// The sizes of one call. Dense layouts: every sequence has these lengths; packed: none is longer.
+struct CallSizes {
+  std::int64_t batch = 0, q_len = 0, k_len = 0;
+  std::int64_t q_tokens = 0, k_tokens = 0;  // of all sequences together
+};
+
+// How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
+struct GridRule {
+  int queries = 0;          // of an item; 0: it has all of them
+  int keys = 0;             // likewise
+  int heads = 1;            // that have items of their own
+  int cluster = 1;          // blocks that work on an item
+  bool persistent = false;  // as many blocks as fit the device, for all items. With cluster=1 they take their items
+                            // from KernelParams::work_counters
+};
+
+// Items that there are of a call; 2^62: that many or more.
+std::int64_t items_of(const GridRule& rule, const CallSizes& sizes);
+
+// One kernel of a plan. Its arguments: KernelParams, TensorMaps if it takes them, then pointers to buffers.
+struct KernelLaunch {
+  std::string entry;   // extern "C" name
+  int threads = 0;     // of a block
+  int smem_bytes = 0;  // dynamic, of a block
+  GridRule grid;
+  bool tensor_maps = false;
+  std::vector<int> buffers;  // numbers in Plan::workspace
+};
+
+// A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that.
+struct Extent {
+  std::int64_t CallSizes::* size;
+  int multiple = 1;
+  bool tiles = false;
+};
+
+// Memory that the launches of one call pass on. For example:
+//   partial outputs, one per split of 1024 keys   {"partials", 4 * heads * d, {{&batch}, {&q_len}, {&k_len, 1024,
+//   true}}} an fp32 accumulator of dQ, in whole tiles     {"dq", 4 * heads * d, {{&batch}, {&q_len, 64}}} the same of a
+//   packed layout                   {"dq", 4 * heads * d, {{&q_tokens}}}
+struct WorkspaceBuffer {
+  std::string name;
+  std::int64_t bytes = 0;  // of one element, times all that is known beforehand: heads, d, a number of splits
+  std::vector<Extent> extents;
+};
+
+// Buffers follow each other, each from a multiple of this. So must the address of the whole be.
+inline constexpr std::int64_t kWorkspaceAlignment = 256;
+inline constexpr int kMaxBuffers = 8;
+
+// Sizes beyond 2^62 count as that: no memory is as large.
+std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes);
+std::int64_t bytes_of(const std::vector<WorkspaceBuffer>& workspace, const CallSizes& sizes);
+// Of buffers[number], from the beginning of the workspace.
+std::int64_t offset_of(const std::vector<WorkspaceBuffer>& workspace, int number, const CallSizes& sizes);
+
+}  // namespace flashjit
