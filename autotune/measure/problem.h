@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/result.h"
+#include "compiler/spec/operands.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
@@ -26,7 +27,10 @@ struct NamedTensor {
   Contents contents = Contents::Plain;  // what is drawn for it
 };
 
-// Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.
+// Inputs that can be drawn or read; offsets follow from the shape.
+bool comes_from_files(const Operand& operand);
+
+// Where inputs come from: name -> file (an operand's name, or a parameter's); everything else is drawn.
 struct InputFiles {
   std::map<std::string, std::string> files;
   std::map<std::string, double> scalars;

@@ -159,23 +159,31 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
   return {};
 }
 
+// The operands of the first version. Others are given by name alone.
+constexpr struct {
+  std::size_t operand;
+  const flashjit_tensor* flashjit_arguments::* field;
+} kFields[] = {{operand("q"), &flashjit_arguments::q},
+               {operand("k"), &flashjit_arguments::k},
+               {operand("v"), &flashjit_arguments::v},
+               {operand("o"), &flashjit_arguments::o},
+               {operand("lse"), &flashjit_arguments::lse},
+               {operand("max_logit"), &flashjit_arguments::max_logit},
+               {operand("sink"), &flashjit_arguments::sink},
+               {operand("offsets_q"), &flashjit_arguments::offsets_q},
+               {operand("offsets_k"), &flashjit_arguments::offsets_k}};
+
 Result<void> view(const flashjit_arguments& from, CallArguments& to) {
-  FLASHJIT_TRY(view(from.q, "q", to.q));
-  FLASHJIT_TRY(view(from.k, "k", to.k));
-  FLASHJIT_TRY(view(from.v, "v", to.v));
-  FLASHJIT_TRY(view(from.o, "o", to.o));
-  FLASHJIT_TRY(view(from.lse, "lse", to.lse));
-  FLASHJIT_TRY(view(from.max_logit, "max_logit", to.max_logit));
-  FLASHJIT_TRY(view(from.sink, "sink", to.sink));
-  FLASHJIT_TRY(view(from.offsets_q, "offsets_q", to.offsets_q));
-  FLASHJIT_TRY(view(from.offsets_k, "offsets_k", to.offsets_k));
+  for (const auto& [operand, field] : kFields) {
+    FLASHJIT_TRY(view(from.*field, kOperands[operand].name, to.operands[operand]));
+  }
   to.max_q_len = from.max_q_len;
   to.max_k_len = from.max_k_len;
   to.workspace = from.workspace;
   to.workspace_bytes = from.workspace_bytes;
-  if (from.param_count < 0 || from.param_count > kMaxParams || (from.param_count > 0 && !from.params)) {
-    return invalid(fmt::format("param_count: {} with params {}; a spec has at most {}", from.param_count,
-                               from.params ? "given" : "null", kMaxParams));
+  if (from.param_count < 0 || from.param_count > CallArguments::kMostParams || (from.param_count > 0 && !from.params)) {
+    return invalid(fmt::format("param_count: {} with params {}; a spec has at most {} and {} operands",
+                               from.param_count, from.params ? "given" : "null", kMaxParams, kOperands.size()));
   }
   for (std::int64_t i = 0; i < from.param_count; ++i) {
     const flashjit_param& param = from.params[i];

@@ -118,7 +118,9 @@ typedef struct flashjit_prepare_options {
       tune_ms; /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
 } flashjit_prepare_options;
 
-/* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */
+/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
+ * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
+ * parameter of the spec has the name of such a tensor, its name means the parameter. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;

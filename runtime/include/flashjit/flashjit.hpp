@@ -69,10 +69,12 @@ struct Arguments {
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
   Tensor max_logit;  // the same shape
   Tensor sink;       // fp32 [heads]
-  Tensor offsets_q, offsets_k;                         // packed: i32 [batch + 1], on the kernel's device
-  std::int64_t max_q_len = 0;                          // packed: no query sequence is longer
-  std::int64_t max_k_len = 0;                          // packed: no key sequence is longer; 0: as long as all together
-  std::map<std::string, Tensor, std::less<>> params;   // tensors of masks and scores, by name
+  Tensor offsets_q, offsets_k;  // packed: i32 [batch + 1], on the kernel's device
+  std::int64_t max_q_len = 0;   // packed: no query sequence is longer
+  std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
+  // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
+  // parameter of the spec has the name of one of those, its name means the parameter.
+  std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where
                               // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
