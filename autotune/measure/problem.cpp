@@ -10,6 +10,8 @@
 
 #include "autotune/measure/random_data.h"
 #include "compiler/analysis/interval.h"
+#include "compiler/spec/operands.h"
+#include "runtime/launch/call.h"
 
 namespace flashjit {
 namespace {
@@ -23,18 +25,37 @@ std::uint64_t byte_count(const NamedTensor& tensor) {
   return static_cast<std::uint64_t>(std::min(bytes, 1e18));
 }
 
-std::vector<std::int64_t> token_shape(const AttentionSpec& spec, const ProblemShape& shape, bool query, int d) {
-  const std::int64_t heads = query ? spec.heads_q : spec.heads_kv;
-  const std::int64_t length = query ? shape.longest_q() : shape.longest_k();
-  switch (spec.layout) {
-    case Layout::Packed: return {query ? shape.q_tokens() : shape.k_tokens(), heads, d};
-    case Layout::Bhsd: return {shape.batch, heads, length, d};
-    default: return {shape.batch, length, heads, d};
+std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& shape) {
+  switch (dim) {
+    case Dim::None: break;
+    case Dim::Batch: return shape.batch;
+    case Dim::Queries: return is_packed(spec) ? shape.q_tokens() : shape.longest_q();
+    case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
+    case Dim::HeadsQ: return spec.heads_q;
+    case Dim::HeadsKv: return spec.heads_kv;
+    case Dim::DQk: return spec.d_qk;
+    case Dim::DV: return spec.d_v;
+    case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
   }
+  return 0;
 }
 
-NamedTensor offsets(const char* name, const std::vector<std::int64_t>& lengths) {
-  NamedTensor tensor{name, Role::Offsets, Dtype::I32, {static_cast<std::int64_t>(lengths.size()) + 1}, {}};
+bool is_offsets(const Operand& operand) { return operand.dims[0] == Dim::Offsets; }
+
+// Without its contents.
+NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const ProblemShape& shape) {
+  NamedTensor tensor{std::string(operand.name), Role::Input, operand.dtype_of(spec), {}, {}};
+  if (is_offsets(operand)) tensor.role = Role::Offsets;
+  if (operand.role == OperandRole::Output) tensor.role = Role::Output;
+  const OperandAxes axes = axes_of(operand, spec.layout);
+  tensor.shape.resize(static_cast<std::size_t>(axes.rank));
+  for (std::size_t i = 0; i < std::size(axes.at); ++i) {
+    if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(operand.dims[i], spec, shape);
+  }
+  return tensor;
+}
+
+NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& lengths) {
   std::vector<std::int32_t> values = {0};
   for (const std::int64_t length : lengths) values.push_back(static_cast<std::int32_t>(values.back() + length));
   tensor.bytes.resize(values.size() * 4);
@@ -128,7 +149,9 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", param.name, param.rank == 0 ? "a number" : "a file");
   if (known.empty()) known = "none";
   for (const auto& [name, file] : inputs.files) {
-    if (name == "q" || name == "k" || name == "v" || (name == "sink" && spec.sink) || is_param(name, false)) continue;
+    const std::size_t operand = find_operand(name);
+    const bool is_input = operand < kOperands.size() && comes_from_files(kOperands[operand]);
+    if ((is_input && kOperands[operand].belongs_to(spec)) || is_param(name, false)) continue;
     return invalid(
         fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
   }
@@ -142,6 +165,8 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
 
 }  // namespace
 
+bool comes_from_files(const Operand& operand) { return operand.role == OperandRole::Input && !is_offsets(operand); }
+
 Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
                                         std::uint64_t seed) {
   FLASHJIT_TRY(check_names(spec, inputs));
@@ -152,10 +177,13 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
                     SizeBound::kLargest));
   }
   Builder builder(inputs, seed);
-  FLASHJIT_TRY(builder.input({"q", Role::Input, spec.dtype, token_shape(spec, shape, true, spec.d_qk), {}}, true));
-  FLASHJIT_TRY(builder.input({"k", Role::Input, spec.kv_dtype, token_shape(spec, shape, false, spec.d_qk), {}}, true));
-  FLASHJIT_TRY(builder.input({"v", Role::Input, spec.kv_dtype, token_shape(spec, shape, false, spec.d_v), {}}, true));
-  if (spec.sink) FLASHJIT_TRY(builder.input({"sink", Role::Input, Dtype::F32, {spec.heads_q}, {}}, true));
+  for (const Operand& operand : kOperands) {
+    if (!operand.belongs_to(spec)) continue;
+    NamedTensor tensor = tensor_of(operand, spec, shape);
+    if (tensor.role == Role::Input) FLASHJIT_TRY(builder.input(std::move(tensor), true));
+    else if (tensor.role == Role::Output) FLASHJIT_TRY(builder.output(std::move(tensor)));
+    else builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
+  }
 
   ProblemData data;
   for (std::size_t i = 0; i < shape.q.size(); ++i)
@@ -172,16 +200,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     }
   }
 
-  FLASHJIT_TRY(builder.output({"o", Role::Output, spec.out_dtype, token_shape(spec, shape, true, spec.d_v), {}}));
-  const std::vector<std::int64_t> rows = packed
-                                             ? std::vector<std::int64_t>{spec.heads_q, shape.q_tokens()}
-                                             : std::vector<std::int64_t>{shape.batch, spec.heads_q, shape.longest_q()};
-  if (spec.lse != Lse::none) FLASHJIT_TRY(builder.output({"lse", Role::Output, Dtype::F32, rows, {}}));
-  if (spec.max_logit) FLASHJIT_TRY(builder.output({"max_logit", Role::Output, Dtype::F32, rows, {}}));
   data.tensors_ = std::move(builder.tensors);
   if (packed) {
-    data.tensors_.push_back(offsets("offsets_q", shape.q));
-    data.tensors_.push_back(offsets("offsets_k", shape.k));
     data.longest_q_ = shape.longest_q();
     data.longest_k_ = shape.longest_k();
   }
@@ -216,22 +236,7 @@ Arguments ProblemData::arguments_at(const std::vector<void*>& pointers) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const NamedTensor& t = tensors_[i];
     const Tensor view{pointers[i], std::string(name(t.dtype)), t.shape, {}};
-    if (t.role == Role::Param) {
-      a.params[t.name] = view;
-      continue;
-    }
-    const std::pair<const char*, Tensor*> slots[] = {{"q", &a.q},
-                                                     {"k", &a.k},
-                                                     {"v", &a.v},
-                                                     {"o", &a.o},
-                                                     {"lse", &a.lse},
-                                                     {"max_logit", &a.max_logit},
-                                                     {"sink", &a.sink},
-                                                     {"offsets_q", &a.offsets_q},
-                                                     {"offsets_k", &a.offsets_k}};
-    for (const auto& [slot_name, slot] : slots) {
-      if (t.name == slot_name) *slot = view;
-    }
+    (t.role == Role::Param ? a.params[t.name] : place_of_operand(a, t.name)) = view;
   }
   return a;
 }
@@ -254,6 +259,15 @@ Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& 
   }
   problem.arguments_ = data.arguments_at(pointers);
   return problem;
+}
+
+Result<std::uint64_t> DeviceProblem::make_workspace(const GpuContext& gpu, const Kernel& kernel) {
+  FLASHJIT_ASSIGN(bytes, kernel.workspace_bytes(arguments_));
+  FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
+  arguments_.workspace = buffer.data();
+  arguments_.workspace_bytes = bytes;
+  workspace_ = std::move(buffer);
+  return static_cast<std::uint64_t>(bytes);
 }
 
 Result<void> DeviceProblem::poison(const Stream& stream) const {

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "compiler/result.h"
+#include "compiler/spec/operands.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
@@ -25,7 +27,10 @@ struct NamedTensor {
   Contents contents = Contents::Plain;  // what is drawn for it
 };
 
-// Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.
+// Inputs that can be drawn or read; offsets follow from the shape.
+bool comes_from_files(const Operand& operand);
+
+// Where inputs come from: name -> file (an operand's name, or a parameter's); everything else is drawn.
 struct InputFiles {
   std::map<std::string, std::string> files;
   std::map<std::string, double> scalars;
@@ -60,6 +65,8 @@ class ProblemData {
 class DeviceProblem {
  public:
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data);
+  // Allocates what the kernel needs beside the tensors, and says how many bytes that are.
+  Result<std::uint64_t> make_workspace(const GpuContext& gpu, const Kernel& kernel);
   Result<void> poison(const Stream& stream) const;
   Result<void> download_outputs(ProblemData& data) const;
   const Arguments& arguments() const { return arguments_; }
@@ -67,6 +74,7 @@ class DeviceProblem {
  private:
   std::vector<DeviceBuffer> buffers_;
   std::vector<NamedTensor::Role> roles_;
+  std::optional<DeviceBuffer> workspace_;
   Arguments arguments_;
 };
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/choice/candidates.h"
+#include "compiler/families/family.h"
 #include "runtime/tuned/records.h"
 
 namespace flashjit {
@@ -31,9 +32,8 @@ std::string without_numbers(const std::string& text) {
   return out;
 }
 
-double predicted(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles, const Shape& shape,
-                 const Schedule& s) {
-  return predict(spec, target, s, shape, work_of(spec, tiles, shape, s)).total;
+double predicted(const Problem& problem, const Shape& shape, const Schedule& s) {
+  return predict(problem, s, shape, work_of(problem, shape, s)).total;
 }
 
 bool by_time(const Candidate& a, const Candidate& b) { return a.predicted_us < b.predicted_us; }
@@ -55,10 +55,11 @@ void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule:
 
 SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles,
                      const Shape& shape, const Schedule& untuned) {
+  const Problem problem(spec, target, tiles);
   SearchSpace space;
   std::map<std::string, int> cut;
   bool has_untuned = false;
-  for (Candidate& candidate : candidates(spec, target, pins, tiles, shape)) {
+  for (Candidate& candidate : candidates(problem, pins, shape)) {
     ++space.size;
     std::string why = why_illegal(spec, target, candidate.schedule);
     if (why.empty() && spec.numerics != Numerics::Fast) {
@@ -74,7 +75,7 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
   }
   if (!has_untuned) {
     ++space.size;
-    space.schedules.push_back({untuned, predicted(spec, target, tiles, shape, untuned), 1});
+    space.schedules.push_back({untuned, predicted(problem, shape, untuned), 1});
     std::stable_sort(space.schedules.begin(), space.schedules.end(), by_time);
   }
   for (const auto& [why, count] : cut) space.cut.push_back({why, count});
@@ -85,6 +86,7 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
 
 std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins,
                                   const TileAnalysis& tiles, const Shape& shape, const Schedule& from) {
+  const Problem problem(spec, target, tiles);
   std::vector<Schedule> all;
   vary(from, pins, &Schedule::order, {TileOrder::natural, TileOrder::longest_first}, all);
   vary(from, pins, &Schedule::stages, {1, 2, 3, 4}, all);
@@ -93,7 +95,7 @@ std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& targe
   vary(from, pins, &Schedule::exclusive, {Exclusive::none, Exclusive::issue}, all);
   vary(from, pins, &Schedule::grid, {GridKind::tiles, GridKind::persistent}, all);
   vary(from, pins, &Schedule::unroll_d, {1, 2, 4, 8}, all);
-  if (from.family == Family::Host) {
+  if (!from.family->gpu) {
     vary(from, pins, &Schedule::tile_q, {16, 32, 64, 128, 256}, all);
     vary(from, pins, &Schedule::tile_kv, {64, 128, 256, 512, 1024}, all);
   } else if (!pins.tile_kv) {
@@ -105,9 +107,9 @@ std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& targe
   }
   std::vector<Candidate> out;
   for (const Schedule& s : all) {
-    if (!is_legal(spec, target, s)) continue;
+    if (!is_legal(problem, s)) continue;
     if (spec.numerics != Numerics::Fast && !changed_numerics(from, s).empty()) continue;
-    out.push_back({s, predicted(spec, target, tiles, shape, s), 1});
+    out.push_back({s, predicted(problem, shape, s), 1});
   }
   std::stable_sort(out.begin(), out.end(), by_time);
   return out;

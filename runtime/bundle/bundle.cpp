@@ -91,13 +91,13 @@ Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, int sm_cou
   facts.spec = item.key.spec;
   facts.target = item.key.target;
   facts.schedule = schedule;
-  facts.family = name(compiled.plan.schedule.family.value_or(Family::Sync));
+  facts.family = name(compiled.plan.schedule.family);
   facts.key = compiled.key.digest;
   facts.source = "bundle";
   facts.registers = number(item.facts, "registers");
   facts.spill_bytes = number(item.facts, "spill_bytes");
   facts.smem_bytes = number(item.facts, "smem_bytes");
-  facts.threads = compiled.plan.threads;
+  facts.threads = compiled.plan.threads();
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes = lines_of(fact(item.facts, "notes"));
   return compiled;

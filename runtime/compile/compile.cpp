@@ -66,8 +66,8 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
                  {"target", std::string(plan.target.name)},
                  {"registers", std::to_string(most.registers)},
                  {"spill_bytes", std::to_string(most.spill_bytes)},
-                 {"smem_bytes", std::to_string(plan.smem_bytes + most.static_smem_bytes)},
-                 {"threads", std::to_string(plan.threads)},
+                 {"smem_bytes", std::to_string(plan.smem_bytes() + most.static_smem_bytes)},
+                 {"threads", std::to_string(plan.threads())},
                  {"serialised", cubin.facts.serialised},
                  {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
                  {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
@@ -90,12 +90,12 @@ void add_facts(Compiled& compiled) {
   facts.spec = print(plan.spec);
   facts.target = plan.target.name;
   facts.schedule = print(plan.schedule);
-  facts.family = name(plan.schedule.family.value_or(Family::Sync));
+  facts.family = name(plan.schedule.family);
   facts.key = compiled.key.digest;
   facts.registers = number(stored, "registers");
   facts.spill_bytes = number(stored, "spill_bytes");
   facts.smem_bytes = number(stored, "smem_bytes");
-  facts.threads = plan.threads;
+  facts.threads = plan.threads();
   facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
   facts.notes.insert(facts.notes.begin(), plan.notes.begin(), plan.notes.end());
   if (const std::string warnings = text(stored, "warnings"); !warnings.empty())
@@ -130,7 +130,7 @@ Result<void> fetch(Compiled& compiled, const Job& job, const Nvrtc& nvrtc) {
 Result<Compiled> compile_plan(Plan plan, const Job& job) {
   const auto& [options, settings, look] = job;
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, options.compiler_program));
-  FLASHJIT_ASSIGN(source, options.naive ? emit_cuda_naive(plan) : emit_cuda(plan));
+  FLASHJIT_ASSIGN(source, emit_cuda(plan));
   Compiled compiled{.plan = std::move(plan), .source = std::move(source)};
   if (!options.override_dir.empty()) {
     FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
@@ -150,7 +150,7 @@ Result<Compiled> compile_plan(Plan plan, const Job& job) {
 // Why a kernel must not run; empty if it may. What the hopper loop is built on, its registers and matrix products that
 // run beside other work, is lost with these; kernels of the sync loop only get somewhat slower.
 std::string why_rejected(const Compiled& compiled) {
-  if (compiled.plan.config.loop != Loop::hopper) return {};
+  if (compiled.plan.schedule.family != find_family("hopper")) return {};
   std::vector<std::string> reasons;
   if (compiled.facts.spill_bytes > 0) {
     reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", compiled.facts.spill_bytes));
@@ -169,11 +169,11 @@ class Search {
   Result<Compiled> run() {
     if (job_.options.effort == Effort::Quick) return run_quick();
     if (!job_.options.override_dir.empty()) return run_as_it_is();
-    if (job_.options.naive || first_.config.loop != Loop::hopper) return run_sync(first_);
+    if (first_.schedule.family != find_family("hopper")) return run_sync(first_);
     FLASHJIT_ASSIGN(accepted, run_hopper());
     if (accepted) return std::move(*accepted);
     for (const Candidate& candidate : *first_.candidates) {
-      if (!is_legal(candidate, Family::Sync)) continue;
+      if (!is_legal(candidate, find_family("sync"))) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return run_sync(plan);
     }
@@ -192,9 +192,9 @@ class Search {
 
   // The choice itself if it is of the sync family, else the best of that; what spills will do for so short a time.
   Result<Compiled> run_quick() {
-    if (first_.config.loop != Loop::hopper) return compile_plan(first_, job_);
+    if (first_.schedule.family != find_family("hopper")) return compile_plan(first_, job_);
     for (const Candidate& candidate : *first_.candidates) {
-      if (!is_legal(candidate, Family::Sync)) continue;
+      if (!is_legal(candidate, find_family("sync"))) continue;
       FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
       return compile_plan(std::move(plan), job_);
     }
@@ -229,7 +229,7 @@ class Search {
       if (accepted || attempts == kMostAttempts) break;
       // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be
       // rejected too.
-      if (!is_legal(candidate, Family::Hopper) || room(candidate.schedule) < least + kRegisterStep) continue;
+      if (!is_legal(candidate, find_family("hopper")) || room(candidate.schedule) < least + kRegisterStep) continue;
       least = room(candidate.schedule);
       auto plan = make_plan(first_.spec, first_.target, candidate.schedule);
       if (!plan) continue;
@@ -246,9 +246,9 @@ class Search {
     std::string passed_over;
     int attempts = 1, least = room(plan.schedule);
     for (const Candidate& candidate : *first_.candidates) {
-      if (best.facts.spill_bytes == 0 || job_.options.naive || attempts == kMostAttempts) break;
+      if (best.facts.spill_bytes == 0 || attempts == kMostAttempts) break;
       // One that is estimated to be as tight would spill as well.
-      if (!is_legal(candidate, Family::Sync) || room(candidate.schedule) < least + kRegisterStep) continue;
+      if (!is_legal(candidate, find_family("sync")) || room(candidate.schedule) < least + kRegisterStep) continue;
       least = room(candidate.schedule);
       auto looser = make_plan(first_.spec, first_.target, candidate.schedule);
       if (!looser) continue;
@@ -326,7 +326,7 @@ Result<std::optional<Compiled>> look_in_bundles(std::string_view spec, std::stri
                                                 const EnvironmentSettings& settings, std::string& note) {
   const auto start = Clock::now();
   const Bundles none;
-  const bool fit = options.bundles && !options.naive && options.override_dir.empty();
+  const bool fit = options.bundles && options.override_dir.empty();
   const Bundles& bundles = fit ? *options.bundles : none;
   if (bundles.empty() && settings.jit) return std::optional<Compiled>();
   FLASHJIT_ASSIGN(key, bundle_key(spec, target, schedule));

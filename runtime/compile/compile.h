@@ -19,7 +19,6 @@ class Bundles;
 struct CompileOptions {
   KernelStore* store = nullptr;      // null: always compile, keep nothing
   int sm_count = 0;                  // of the device; 0: that of the target's row
-  bool naive = false;                // the textbook version instead
   DumpSink dump;                     // sees the program after every pass
   const Bundles* bundles = nullptr;  // looked in before the store
   CompileBounds bounds;              // of all that may wait: other compiles of the same kernel, the compiler

@@ -69,6 +69,12 @@ flashjit_status guarded(flashjit_error** error, const Function& function) {
   }
 }
 
+// What each structure had in its first version. These never change: see tests/embed/abi.
+constexpr std::size_t kFirstEngineOptions = offsetof(flashjit_engine_options, cache_max_bytes),
+                      kFirstPrepareOptions = offsetof(flashjit_prepare_options, timeout_ms),
+                      kFirstArguments = offsetof(flashjit_arguments, workspace),
+                      kFirstCounters = offsetof(flashjit_counters, compile_us) + sizeof(flashjit_counters::compile_us);
+
 // Programs of other versions have smaller or larger structures: see flashjit.h. Fills `to`, which is all zero, with
 // what the caller's has. `least`: what the first version had.
 template <class T>
@@ -153,21 +159,31 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
   return {};
 }
 
+// The operands of the first version. Others are given by name alone.
+constexpr struct {
+  std::size_t operand;
+  const flashjit_tensor* flashjit_arguments::* field;
+} kFields[] = {{operand("q"), &flashjit_arguments::q},
+               {operand("k"), &flashjit_arguments::k},
+               {operand("v"), &flashjit_arguments::v},
+               {operand("o"), &flashjit_arguments::o},
+               {operand("lse"), &flashjit_arguments::lse},
+               {operand("max_logit"), &flashjit_arguments::max_logit},
+               {operand("sink"), &flashjit_arguments::sink},
+               {operand("offsets_q"), &flashjit_arguments::offsets_q},
+               {operand("offsets_k"), &flashjit_arguments::offsets_k}};
+
 Result<void> view(const flashjit_arguments& from, CallArguments& to) {
-  FLASHJIT_TRY(view(from.q, "q", to.q));
-  FLASHJIT_TRY(view(from.k, "k", to.k));
-  FLASHJIT_TRY(view(from.v, "v", to.v));
-  FLASHJIT_TRY(view(from.o, "o", to.o));
-  FLASHJIT_TRY(view(from.lse, "lse", to.lse));
-  FLASHJIT_TRY(view(from.max_logit, "max_logit", to.max_logit));
-  FLASHJIT_TRY(view(from.sink, "sink", to.sink));
-  FLASHJIT_TRY(view(from.offsets_q, "offsets_q", to.offsets_q));
-  FLASHJIT_TRY(view(from.offsets_k, "offsets_k", to.offsets_k));
+  for (const auto& [operand, field] : kFields) {
+    FLASHJIT_TRY(view(from.*field, kOperands[operand].name, to.operands[operand]));
+  }
   to.max_q_len = from.max_q_len;
   to.max_k_len = from.max_k_len;
-  if (from.param_count < 0 || from.param_count > kMaxParams || (from.param_count > 0 && !from.params)) {
-    return invalid(fmt::format("param_count: {} with params {}; a spec has at most {}", from.param_count,
-                               from.params ? "given" : "null", kMaxParams));
+  to.workspace = from.workspace;
+  to.workspace_bytes = from.workspace_bytes;
+  if (from.param_count < 0 || from.param_count > CallArguments::kMostParams || (from.param_count > 0 && !from.params)) {
+    return invalid(fmt::format("param_count: {} with params {}; a spec has at most {} and {} operands",
+                               from.param_count, from.params ? "given" : "null", kMaxParams, kOperands.size()));
   }
   for (std::int64_t i = 0; i < from.param_count; ++i) {
     const flashjit_param& param = from.params[i];
@@ -183,7 +199,7 @@ Result<EngineOptions> options_of(const flashjit_engine_options* given) {
   EngineOptions options;
   if (!given) return options;
   flashjit_engine_options from = {};
-  FLASHJIT_TRY(copy(*given, "flashjit_engine_options", offsetof(flashjit_engine_options, cache_max_bytes), from));
+  FLASHJIT_TRY(copy(*given, "flashjit_engine_options", kFirstEngineOptions, from));
   options.device = from.host ? Device::Host : Device::Gpu;
   options.ordinal = from.ordinal;
   options.target = from.target ? from.target : "";
@@ -211,7 +227,7 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   PrepareOptions options;
   if (!given) return options;
   flashjit_prepare_options from = {};
-  FLASHJIT_TRY(copy(*given, "flashjit_prepare_options", offsetof(flashjit_prepare_options, timeout_ms), from));
+  FLASHJIT_TRY(copy(*given, "flashjit_prepare_options", kFirstPrepareOptions, from));
   options.schedule = from.schedule ? from.schedule : "";
   options.capturing_stream = from.capturing_stream;
   for (const auto& [name, value] : {std::pair("timeout_ms", from.timeout_ms), std::pair("budget_ms", from.budget_ms),
@@ -226,18 +242,15 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   return options;
 }
 
-Result<void> run(const flashjit_kernel& kernel, const flashjit_arguments& given, void* stream) {
-  CallArguments call;
-  if (given.struct_size == sizeof given) {
-    FLASHJIT_TRY(view(given, call));
-  } else {
-    flashjit_arguments from = {};
-    FLASHJIT_TRY(copy(given, "flashjit_arguments", sizeof from, from));
-    FLASHJIT_TRY(view(from, call));
-  }
-  // Every kernel that an engine makes is a RunnableKernel.
-  return static_cast<RunnableKernel&>(*kernel.kernel).run(call, stream);
+Result<void> view_of_any_version(const flashjit_arguments& given, CallArguments& call) {
+  if (given.struct_size == sizeof given) return view(given, call);
+  flashjit_arguments from = {};
+  FLASHJIT_TRY(copy(given, "flashjit_arguments", kFirstArguments, from));
+  return view(from, call);
 }
+
+// Every kernel that an engine makes is one.
+RunnableKernel& runnable(const flashjit_kernel& kernel) { return static_cast<RunnableKernel&>(*kernel.kernel); }
 
 void fill(const Counters& from, flashjit_counters& to) {
   to.memory_hits = from.memory_hits;
@@ -302,11 +315,13 @@ flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit
   using namespace flashjit;
   return guarded(error, [&]() -> Result<void> {
     if (!engine || !counters) return invalid("engine, counters: neither may be null");
-    if (counters->struct_size < sizeof(flashjit_counters)) {
+    if (counters->struct_size < kFirstCounters) {
       return invalid(fmt::format("struct_size: {}, must be {} (sizeof(flashjit_counters))", counters->struct_size,
                                  sizeof(flashjit_counters)));
     }
-    fill(engine->engine->counters(), *counters);
+    flashjit_counters filled = {.struct_size = counters->struct_size};
+    fill(engine->engine->counters(), filled);
+    std::memcpy(counters, &filled, std::min(counters->struct_size, sizeof filled));
     return {};
   });
 }
@@ -335,7 +350,23 @@ flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* 
   using namespace flashjit;
   return guarded(error, [&]() -> Result<void> {
     if (!kernel || !arguments) return invalid("kernel, arguments: neither may be null");
-    return run(*kernel, *arguments, stream);
+    CallArguments call;
+    FLASHJIT_TRY(view_of_any_version(*arguments, call));
+    return runnable(*kernel).run(call, stream);
+  });
+}
+
+flashjit_status flashjit_workspace_bytes(const flashjit_kernel* kernel, const flashjit_arguments* arguments,
+                                         int64_t* bytes, flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, [&]() -> Result<void> {
+    if (!kernel || !arguments || !bytes) return invalid("kernel, arguments, bytes: none may be null");
+    *bytes = 0;
+    CallArguments call;
+    FLASHJIT_TRY(view_of_any_version(*arguments, call));
+    FLASHJIT_ASSIGN(needed, runnable(*kernel).workspace_bytes(call));
+    *bytes = needed;
+    return {};
   });
 }
 

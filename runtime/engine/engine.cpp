@@ -165,7 +165,7 @@ class GpuEngine : public EngineBase {
       compiled.facts.notes.push_back(held.error().message);
     record(compiled.facts, pins);
     std::shared_ptr<WorkCounters> counters;
-    if (takes_items(compiled.plan.config)) {
+    if (takes_items(compiled.plan)) {
       FLASHJIT_ASSIGN(shared, work_counters());
       counters = std::move(shared);
     }
@@ -279,7 +279,7 @@ class HostEngine : public EngineBase {
     facts.spec = print(plan.spec);
     facts.target = target_;
     facts.schedule = print(plan.schedule);
-    facts.family = name(plan.schedule.family.value_or(Family::Host));
+    facts.family = name(plan.schedule.family);
     KeyBuilder key;
     key.field("spec", facts.spec);
     key.field("schedule", facts.schedule);

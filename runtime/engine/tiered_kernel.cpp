@@ -15,7 +15,17 @@ void TieredKernel::replace(std::shared_ptr<RunnableKernel> best) {
 const Facts& TieredKernel::facts() const { return current_.load(std::memory_order_acquire)->facts(); }
 
 Result<void> TieredKernel::launch(const CallArguments& call, void* stream) {
-  return current_.load(std::memory_order_acquire)->run(call, stream);
+  RunnableKernel* kernel = current_.load(std::memory_order_acquire);
+  if (kernel != quick_.get()) {
+    // Whoever asked before the best code came may bring too little for it.
+    FLASHJIT_ASSIGN(bytes, kernel->workspace_bytes(call));
+    if (bytes > call.workspace_bytes) kernel = quick_.get();
+  }
+  return kernel->run(call, stream);
+}
+
+Result<std::int64_t> TieredKernel::workspace_bytes(const CallArguments& call) const {
+  return current_.load(std::memory_order_acquire)->workspace_bytes(call);
 }
 
 bool Promotion::deliver(Made made) {

@@ -16,6 +16,8 @@ class TieredKernel : public RunnableKernel {
   // this kernel lives.
   void replace(std::shared_ptr<RunnableKernel> best);
   const Facts& facts() const override;  // of the code that the next launch takes
+  using RunnableKernel::workspace_bytes;
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;  // likewise
 
  private:
   Result<void> launch(const CallArguments& call, void* stream) override;

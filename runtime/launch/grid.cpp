@@ -10,36 +10,20 @@ constexpr std::int64_t kCachedBytes = 32 << 20;
 
 }  // namespace
 
-Grid::Grid(const Plan& plan)
-    : queries(plan.schedule.tile_q.value_or(1)),
-      heads(plan.spec.heads_q),
-      heads_per_kv(plan.spec.heads_q / plan.spec.heads_kv),
-      heads_kv(plan.spec.heads_kv),
-      key_bytes(std::int64_t{plan.spec.d_qk + plan.spec.d_v} * size_of(plan.spec.kv_dtype)) {
-  const KernelConfig& config = plan.config;
-  if (config.loop != Loop::hopper) return;
-  queries = queries_per_tile(config);
-  persistent = config.grid == GridKind::persistent;
-  if (config.head_tiles == HeadTiles::grouped) {
-    heads = heads_kv;
-    heads_per_kv = 1;
-  }
+int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
+  const auto items = static_cast<int>(items_of(rule, sizes));
+  return rule.persistent ? std::min(items, sm_count) : items;
 }
 
-std::int64_t Grid::most_blocks(std::int64_t q_len, std::int64_t batch) const {
-  std::int64_t blocks = 0;
-  return __builtin_mul_overflow(tiles(q_len) * heads, batch, &blocks) ? -1 : blocks;
-}
+HeadGroups::HeadGroups(const Plan& plan)
+    : heads_kv_(plan.spec.heads_kv),
+      heads_per_kv_(plan.launches.empty() ? 1 : std::max(plan.launches.front().grid.heads / heads_kv_, 1)),
+      key_bytes_(std::int64_t{plan.spec.d_qk + plan.spec.d_v} * size_of(plan.spec.kv_dtype)) {}
 
-int Grid::heads_per_group(std::int64_t k_len, std::int64_t batch) const {
-  const std::int64_t fit = kCachedBytes / std::max<std::int64_t>(k_len * key_bytes, 1);
-  const std::int64_t all = std::max<std::int64_t>(heads_kv * batch, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(fit, 1, all)) * heads_per_kv;
-}
-
-int Grid::blocks(const KernelParams& params, int sm_count) const {
-  const int items = params.tiles_q * heads * params.batch;  // ArgumentChecker::fill refuses more than an int holds
-  return persistent ? std::min(items, sm_count) : items;
+int HeadGroups::heads(const CallSizes& sizes) const {
+  const std::int64_t fit = kCachedBytes / std::max<std::int64_t>(sizes.k_len * key_bytes_, 1);
+  const std::int64_t all = std::max<std::int64_t>(heads_kv_ * sizes.batch, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(fit, 1, all)) * heads_per_kv_;
 }
 
 }  // namespace flashjit

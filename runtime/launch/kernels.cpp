@@ -1,5 +1,9 @@
 #include "runtime/launch/kernels.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "runtime/engine/without_exceptions.h"
 
 namespace flashjit {
@@ -18,53 +22,90 @@ Result<void> RunnableKernel::run(const CallArguments& call, void* stream) {
   return without_exceptions("run", [&] { return launch(call, stream); });
 }
 
+Result<std::int64_t> RunnableKernel::workspace_bytes(const Arguments& arguments) const {
+  return without_exceptions("workspace_bytes", [&]() -> Result<std::int64_t> {
+    CallArguments call;
+    FLASHJIT_TRY(view(arguments, call));
+    return workspace_bytes(call);
+  });
+}
+
+Result<std::int64_t> RunnableKernel::workspace_bytes(const CallArguments& call) const {
+  return without_exceptions("workspace_bytes", [&] { return checker_.workspace_bytes(call); });
+}
+
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
       config_(compiled.plan.config),
       inputs_(input_places(compiled.plan)),
-      grid_(compiled.plan),
-      sm_count_(compiled.plan.target.sm_count),
-      threads_(compiled.plan.threads),
-      smem_bytes_(compiled.plan.smem_bytes) {}
+      sm_count_(compiled.plan.target.sm_count) {}
 
 Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
                                                    std::shared_ptr<WorkCounters> counters) {
-  if (compiled.source.entries.empty()) return internal("the emitted source names no entry");
+  const Plan& plan = compiled.plan;
+  if (plan.launches.empty()) return internal("the plan launches nothing");
+  if (plan.workspace.size() > kMaxBuffers) {
+    return internal(fmt::format("the plan has {} buffers, a launch takes {}", plan.workspace.size(), kMaxBuffers));
+  }
   std::shared_ptr<GpuKernel> kernel(new GpuKernel(gpu, ordinal, compiled));
   FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
-  FLASHJIT_ASSIGN(function, library->function(compiled.source.entries.front(), compiled.plan.smem_bytes));
+  for (const KernelLaunch& launch : plan.launches) {
+    FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
+    kernel->entries_.push_back({function, launch});
+    kernel->tensor_maps_ |= launch.tensor_maps;
+  }
   kernel->library_ = std::move(library);
-  kernel->function_ = function;
-  if (takes_items(kernel->config_)) kernel->counters_ = std::move(counters);
+  if (takes_items(plan)) kernel->counters_ = std::move(counters);
   return kernel;
+}
+
+bool GpuKernel::has_blocks(const CallSizes& sizes) const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const Entry& entry) { return items_of(entry.launch.grid, sizes) > 0; });
 }
 
 Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   KernelParams params;
-  FLASHJIT_TRY(checker_.fill(call, params));
-  if (params.tiles_q == 0) return {};
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  if (!has_blocks(sizes)) return {};
+  ArgumentChecker::Buffers buffers = {};
+  FLASHJIT_TRY(checker_.place_buffers(call, sizes, buffers));
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(current.status());
-  CuLaunchConfig config = {};
-  config.grid_x = static_cast<unsigned>(grid_.blocks(params, sm_count_));
-  config.grid_y = config.grid_z = 1;
-  config.block_x = static_cast<unsigned>(threads_);
-  config.block_y = config.block_z = 1;
-  config.shared_bytes = static_cast<unsigned>(smem_bytes_);
-  config.stream = static_cast<CuStream>(stream);
   if (counters_) {
-    FLASHJIT_ASSIGN(pair, counters_->take(config.stream));
+    FLASHJIT_ASSIGN(pair, counters_->take(static_cast<CuStream>(stream)));
     params.work_counters = pair;
   }
   TensorMaps maps;
-  if (config_.loop == Loop::hopper) {
+  if (tensor_maps_) {
     FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
     FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
-  void* arguments[] = {&params, &maps};  // the driver reads as many as the kernel has
-  return gpu_.driver->check(gpu_.driver->api.launch(&config, function_, arguments, nullptr), "cuLaunchKernelEx");
+  for (const Entry& entry : entries_) {
+    FLASHJIT_TRY(launch(entry, static_cast<CuStream>(stream), sizes, params, maps, buffers));
+  }
+  return {};
+}
+
+Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
+                               TensorMaps& maps, ArgumentChecker::Buffers& buffers) const {
+  const int blocks = blocks_of(entry.launch.grid, sizes, sm_count_);
+  if (blocks == 0) return {};
+  CuLaunchConfig config = {};
+  config.grid_x = static_cast<unsigned>(blocks);
+  config.grid_y = config.grid_z = 1;
+  config.block_x = static_cast<unsigned>(entry.launch.threads);
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(entry.launch.smem_bytes);
+  config.stream = stream;
+  void* arguments[2 + kMaxBuffers] = {&params};
+  int count = 1;
+  if (entry.launch.tensor_maps) arguments[count++] = &maps;
+  for (const int buffer : entry.launch.buffers) arguments[count++] = &buffers[static_cast<std::size_t>(buffer)];
+  return gpu_.driver->check(gpu_.driver->api.launch(&config, entry.function, arguments, nullptr), "cuLaunchKernelEx");
 }
 
 HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel,
@@ -76,8 +117,9 @@ HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel
 
 Result<void> HostRunner::launch(const CallArguments& call, void*) {
   KernelParams params;
-  FLASHJIT_TRY(checker_.fill(call, params));
-  if (params.tiles_q == 0) return {};
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  if (sizes.batch == 0 || sizes.q_len == 0) return {};
   FLASHJIT_TRY(checker_.check_offsets(call));
   return kernel_->run(params, parallel_);
 }

@@ -22,6 +22,8 @@ class RunnableKernel : public Kernel {
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
+  Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override;
+  virtual Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
 
  protected:
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
@@ -31,8 +33,7 @@ class RunnableKernel : public Kernel {
 
 class GpuKernel : public RunnableKernel {
  public:
-  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when
-  // takes_items(compiled.plan.config).
+  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when takes_items(compiled.plan).
   static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
                                                  std::shared_ptr<WorkCounters> counters);
 
@@ -42,11 +43,18 @@ class GpuKernel : public RunnableKernel {
 
   GpuContext gpu_;
   std::unique_ptr<LoadedLibrary> library_;
-  CuFunction function_ = nullptr;
+  struct Entry {
+    CuFunction function;
+    KernelLaunch launch;
+  };
+  bool has_blocks(const CallSizes& sizes) const;
+  Result<void> launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
+                      TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
+  std::vector<Entry> entries_;  // in the order of their launches
+  bool tensor_maps_ = false;    // one of them takes these
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;
-  const Grid grid_;
-  const int sm_count_, threads_, smem_bytes_;
+  const int sm_count_;
   std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
 };
 

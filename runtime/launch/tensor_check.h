@@ -6,7 +6,7 @@
 
 #include "compiler/spec/dtype.h"
 #include "compiler/result.h"
-#include "runtime/launch/arguments.h"
+#include "runtime/launch/call.h"
 
 namespace flashjit {
 

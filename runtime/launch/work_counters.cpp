@@ -1,5 +1,7 @@
 #include "runtime/launch/work_counters.h"
 
+#include <algorithm>
+
 namespace flashjit {
 namespace {
 
@@ -58,6 +60,9 @@ Result<int*> WorkCounters::take(CuStream stream) {
   return place < 0 ? nullptr : static_cast<int*>(memory_.data()) + place * kPairInts;
 }
 
-bool takes_items(const KernelConfig& config) { return config.loop == Loop::hopper && config.grid == GridKind::persistent; }
+bool takes_items(const Plan& plan) {
+  return std::any_of(plan.launches.begin(), plan.launches.end(),
+                     [](const KernelLaunch& launch) { return launch.grid.persistent; });
+}
 
 }  // namespace flashjit

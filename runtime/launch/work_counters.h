@@ -60,7 +60,7 @@ class WorkCounters {
   CounterPlaces places_;
 };
 
-// Do launches of this kernel take their items from counters?
-bool takes_items(const KernelConfig& config);
+// Do kernels of this plan take their items from counters?
+bool takes_items(const Plan& plan);
 
 }  // namespace flashjit

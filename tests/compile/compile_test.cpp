@@ -108,11 +108,11 @@ std::string problem_of(const Compiled& compiled) {
   const Plan& plan = compiled.plan;
   const Target& target = plan.target;
   if (facts.spill_bytes > 0) return fmt::format("spills {} bytes", facts.spill_bytes);
-  if (facts.smem_bytes != plan.smem_bytes) {
-    return fmt::format("uses {} bytes of shared memory, predicted were {}", facts.smem_bytes, plan.smem_bytes);
+  if (facts.smem_bytes != plan.smem_bytes()) {
+    return fmt::format("uses {} bytes of shared memory, predicted were {}", facts.smem_bytes, plan.smem_bytes());
   }
-  if (plan.smem_bytes > target.smem_per_block) {
-    return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes, target.smem_per_block);
+  if (plan.smem_bytes() > target.smem_per_block) {
+    return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes(), target.smem_per_block);
   }
   const auto log = compiled.binary->facts.find("log");
   for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
@@ -127,8 +127,8 @@ std::string problem_of(const Compiled& compiled) {
                        facts.threads);
   }
   constexpr int kReservedPerBlock = 1024;
-  if (blocks * (plan.smem_bytes + kReservedPerBlock) > target.smem_per_sm) {
-    return fmt::format("{} blocks of {} bytes of shared memory do not fit an SM", blocks, plan.smem_bytes);
+  if (blocks * (plan.smem_bytes() + kReservedPerBlock) > target.smem_per_sm) {
+    return fmt::format("{} blocks of {} bytes of shared memory do not fit an SM", blocks, plan.smem_bytes());
   }
   return {};
 }

@@ -137,7 +137,6 @@ TEST_F(DeviceTest, TheFirstLaunchWaitsForNoOtherKernel) {
   const auto create =
       reinterpret_cast<CuResult (*)(CuStream*, unsigned)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamCreate"));
   KernelSource source;
-  source.entries = {"spin"};
   source.generated = {
       {"spin.cu",
        "extern \"C\" __global__ void spin() {\n"

@@ -239,7 +239,7 @@ static void prepares_refused(flashjit_engine* engine, const char* spec) {
 
 static void runs_refused(flashjit_kernel* kernel, int host) {
   static problem p;
-  flashjit_param many[9];
+  flashjit_param many[18];
   struct {
     flashjit_arguments known;
     uint64_t unknown;
@@ -254,7 +254,7 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
   EXPECT(flashjit_run(kernel, NULL, NULL, &error), FLASHJIT_INVALID, "neither may be null");
   CHECK(flashjit_run(kernel, NULL, NULL, NULL) == FLASHJIT_INVALID);
   REFUSED(arguments.struct_size, 0, "struct_size: 0");
-  REFUSED(arguments.struct_size, sizeof(flashjit_arguments) - 8, "sizeof(flashjit_arguments)");
+  REFUSED(arguments.struct_size, offsetof(flashjit_arguments, workspace) - 8, "sizeof(flashjit_arguments)");
   REFUSED(arguments.q, NULL, "q: missing");
   REFUSED(arguments.lse, NULL, "lse: missing");
   REFUSED(arguments.sink, &p.tensors[0], "sink: given");
@@ -283,12 +283,12 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
     REFUSED(tensors[0].device.device_id, 2, "lies on GPU 2");
   }
   memset(many, 0, sizeof many);
-  for (i = 0; i < 9; ++i) many[i].name = "cap";
+  for (i = 0; i < 18; ++i) many[i].name = "cap";
   set_up(&p, host);
   p.arguments.params = many;
   p.arguments.param_count = 2;
   EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "given twice");
-  p.arguments.param_count = 9;
+  p.arguments.param_count = 18; /* 8 parameters and 9 operands are the most */
   EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "at most 8");
 
   set_up(&p, host);
@@ -298,6 +298,47 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
   CHECK(flashjit_run(kernel, &newer.known, NULL, NULL) == FLASHJIT_OK);
   newer.unknown = 1;
   EXPECT(flashjit_run(kernel, &newer.known, NULL, &error), FLASHJIT_UNSUPPORTED, "newer flashjit_arguments");
+}
+
+/* Every tensor can be given by its name instead of its field, and needs its field to be null then. */
+static void operands_by_name(flashjit_kernel* kernel, int host) {
+  static problem p;
+  static const char* const names[] = {"q", "k", "v", "o", "lse"};
+  flashjit_param by_name[6];
+  int i;
+  set_up(&p, host);
+  memset(by_name, 0, sizeof by_name);
+  for (i = 0; i < 5; ++i) by_name[i].name = names[i], by_name[i].tensor = &p.tensors[i];
+  by_name[5] = p.cap;
+  p.arguments.params = by_name;
+  p.arguments.param_count = 6;
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "q: given twice");
+  p.arguments.q = p.arguments.k = p.arguments.v = p.arguments.o = p.arguments.lse = NULL;
+  CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
+  by_name[4].name = "q";
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "q: given twice");
+  by_name[4].name = "sink";
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "lse: missing");
+  by_name[4].name = "lse";
+  by_name[4].tensor = NULL;
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "scalars.lse: it is a tensor");
+}
+
+/* No kernel of today asks for any; what is given all the same is left alone. */
+static void workspace(flashjit_kernel* kernel, int host) {
+  static problem p;
+  int64_t bytes = -1;
+  set_up(&p, host);
+  CHECK(flashjit_workspace_bytes(kernel, &p.arguments, &bytes, NULL) == FLASHJIT_OK);
+  CHECK(bytes == 0);
+  EXPECT(flashjit_workspace_bytes(NULL, &p.arguments, &bytes, &error), FLASHJIT_INVALID, "none may be null");
+  EXPECT(flashjit_workspace_bytes(kernel, NULL, &bytes, &error), FLASHJIT_INVALID, "none may be null");
+  EXPECT(flashjit_workspace_bytes(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "none may be null");
+  p.arguments.workspace = &p;
+  p.arguments.workspace_bytes = 1;
+  CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
+  p.arguments.struct_size = 0;
+  EXPECT(flashjit_workspace_bytes(kernel, &p.arguments, &bytes, &error), FLASHJIT_INVALID, "struct_size: 0");
 }
 
 /* The first query sees the first key alone: its output is the first value, and its LSE the score. */
@@ -356,6 +397,8 @@ int main(int argc, char** argv) {
   CHECK(strcmp(flashjit_kernel_facts(kernel), flashjit_kernel_facts(again)) == 0);
   flashjit_kernel_destroy(again);
   runs_refused(kernel, host);
+  operands_by_name(kernel, host);
+  workspace(kernel, host);
   set_up(&p, host);
   CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
   if (host) numbers_are_right(kernel);

@@ -135,7 +135,7 @@ TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
   const auto here = compile_spec(kSpec, "sm_80", "");
   ASSERT_TRUE(here) << here.error().message << here.error().detail;
   EXPECT_EQ(here->facts.spill_bytes, 0);
-  EXPECT_EQ(here->facts.smem_bytes, here->plan.smem_bytes);
+  EXPECT_EQ(here->facts.smem_bytes, here->plan.smem_bytes());
   EXPECT_GT(here->facts.registers, 0);
   EXPECT_EQ(in_child([&] {
               if (chdir(folder.c_str()) != 0) return 1;

@@ -96,7 +96,7 @@ void for_each_source(const std::string& spec, const std::function<void(const Ker
   for (const char* schedule : {"family=sync", "family=hopper"}) {
     const auto plan = plan_spec(spec, "sm_90a", schedule);
     if (!plan) continue;  // as a hopper kernel it may be impossible
-    for (const auto& source : {emit_cuda(*plan), emit_cuda_naive(*plan)}) {
+    for (const auto& source : {emit_cuda(*plan), emit_cuda(*naive)}) {
       ASSERT_TRUE(source) << spec << ": " << source.error().message;
       visit(*source);
     }

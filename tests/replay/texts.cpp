@@ -25,7 +25,7 @@ std::string without_times(const std::string& note) {
 }
 
 std::string plan_text(const Plan& plan) {
-  std::string text = fmt::format("{}\nthreads {} shared {}\n", print(plan.schedule), plan.threads, plan.smem_bytes);
+  std::string text = fmt::format("{}\nthreads {} shared {}\n", print(plan.schedule), plan.threads(), plan.smem_bytes());
   for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", without_times(note));
   int legal = 0, illegal = 0;
   for (const Candidate& candidate : *plan.candidates) {
@@ -37,9 +37,9 @@ std::string plan_text(const Plan& plan) {
   return text + fmt::format("legal {} illegal {}\n", legal, illegal);
 }
 
-std::string source_text(const KernelSource& source) {
+std::string source_text(const Plan& plan, const KernelSource& source) {
   std::string text;
-  for (const std::string& entry : source.entries) text += fmt::format("entry {}\n", entry);
+  for (const KernelLaunch& launch : plan->launches) text += fmt::format("entry {}\n", launch.entry);
   for (const SourceFile& file : source.generated) text += fmt::format("-- {}\n{}", file.name, file.text);
   return text;
 }
@@ -66,27 +66,35 @@ struct Writer {
     column("program") += dump(plan->program);
     if (!target.gpu) return;
     const auto source = emit_cuda(*plan);
-    column("source") += source ? source_text(*source) : error_text(source.error());
+    column("source") += source ? source_text(*plan, *source) : error_text(source.error());
     if (!source) return;
     for (const Placement placement : {Placement::Contiguous, Placement::Padded}) {
       ++texts.launches;
       column("launch") += launch_text(*plan, *source, arguments_of(c, placement));
     }
-    if (pins.empty()) add_naive(*plan);
+    if (pins.empty()) add_naive(target);
   }
 
-  // The textbook version, which has a launcher of its own.
-  void add_naive(const Plan& plan) {
+  // The textbook version.
+  void add_naive(const Target& target) {
+    const auto plan = plan_spec(c.spec, target.name, "family=naive");
+    if (!plan) {
+      column("plan") += error_text(plan.error());
+      return;
+    }
     for (std::string& text : texts.columns) text += "==== naive\n";
-    const auto source = emit_cuda_naive(plan);
-    column("source") += source ? source_text(*source) : error_text(source.error());
+    const auto source = emit_cuda(*plan);
+    column("source") += source ? source_text(*plan, *source) : error_text(source.error());
     const auto longest = [](const std::vector<std::int64_t>& lens) {
       return lens.empty() ? 0 : static_cast<int>(std::ranges::max(lens));
     };
-    const NaiveLaunch launch =
-        naive_launch(plan.config, static_cast<std::int64_t>(c.q_lens.size()), longest(c.q_lens), longest(c.k_lens));
-    for (int i = 0; i < 3; ++i) column("launch") += fmt::format("grid {} shared {}\n", launch.grid[i], launch.smem[i]);
-    column("launch") += fmt::format("scores {} probabilities {}\n", launch.scores_bytes, launch.probabilities_bytes);
+    const CallSizes sizes = {
+        .batch = static_cast<std::int64_t>(c.q_lens.size()), .q_len = longest(c.q_lens), .k_len = longest(c.k_lens)};
+    for (const KernelLaunch& launch : plan->launches) {
+      column("launch") += fmt::format("grid {} shared {}\n", items_of(launch.grid, sizes), launch.smem_bytes);
+    }
+    column("launch") += fmt::format("scores {} probabilities {}\n", bytes_of(plan->workspace[0], sizes),
+                                    bytes_of(plan->workspace[1], sizes));
   }
 };
 

@@ -53,19 +53,19 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--record", args.record, "Append what is prepared to this manifest, for flashjit build")
       ->type_name("FILE");
   if (!files) return;
-  app.add_option("--q", args.q, "Queries, instead of random ones")->type_name("FILE.npy");
-  app.add_option("--k", args.k, "Keys")->type_name("FILE.npy");
-  app.add_option("--v", args.v, "Values")->type_name("FILE.npy");
-  app.add_option("--sink", args.sink, "Sink logits, one per query head")->type_name("FILE.npy");
+  for (const Operand& operand : kOperands) {
+    if (!comes_from_files(operand)) continue;
+    const std::string name(operand.name);
+    app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))
+        ->type_name("FILE.npy");
+  }
 }
 
 Result<InputFiles> input_files(const InputArgs& args) {
   InputFiles inputs;
   inputs.read = read_tensor;
-  const std::pair<const char*, const std::string*> files[] = {
-      {"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"sink", &args.sink}};
-  for (const auto& [name, file] : files) {
-    if (!file->empty()) inputs.files[name] = *file;
+  for (const auto& [name, file] : args.files) {
+    if (!file.empty()) inputs.files[name] = file;
   }
   for (const std::string& param : args.params) {
     const std::size_t equals = param.find('=');

@@ -1,6 +1,7 @@
 // Options that `run` and `bench` share: shape, device, inputs.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ struct InputArgs {
   std::string shape, target = "auto", schedule, override_dir;
   int device = 0;
   std::uint64_t seed = 1;
-  std::string q, k, v, sink;
-  std::vector<std::string> params;  // NAME=FILE.npy or NAME=NUMBER
+  std::map<std::string, std::string> files;  // of operands, by name
+  std::vector<std::string> params;           // NAME=FILE.npy or NAME=NUMBER
   std::vector<std::string> bundles;
   std::string record;
   bool no_hint = false;

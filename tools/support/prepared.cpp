@@ -22,7 +22,7 @@ class FusedPrepared : public Prepared {
     FLASHJIT_ASSIGN(kernel, session_.engine().prepare(spec, options));
     kernel_ = std::move(kernel);
     facts_ = kernel_->facts();
-    return place_data();
+    return place_data(*kernel_);
   }
   Result<void> start() override { return kernel_->run(arguments(), stream()); }
 
@@ -30,19 +30,18 @@ class FusedPrepared : public Prepared {
   std::shared_ptr<Kernel> kernel_;
 };
 
-class QuickGpu : public Prepared {
+// Code that prepare() does not give: other than the best.
+class OtherGpu : public Prepared {
  public:
-  QuickGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
-  Result<void> prepare(const std::string& spec, const std::string& schedule) {
-    CompileOptions options;
-    options.effort = Effort::Quick;
+  OtherGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
+  Result<void> prepare(const std::string& spec, const std::string& schedule, const CompileOptions& options) {
     FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(session_.gpu(), session_.ordinal(), compiled, nullptr));
     kernel_ = std::move(kernel);
     facts_ = compiled.facts;
-    return place_data();
+    return place_data(*kernel_);
   }
-  Result<void> start() override { return kernel_->run(arguments(), stream()); }
+  Result<void> start() override { return static_cast<Kernel&>(*kernel_).run(arguments(), stream()); }
 
  private:
   std::shared_ptr<GpuKernel> kernel_;
@@ -59,82 +58,16 @@ class NaiveHost : public Prepared {
     facts_.spec = print(plan.spec);
     facts_.target = session_.target();
     facts_.schedule = print(plan.schedule);
-    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P
     const auto pool = std::make_shared<ThreadPool>(settings.threads > 0 ? settings.threads : usable_cores());
     runner_ = std::make_unique<HostRunner>(plan, facts_, std::move(kernel), pool);
-    return place_data();
+    FLASHJIT_TRY(place_data(*runner_));
+    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P, which the backend allocates
+    return {};
   }
   Result<void> start() override { return runner_->run(arguments(), nullptr); }
 
  private:
   std::unique_ptr<HostRunner> runner_;
-};
-
-class NaiveGpu : public Prepared {
- public:
-  NaiveGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
-
-  Result<void> prepare(const std::string& spec, const std::string& schedule) {
-    CompileOptions options;
-    options.naive = true;
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
-    facts_ = compiled.facts;
-    FLASHJIT_TRY(place_data());
-    const Arguments& given = arguments();
-    CallArguments call;
-    FLASHJIT_TRY(view(given, call));
-    FLASHJIT_TRY(ArgumentChecker(compiled.plan).fill(call, params_));
-    launch_ = naive_launch(compiled.plan.config, params_.batch, params_.q_len, params_.k_len);
-    for (const std::int64_t blocks : launch_.grid) {
-      if (blocks > SizeBound::kLargest) {
-        return invalid(
-            fmt::format("--against naive: {} blocks are above {}, the most one launch can have; use a smaller shape",
-                        blocks, SizeBound::kLargest));
-      }
-    }
-    FLASHJIT_ASSIGN(library, LoadedLibrary::load(session_.gpu(), compiled.binary->payload));
-    library_ = std::move(library);
-    for (int i = 0; i < 3; ++i) {
-      FLASHJIT_ASSIGN(function,
-                      library_->function(compiled.source.entries[static_cast<std::size_t>(i)], launch_.smem[i]));
-      functions_[i] = function;
-    }
-    FLASHJIT_ASSIGN(scores, DeviceBuffer::allocate(session_.gpu(), static_cast<std::size_t>(launch_.scores_bytes)));
-    FLASHJIT_ASSIGN(probabilities,
-                    DeviceBuffer::allocate(session_.gpu(), static_cast<std::size_t>(launch_.probabilities_bytes)));
-    scores_ = std::move(scores);
-    probabilities_ = std::move(probabilities);
-    scratch_bytes_ = static_cast<std::uint64_t>(launch_.scores_bytes + launch_.probabilities_bytes);
-    return {};
-  }
-
-  Result<void> start() override {
-    const GpuContext& gpu = session_.gpu();
-    const CurrentContext current(gpu);
-    FLASHJIT_TRY(current.status());
-    void* scores = scores_.data();
-    void* probabilities = probabilities_.data();
-    void* arguments[] = {&params_, &scores, &probabilities};
-    for (int i = 0; i < 3; ++i) {
-      if (launch_.grid[i] == 0) continue;
-      CuLaunchConfig config = {};
-      config.grid_x = static_cast<unsigned>(launch_.grid[i]);
-      config.grid_y = config.grid_z = config.block_y = config.block_z = 1;
-      config.block_x = kNaiveThreads;
-      config.shared_bytes = static_cast<unsigned>(launch_.smem[i]);
-      config.stream = session_.stream().get();
-      FLASHJIT_TRY(
-          gpu.driver->check(gpu.driver->api.launch(&config, functions_[i], arguments, nullptr), "cuLaunchKernelEx"));
-    }
-    return {};
-  }
-
- private:
-  KernelParams params_ = {};
-  NaiveLaunch launch_;
-  std::unique_ptr<LoadedLibrary> library_;
-  CuFunction functions_[3] = {};
-  DeviceBuffer scores_, probabilities_;
 };
 
 template <class T>
@@ -154,23 +87,25 @@ Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::
 
 Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const std::string& spec,
                                                          const std::string& schedule, ProblemData& data) {
-  if (session.on_gpu()) return make<NaiveGpu>(session, data, spec, schedule);
+  if (session.on_gpu()) return make<FusedPrepared>(session, data, spec, "family=naive", "");
   return make<NaiveHost>(session, data, spec, schedule);
 }
 
 Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec,
                                                          const std::string& schedule, ProblemData& data) {
-  if (session.on_gpu()) return make<QuickGpu>(session, data, spec, schedule);
+  if (session.on_gpu()) return make<OtherGpu>(session, data, spec, schedule, CompileOptions{.effort = Effort::Quick});
   return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 
-Result<void> Prepared::place_data() {
+Result<void> Prepared::place_data(const Kernel& kernel) {
   if (!session_.on_gpu()) {
     host_arguments_ = data_.host_arguments();
     return {};
   }
   FLASHJIT_ASSIGN(device, DeviceProblem::create(session_.gpu(), data_));
   device_ = std::move(device);
+  FLASHJIT_ASSIGN(bytes, device_->make_workspace(session_.gpu(), kernel));
+  scratch_bytes_ = bytes;
   return {};
 }
 

@@ -118,7 +118,9 @@ typedef struct flashjit_prepare_options {
       tune_ms; /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
 } flashjit_prepare_options;
 
-/* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */
+/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
+ * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
+ * parameter of the spec has the name of such a tensor, its name means the parameter. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;
@@ -140,6 +142,10 @@ typedef struct flashjit_arguments {
   int64_t max_k_len; /* packed: the longest key sequence; 0: as long as all together */
   const flashjit_param* params;
   int64_t param_count;
+  void* workspace;         /* memory on the kernel's device for what it keeps between its steps, where
+                              flashjit_workspace_bytes is not 0; at a multiple of 256. Calls that may run at the same
+                              time must not share it; what is in it before and after means nothing */
+  int64_t workspace_bytes; /* how much there is; more than is needed is fine */
 } flashjit_arguments;
 
 /* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
@@ -176,10 +182,17 @@ FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 
 /* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context;
  * null: the default stream), without compiling, allocating, locking or synchronising; fit for a stream that captures a
- * graph, which the kernel must outlive. Host: `stream` is ignored, and the result is there on return. No workspace is
- * needed: what kernels share on a GPU, prepare has allocated. Errors: INVALID (which argument, and why), DRIVER. */
+ * graph, which the kernel must outlive. Host: `stream` is ignored, and the result is there on return. Errors: INVALID
+ * (which argument, and why; how much workspace is missing), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
                                             flashjit_error** error);
+
+/* What a run with these arguments needs as their workspace: it depends on their sizes alone. 0 for kernels that need
+ * none, whatever the arguments. (With budget_ms, best code that needs more than it is given leaves the launch to the
+ * quick code: ask before each run.) Errors: those of flashjit_run. */
+FLASHJIT_C_API flashjit_status flashjit_workspace_bytes(const flashjit_kernel* kernel,
+                                                        const flashjit_arguments* arguments, int64_t* bytes,
+                                                        flashjit_error** error);
 
 /* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to
  * below 2^i microseconds, the last one also all above. */

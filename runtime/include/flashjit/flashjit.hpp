@@ -69,11 +69,17 @@ struct Arguments {
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
   Tensor max_logit;  // the same shape
   Tensor sink;       // fp32 [heads]
-  Tensor offsets_q, offsets_k;                         // packed: i32 [batch + 1], on the kernel's device
-  std::int64_t max_q_len = 0;                          // packed: no query sequence is longer
-  std::int64_t max_k_len = 0;                          // packed: no key sequence is longer; 0: as long as all together
-  std::map<std::string, Tensor, std::less<>> params;   // tensors of masks and scores, by name
+  Tensor offsets_q, offsets_k;  // packed: i32 [batch + 1], on the kernel's device
+  std::int64_t max_q_len = 0;   // packed: no query sequence is longer
+  std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
+  // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
+  // parameter of the spec has the name of one of those, its name means the parameter.
+  std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
+  void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where
+                              // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
+                              // same time must not share it; what is in it before and after means nothing
+  std::int64_t workspace_bytes = 0;  // how much there is; more than is needed is fine
 };
 
 struct Facts {
@@ -94,9 +100,13 @@ class FLASHJIT_API Kernel {
   virtual const Facts& facts() const = 0;
   // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's
   // primary context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph
-  // capture. A kernel must outlive its launches, and the graphs that hold them. No workspace is needed. Host: `stream`
-  // is ignored, and the result is there on return. Errors: Invalid (which argument, and why), Driver.
+  // capture. A kernel must outlive its launches, and the graphs that hold them. Host: `stream` is ignored, and the
+  // result is there on return. Errors: Invalid (which argument, and why; how much workspace is missing), Driver.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
+  // What a run with these arguments needs as Arguments::workspace: it depends on their sizes alone. 0 for kernels that
+  // need none, whatever the arguments. (With PrepareOptions::budget, best code that needs more than it is given leaves
+  // the launch to the quick code: ask before each run.) Errors: those of run().
+  virtual Result<std::int64_t> workspace_bytes(const Arguments& arguments) const = 0;
 };
 
 struct EngineOptions {

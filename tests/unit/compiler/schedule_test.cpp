@@ -67,21 +67,21 @@ TEST(Schedule, Refusals) {
 }
 
 TEST(Schedule, FieldsOfFamilies) {
-  EXPECT_EQ(fields_of(Family::Host), "tile_q, tile_kv");
-  EXPECT_EQ(fields_of(Family::Sync), "tile_q, tile_kv, warps, stages, q_in, blocks_per_sm, unroll_d, order");
+  EXPECT_EQ(fields_of(find_family("host")), "tile_q, tile_kv");
+  EXPECT_EQ(fields_of(find_family("sync")), "tile_q, tile_kv, warps, stages, q_in, blocks_per_sm, unroll_d, order");
   const auto foreign = [](const char* text, Family family) { return foreign_field(*parse_schedule(text), family); };
-  EXPECT_EQ(foreign("family=sync,tile_q=64,stages=2,order=natural", Family::Hopper), "");
-  EXPECT_EQ(foreign("tile_q=64,q_in=shared", Family::Hopper), "q_in");
-  EXPECT_EQ(foreign("stages=2,row_sum=adds", Family::Sync), "row_sum");
-  EXPECT_EQ(foreign("tile_kv=64,order=natural", Family::Host), "order");
+  EXPECT_EQ(foreign("family=sync,tile_q=64,stages=2,order=natural", find_family("hopper")), "");
+  EXPECT_EQ(foreign("tile_q=64,q_in=shared", find_family("hopper")), "q_in");
+  EXPECT_EQ(foreign("stages=2,row_sum=adds", find_family("sync")), "row_sum");
+  EXPECT_EQ(foreign("tile_kv=64,order=natural", find_family("host")), "order");
 }
 
 TEST(Schedule, MissingFields) {
   const auto missing = [](const char* text, Family family) { return missing_field(*parse_schedule(text), family); };
-  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", Family::Host), "");
-  EXPECT_EQ(missing("family=host,tile_q=1", Family::Host), "tile_kv");
-  EXPECT_EQ(missing("tile_q=1,tile_kv=16", Family::Host), "family");
-  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", Family::Sync), "warps");
+  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", find_family("host")), "");
+  EXPECT_EQ(missing("family=host,tile_q=1", find_family("host")), "tile_kv");
+  EXPECT_EQ(missing("tile_q=1,tile_kv=16", find_family("host")), "family");
+  EXPECT_EQ(missing("family=host,tile_q=1,tile_kv=16", find_family("sync")), "warps");
 }
 
 TEST(Schedule, RangesHoldForSchedulesMadeInCode) {

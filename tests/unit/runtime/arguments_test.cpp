@@ -21,7 +21,7 @@ Plan plan_of(const std::string& spec, bool gpu = true) {
   Plan plan;
   if (parsed) plan.spec = *parsed;
   plan.target.gpu = gpu;
-  plan.schedule.tile_q = 4;
+  if (gpu) plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = plan.spec.heads_q}}};
   return plan;
 }
 
@@ -51,7 +51,8 @@ Result<KernelParams> fill(const Plan& plan, const Arguments& arguments) {
   CallArguments call;
   FLASHJIT_TRY(view(arguments, call));
   KernelParams params;
-  FLASHJIT_TRY(checker.fill(call, params));
+  CallSizes sizes;
+  FLASHJIT_TRY(checker.fill(call, params, sizes));
   return params;
 }
 
@@ -81,18 +82,14 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
   // One key is 256 bytes of K and V, 128 Ki keys are the 32 MB that stay in L2.
   const auto group = [](int keys, int batch, bool pack_heads) {
     Plan plan = plan_of("fwd bf16 d=64 heads=8/2");
-    plan.config.loop = Loop::hopper;
-    plan.config.heads_q = 8;
-    plan.config.heads_kv = 2;
-    plan.config.tile_q = 256;
-    plan.config.pack_heads = pack_heads;
+    plan.launches[0].grid = {.queries = pack_heads ? 64 : 256, .heads = pack_heads ? 2 : 8, .cluster = 2};
     Arguments a;
     a.q = {address(0x1000), "bf16", {batch, 1000, 8, 64}, {}};
     a.o = {address(0x60000), "bf16", {batch, 1000, 8, 64}, {}};
     a.k = a.v = {address(0x20000), "bf16", {batch, keys, 2, 64}, {}};
     const auto params = fill(plan, a);
     EXPECT_TRUE(params) << params.error().message;
-    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 256 rows: 256 queries, or 64 of four heads each
+    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 2 blocks x 128 rows: 256 queries, or 64 of four heads each
     return params->heads_per_group;
   };
   EXPECT_EQ(group(40000, 9, false), 3 * 4);  // three KV heads fit, each with its four query heads
@@ -105,18 +102,17 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
 }
 
 TEST(Arguments, PackedTensorsThatTmaCannotReach) {
-  const auto filled = [](Loop loop, std::int64_t tokens) {
+  const auto filled = [](bool tensor_maps, std::int64_t tokens) {
     Plan plan = plan_of(kSpec + " layout=packed");
-    plan.config.loop = loop;
-    plan.config.tile_q = 64;
+    plan.launches[0].tensor_maps = tensor_maps;
     Arguments a = packed();
     for (Tensor* t : {&a.k, &a.v}) t->shape[0] = tokens;
     a.max_k_len = 100;
     return fill(plan, a);
   };
-  EXPECT_TRUE(filled(Loop::hopper, 0x7fff0000));
-  EXPECT_TRUE(filled(Loop::sync, 0x7fff0001));
-  const auto params = filled(Loop::hopper, 0x7fff0001);
+  EXPECT_TRUE(filled(true, 0x7fff0000));
+  EXPECT_TRUE(filled(false, 0x7fff0001));
+  const auto params = filled(true, 0x7fff0001);
   ASSERT_FALSE(params);
   EXPECT_NE(params.error().message.find(
                 "k.shape[0]: 2147418113 tokens, this kernel reaches 2147418112 in packed tensors; split"),
@@ -188,7 +184,8 @@ TEST(Arguments, ScalarsAndTensorsOfMasks) {
   KernelParams on_host;
   CallArguments call;
   ASSERT_TRUE(view(a, call));
-  ASSERT_TRUE(checker.fill(call, on_host));
+  CallSizes sizes;
+  ASSERT_TRUE(checker.fill(call, on_host, sizes));
   EXPECT_EQ(*static_cast<const float*>(on_host.extra[1].data), 0.5f);
   EXPECT_EQ(*static_cast<const int*>(on_host.extra[2].data), -3);
 }

@@ -147,10 +147,11 @@ TEST_F(BundleTest, WhatIsFoundIsWhatWasBuilt) {
   EXPECT_NE(print(compiled.plan.schedule), print(plan_spec(kSpec, "sm_90a", "")->schedule));
   EXPECT_EQ(compiled.plan.config.tile_kv, 64);
   EXPECT_EQ(compiled.plan.config.warpgroups, 1);
-  EXPECT_EQ(compiled.plan.smem_bytes, plan->smem_bytes);
-  EXPECT_EQ(compiled.plan.threads, plan->threads);
+  EXPECT_EQ(compiled.plan.smem_bytes(), plan->smem_bytes());
+  EXPECT_EQ(compiled.plan.threads(), plan->threads());
   EXPECT_EQ(compiled.plan.target.sm_count, 99);
-  EXPECT_EQ(compiled.source.entries, std::vector<std::string>{"flashjit_forward"});
+  ASSERT_EQ(compiled.plan.launches.size(), 1u);
+  EXPECT_EQ(compiled.plan.launches[0].entry, "flashjit_forward");
   EXPECT_EQ(compiled.binary->payload, code_of(1));
   EXPECT_EQ(compiled.facts.source, "bundle");
   EXPECT_EQ(compiled.facts.spec, kSpec);

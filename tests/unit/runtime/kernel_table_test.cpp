@@ -13,6 +13,7 @@ struct Named : Kernel {
   explicit Named(std::string spec) { facts_.spec = std::move(spec); }
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments&, void*) override { return {}; }
+  Result<std::int64_t> workspace_bytes(const Arguments&) const override { return std::int64_t{0}; }
   Facts facts_;
 };
 

@@ -1,6 +1,7 @@
 // Kernels on a driver that only records: what is launched, and that run() allocates nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -28,8 +29,17 @@ thread_local std::int64_t allocations = 0;
 namespace flashjit {
 namespace {
 
+// One launch of a kernel that uses a workspace.
+struct Step {
+  void* function;
+  unsigned blocks, threads, smem;
+  int batch;
+  void* buffers[2];
+};
+
 struct Record {
   int launches = 0, pushes = 0, pops = 0, smem_limit = 0, loaded = 0;
+  Step steps[8];
   CuLaunchConfig config;
   KernelParams params;
   TensorMaps maps;  // of hopper kernels
@@ -39,6 +49,8 @@ struct Record {
   CuResult launch_result = 0;
 } record;
 bool hopper_kernel = false;  // it has a second argument
+int buffers_of_kernel = 0;   // as many arguments follow the first
+constexpr const char* kEntries[] = {"flashjit_forward", "scores", "softmax", "product"};
 constexpr CuPointer kCounters = 0x7000000;
 
 const auto kContext = reinterpret_cast<CuContext>(0x10);
@@ -72,15 +84,17 @@ DriverApi recording_driver() {
   };
   api.library_unload = [](CuLibrary) { return 0; };
   api.library_kernel = [](CuKernel* kernel, CuLibrary, const char* name) {
-    *kernel = reinterpret_cast<CuKernel>(0x30);
-    return std::strcmp(name, "flashjit_forward") == 0 ? 0 : 500;
+    const auto known = std::find_if(std::begin(kEntries), std::end(kEntries),
+                                    [&](const char* entry) { return std::strcmp(entry, name) == 0; });
+    *kernel = reinterpret_cast<CuKernel>(0x30 + (known - kEntries));
+    return known == std::end(kEntries) ? 500 : 0;
   };
   api.kernel_set_attribute = [](int, int value, CuKernel, CuDevice) {
     record.smem_limit = value;
     return 0;
   };
-  api.kernel_function = [](CuFunction* function, CuKernel) {
-    *function = reinterpret_cast<CuFunction>(0x40);
+  api.kernel_function = [](CuFunction* function, CuKernel kernel) {
+    *function = reinterpret_cast<CuFunction>(reinterpret_cast<std::uintptr_t>(kernel) + 0x10);
     return 0;
   };
   api.function_load = [](CuFunction) {
@@ -123,8 +137,15 @@ DriverApi recording_driver() {
     *id = reinterpret_cast<std::uintptr_t>(stream);
     return 0;
   };
-  api.launch = [](const CuLaunchConfig* config, CuFunction, void** arguments, void**) {
-    ++record.launches;
+  api.launch = [](const CuLaunchConfig* config, CuFunction function, void** arguments, void**) {
+    Step& step = record.steps[record.launches++ % std::size(record.steps)];
+    step = {function,
+            config->grid_x,
+            config->block_x,
+            config->shared_bytes,
+            static_cast<const KernelParams*>(arguments[0])->batch,
+            {}};
+    for (int i = 0; i < buffers_of_kernel; ++i) step.buffers[i] = *static_cast<void**>(arguments[1 + i]);
     record.config = *config;
     std::memcpy(&record.params, arguments[0], sizeof record.params);
     if (hopper_kernel) std::memcpy(&record.maps, arguments[1], sizeof record.maps);
@@ -139,12 +160,6 @@ class LaunchTest : public testing::Test {
 
   // The kernel that every test launches; a configuration of the hopper loop makes it one of that family.
   void load(const KernelConfig& config, Numerics numerics = Numerics::Fast) {
-    kernel = nullptr;
-    record = {};
-    hopper_kernel = config.loop == Loop::hopper;
-    GpuContext gpu;
-    gpu.driver = std::make_shared<Driver>(recording_driver());
-    gpu.context = kContext;
     Compiled compiled;
     auto spec = parse_spec(
         "fwd bf16 d=64 heads=4/2 lse=ln params=\"pos: fp32[3], cap: fp32\" mask=\"causal\" "
@@ -152,19 +167,19 @@ class LaunchTest : public testing::Test {
     ASSERT_TRUE(spec) << spec.error().message;
     compiled.plan.spec = *spec;
     compiled.plan.spec.numerics = numerics;
-    compiled.plan.config = config;
     compiled.plan.target.gpu = true;
     compiled.plan.target.sm_count = 21;
-    compiled.plan.schedule.tile_q = 64;
-    compiled.plan.threads = 128;
-    compiled.plan.smem_bytes = 70000;
-    compiled.source.entries = {"flashjit_forward"};
-    compiled.binary = std::make_shared<const StoreEntry>();
-    auto counters = WorkCounters::create(gpu);
-    ASSERT_TRUE(counters) << counters.error().message;
-    auto loaded = GpuKernel::load(gpu, 0, compiled, *counters);
-    ASSERT_TRUE(loaded) << loaded.error().message;
-    kernel = *loaded;
+    const KernelConfig& c = compiled.plan.config = config;
+    const bool tma = c.loop == Loop::hopper;
+    compiled.plan.launches = {{.entry = "flashjit_forward",
+                               .threads = 128,
+                               .smem_bytes = 70000,
+                               .grid = {.queries = tma ? queries_per_tile(c) * c.cluster : 64,
+                                        .heads = c.pack_heads ? 2 : 4,
+                                        .cluster = c.cluster,
+                                        .persistent = c.persistent},
+                               .tensor_maps = tma}};
+    load(compiled);
     EXPECT_EQ(record.smem_limit, 70000);
     EXPECT_EQ(record.loaded, 1);
     arguments.q = {data(0x1000), "bf16", {3, 130, 4, 64}, {}};
@@ -174,6 +189,58 @@ class LaunchTest : public testing::Test {
     arguments.lse = {data(0x5000), "fp32", {3, 4, 130}, {}};
     arguments.params["pos"] = {data(0x6000), "fp32", {4, 130, 200}, {}};
     arguments.scalars["cap"] = 1.5;
+  }
+  void load(Compiled& compiled) {
+    kernel = nullptr;
+    record = {};
+    hopper_kernel = compiled.plan.config.loop == Loop::hopper;
+    buffers_of_kernel = 0;
+    GpuContext gpu;
+    gpu.driver = std::make_shared<Driver>(recording_driver());
+    gpu.context = kContext;
+    compiled.binary = std::make_shared<const StoreEntry>();
+    auto counters = WorkCounters::create(gpu);
+    ASSERT_TRUE(counters) << counters.error().message;
+    auto loaded = GpuKernel::load(gpu, 0, compiled, *counters);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    kernel = *loaded;
+  }
+  // Three kernels that share two buffers: scores [batch, head, query, key], and something for whole tiles of 64 keys.
+  void load_three() {
+    Compiled compiled;
+    auto spec = parse_spec("fwd bf16 d=64 heads=4/2");
+    ASSERT_TRUE(spec);
+    compiled.plan.spec = *spec;
+    compiled.plan.target.gpu = true;
+    compiled.plan.launches = {
+        {.entry = "scores",
+         .threads = 96,
+         .smem_bytes = 4096,
+         .grid = {.queries = 64, .keys = 64, .heads = 4},
+         .buffers = {0, 1}},
+        {.entry = "softmax", .threads = 32, .grid = {.queries = 1, .heads = 4}, .buffers = {1, 0}},
+        {.entry = "product", .threads = 64, .grid = {.keys = 32, .heads = 2}, .buffers = {1, 1}}};
+    const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len};
+    compiled.plan.workspace = {{"scores", 4 * 4, {batch, queries, keys}},
+                               {"probabilities", 2 * 4, {batch, queries, {&CallSizes::k_len, 64}}}};
+    load(compiled);
+    buffers_of_kernel = 2;
+    arguments.lse = {};
+    arguments.params.clear();
+    arguments.scalars.clear();
+  }
+  // 3 sequences of 130 queries and 201 keys; 4 heads.
+  static constexpr std::int64_t kScores = 3 * 4 * 130 * 201 * 4;  // 1254240, behind which 160 bytes are left free
+  static constexpr std::int64_t kBuffers = 1254400 + 3 * 4 * 130 * 256 * 2;
+  void with_201_keys() {
+    for (Tensor* tensor : {&arguments.k, &arguments.v}) tensor->shape[1] = 201;
+  }
+  void expect_refused(const std::string& words) {
+    const auto done = static_cast<Kernel&>(*kernel).run(arguments, nullptr);
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().kind, ErrorKind::Invalid);
+    EXPECT_NE(done.error().message.find(words), std::string::npos) << done.error().message;
+    EXPECT_EQ(record.launches, 0);
   }
   // Tiles of 64 queries; 130 queries are 3 of them.
   static KernelConfig hopper() {
@@ -320,6 +387,76 @@ TEST_F(LaunchTest, RunAllocatesNothing) {
     EXPECT_EQ(record.launches, 100);
     EXPECT_EQ(after - before, 0);
   }
+}
+
+TEST_F(LaunchTest, SeveralKernelsOneAfterTheOther) {
+  load_three();
+  EXPECT_EQ(record.loaded, 3);
+  with_201_keys();
+  ASSERT_EQ(*static_cast<Kernel&>(*kernel).workspace_bytes(arguments), kBuffers);
+  arguments.workspace = data(0x100000);
+  arguments.workspace_bytes = kBuffers;
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  ASSERT_EQ(record.launches, 3);
+  void* const first = data(0x100000);
+  void* const second = data(0x100000 + 1254400);
+  const Step expected[] = {{data(0x41), 3 * 4 * 4 * 3, 96, 4096, 3, {first, second}},
+                           {data(0x42), 130 * 4 * 3, 32, 0, 3, {second, first}},
+                           {data(0x43), 7 * 2 * 3, 64, 0, 3, {second, second}}};
+  for (int i = 0; i < 3; ++i) {
+    SCOPED_TRACE(kEntries[i + 1]);
+    EXPECT_EQ(record.steps[i].function, expected[i].function);
+    EXPECT_EQ(record.steps[i].blocks, expected[i].blocks);
+    EXPECT_EQ(record.steps[i].threads, expected[i].threads);
+    EXPECT_EQ(record.steps[i].smem, expected[i].smem);
+    EXPECT_EQ(record.steps[i].batch, expected[i].batch);
+    EXPECT_EQ(record.steps[i].buffers[0], expected[i].buffers[0]);
+    EXPECT_EQ(record.steps[i].buffers[1], expected[i].buffers[1]);
+  }
+}
+
+TEST_F(LaunchTest, WorkspaceMustBeThere) {
+  load_three();
+  with_201_keys();
+  const std::string needed = "this call needs " + std::to_string(kBuffers) +
+                             " bytes; Kernel::workspace_bytes() and flashjit_workspace_bytes() tell";
+  expect_refused("workspace: missing, " + needed);
+  arguments.workspace_bytes = kBuffers;
+  expect_refused("workspace: missing, " + needed);
+  arguments.workspace = data(0x100000);
+  arguments.workspace_bytes = kBuffers - 1;
+  expect_refused("workspace: " + std::to_string(kBuffers - 1) + " bytes, " + needed);
+  arguments.workspace_bytes = kBuffers;
+  arguments.workspace = data(0x100080);
+  expect_refused("workspace: address 0x100080, must be a multiple of 256");
+  arguments.q.dtype = "fp16";
+  const auto bytes = static_cast<Kernel&>(*kernel).workspace_bytes(arguments);
+  ASSERT_FALSE(bytes);
+  EXPECT_NE(bytes.error().message.find("q.dtype: 'fp16'"), std::string::npos) << bytes.error().message;
+}
+
+TEST_F(LaunchTest, NoWorkspaceForNothing) {
+  EXPECT_EQ(*static_cast<Kernel&>(*kernel).workspace_bytes({}), 0) << "a kernel that uses none looks at no argument";
+  load_three();
+  for (Tensor* tensor : {&arguments.k, &arguments.v}) tensor->shape[1] = 0;
+  EXPECT_EQ(*static_cast<Kernel&>(*kernel).workspace_bytes(arguments), 0);
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  ASSERT_EQ(record.launches, 1) << "what is cut along the keys has no blocks";
+  EXPECT_EQ(record.steps[0].function, data(0x42));
+}
+
+TEST_F(LaunchTest, SeveralKernelsAllocateNothing) {
+  load_three();
+  arguments.workspace = data(0x100000);
+  arguments.workspace_bytes = kBuffers;
+  Kernel& prepared = *kernel;
+  const std::int64_t before = allocations;
+  for (int i = 0; i < 100; ++i) {
+    if (!prepared.run(arguments, nullptr)) break;
+  }
+  const std::int64_t after = allocations;
+  EXPECT_EQ(record.launches, 300);
+  EXPECT_EQ(after - before, 0);
 }
 
 TEST_F(LaunchTest, NothingIsLaunchedForNothing) {

@@ -26,8 +26,7 @@ class NvrtcTest : public testing::Test {
 
   static KernelSource source(std::string body, std::string header = "#pragma once\nconstexpr int kFactor = 3;\n") {
     return {.generated = {{"entry.cu", "#include \"templates/factor.cuh\"\n" + std::move(body)}},
-            .headers = {{"templates/factor.cuh", std::move(header)}},
-            .entries = {"scale"}};
+            .headers = {{"templates/factor.cuh", std::move(header)}}};
   }
   static constexpr char kGood[] =
       "extern \"C\" __global__ void scale(float* x) {\n"
@@ -123,13 +122,12 @@ std::string matrix_kernel(const KernelConfig& c, const std::string& name, int su
 
 KernelSource matrix_kernels(const KernelConfig& c, const std::string& between = "") {
   KernelSource source{
-      .generated = {{"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
-                    {"matrix.gen.cuh", emit_matrix(c)},
-                    {"entry.cu",
-                     "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
-                         matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
-                         matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}},
-      .entries = {"scores", "output"}};
+      .generated = {
+          {"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
+          {"matrix.gen.cuh", emit_matrix(c)},
+          {"entry.cu", "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
+                           matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
+                           matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}}};
   for (const EmbeddedFile& file : embedded_templates())
     source.headers.push_back({std::string(file.name), std::string(file.text)});
   return source;

@@ -25,11 +25,18 @@ Plan a_plan() {
 // Counts its launches, and says when it is gone.
 class Counting : public RunnableKernel {
  public:
-  Counting(std::string source, int& launches, bool& gone)
-      : RunnableKernel(a_plan(), facts_from(std::move(source)), 0), launches_(launches), gone_(gone) {}
+  Counting(std::string source, int& launches, bool& gone, std::int64_t workspace_bytes = 0)
+      : RunnableKernel(plan_with(workspace_bytes), facts_from(std::move(source)), 0),
+        launches_(launches),
+        gone_(gone) {}
   ~Counting() override { gone_ = true; }
 
  private:
+  static Plan plan_with(std::int64_t workspace_bytes) {
+    Plan plan = a_plan();
+    if (workspace_bytes > 0) plan.workspace = {{"all", workspace_bytes, {}}};
+    return plan;
+  }
   static Facts facts_from(std::string source) {
     Facts facts;
     facts.source = std::move(source);
@@ -65,6 +72,23 @@ TEST(TieredKernel, TheBestCodeTakesOverAndTheQuickOneStaysLoaded) {
     EXPECT_FALSE(two.quick_gone);
   }
   EXPECT_TRUE(two.quick_gone && two.best_gone);
+}
+
+TEST(TieredKernel, TheQuickCodeStaysWhereTheBestLacksWorkspace) {
+  Two two;
+  const auto kernel = std::make_shared<TieredKernel>(a_plan(), two.quick());
+  Kernel& prepared = *kernel;
+  char memory[1];
+  const Tensor tensor = {memory, "bf16", {1, 0, 2, 64}, {}};
+  Arguments arguments = {.q = tensor, .k = tensor, .v = tensor, .o = tensor};
+  EXPECT_EQ(*prepared.workspace_bytes(arguments), 0);
+  kernel->replace(std::make_shared<Counting>("best", two.best_launches, two.best_gone, 512));
+  ASSERT_TRUE(prepared.run(arguments));
+  EXPECT_EQ(two.quick_launches, 1) << "who had asked before gives none";
+  ASSERT_EQ(*prepared.workspace_bytes(arguments), 512);
+  arguments.workspace_bytes = 512;
+  ASSERT_TRUE(prepared.run(arguments));
+  EXPECT_EQ(two.best_launches, 1);
 }
 
 TEST(Promotion, BestFirst) {

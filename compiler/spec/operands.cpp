@@ -1,0 +1,32 @@
+#include "compiler/spec/operands.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace flashjit {
+
+std::string_view meaning_of(Dim dim) {
+  constexpr std::string_view kMeanings[kDims] = {"",
+                                                 "batch of q",
+                                                 "tokens of q",
+                                                 "tokens of k",
+                                                 "query heads of the spec",
+                                                 "KV heads of the spec",
+                                                 "d of the spec",
+                                                 "d of V in the spec",
+                                                 "as many as offsets_q"};
+  return kMeanings[static_cast<std::size_t>(dim)];
+}
+
+OperandAxes axes_of(const Operand& operand, Layout layout) {
+  const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim) > 0; };
+  const bool no_batch = layout == Layout::Packed && (has(Dim::Queries) || has(Dim::Keys));
+  OperandAxes axes;
+  for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
+    if (!no_batch || operand.dims[i] != Dim::Batch) axes.at[i] = axes.rank++;
+  }
+  if (operand.strides_kind == OperandStrides::Token && layout == Layout::Bhsd) std::swap(axes.at[1], axes.at[2]);
+  return axes;
+}
+
+}  // namespace flashjit

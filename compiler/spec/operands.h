@@ -1,0 +1,115 @@
+// The tensors of a call, one row each. Checks of a call, the views of both APIs, the parameter block, random data,
+// poisoning and the command's options come from this table.
+//
+// Both APIs take an operand by its name, and those of the first version by a field too. A parameter of the spec hides
+// the operand of its name, so that no row that is added here breaks a spec that there is: such an operand is then given
+// by its field. (One that has no field must not be hidden where a spec needs it: validate() is where to refuse that.)
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "compiler/spec/spec.h"
+#include "templates/kernel_params.h"
+
+namespace flashjit {
+
+// What a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
+enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets };
+inline constexpr std::size_t kDims = 9;
+// For messages: "batch of q".
+std::string_view meaning_of(Dim dim);
+
+enum class OperandRole { Input, Output };
+
+// Where the parameter block has its strides.
+enum class OperandStrides {
+  None,   // contiguous
+  Token,  // at `strides`, and the layout of the spec orders its dimensions
+  Row     // row_stride_batch and row_stride_head, which all of these share
+};
+
+struct Operand {
+  std::string_view name, what;
+  OperandRole role = OperandRole::Input;
+  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
+  Dtype always_dtype = Dtype::F32;
+  Dim dims[4] = {};  // as in layout=bshd; packed layouts have the tokens of all sequences in one, and no batch
+  bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
+  std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
+  bool aligned = false;                                // as the spec says; else to its elements
+  std::size_t pointer = 0;                             // where KernelParams has its address
+  OperandStrides strides_kind = OperandStrides::None;
+  Strides KernelParams::* strides = nullptr;
+
+  bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
+  Dtype dtype_of(const AttentionSpec& spec) const { return dtype ? spec.*dtype : always_dtype; }
+};
+
+// Where a tensor of this layout has the dimensions of an operand.
+struct OperandAxes {
+  int rank = 0;
+  int at[4] = {-1, -1, -1, -1};  // parallel to `dims`; negative: it has none
+};
+OperandAxes axes_of(const Operand& operand, Layout layout);
+
+inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+
+// clang-format off
+inline constexpr std::array kOperands = {
+    Operand{.name = "q", .what = "Queries", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .aligned = true,
+            .pointer = offsetof(KernelParams, q),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
+    Operand{.name = "k", .what = "Keys", .dtype = &AttentionSpec::kv_dtype,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .aligned = true,
+            .pointer = offsetof(KernelParams, k),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_stride},
+    Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .aligned = true,
+            .pointer = offsetof(KernelParams, v),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
+    Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .aligned = true,
+            .pointer = offsetof(KernelParams, o),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
+    Operand{.name = "offsets_q", .what = "Where the queries of a sequence begin", .always_dtype = Dtype::I32,
+            .dims = {Dim::Offsets}, .is_in = is_packed,
+            .absent = "the spec's layout is not packed; leave it out or use layout=packed",
+            .pointer = offsetof(KernelParams, offsets_q)},
+    Operand{.name = "offsets_k", .what = "Where the keys of a sequence begin", .always_dtype = Dtype::I32,
+            .dims = {Dim::Offsets}, .is_in = is_packed,
+            .absent = "the spec's layout is not packed; leave it out or use layout=packed",
+            .pointer = offsetof(KernelParams, offsets_k)},
+    Operand{.name = "lse", .what = "Logarithms of the sums of a row", .role = OperandRole::Output,
+            .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
+            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::None; },
+            .absent = "the spec does not ask for it; add lse=ln to the spec or leave it out",
+            .pointer = offsetof(KernelParams, lse), .strides_kind = OperandStrides::Row},
+    Operand{.name = "max_logit", .what = "Largest logits of a row", .role = OperandRole::Output,
+            .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
+            .is_in = [](const AttentionSpec& spec) { return spec.max_logit; },
+            .absent = "the spec does not ask for it; add max_logit to the spec or leave it out",
+            .pointer = offsetof(KernelParams, max_logit), .strides_kind = OperandStrides::Row},
+    Operand{.name = "sink", .what = "Sink logits, one per query head", .dims = {Dim::HeadsQ},
+            .is_in = [](const AttentionSpec& spec) { return spec.sink; },
+            .absent = "the spec does not ask for it; add sink to the spec or leave it out",
+            .pointer = offsetof(KernelParams, sink)},
+};
+// clang-format on
+
+// The number of the row, or how many there are.
+constexpr std::size_t find_operand(std::string_view name) {
+  std::size_t i = 0;
+  while (i < kOperands.size() && kOperands[i].name != name) ++i;
+  return i;
+}
+// For code that needs one of them: a name that is none does not compile.
+consteval std::size_t operand(std::string_view name) {
+  const std::size_t found = find_operand(name);
+  if (found == kOperands.size()) throw "there is no operand of this name";
+  return found;
+}
+
+}  // namespace flashjit

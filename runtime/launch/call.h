@@ -1,0 +1,59 @@
+// The arguments of one run as both APIs give them: views of the caller's tensors, nothing copied and nothing checked
+// against a spec.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "compiler/result.h"
+#include "compiler/spec/operands.h"
+
+namespace flashjit {
+
+struct Arguments;
+struct Tensor;
+
+// A tensor of the caller, whichever API it came through.
+struct TensorView {
+  enum class Place { Unknown, Host, Gpu };
+  void* data = nullptr;
+  std::string_view dtype;
+  int rank = 0;
+  const std::int64_t* shape = nullptr;
+  const std::int64_t* strides = nullptr;  // null: contiguous
+  Place place = Place::Unknown;
+  int ordinal = 0;  // which GPU
+  bool given() const { return data != nullptr || rank > 0; }
+};
+
+// Given by name: a parameter of the spec, or an operand.
+struct ParamView {
+  std::string_view name;
+  bool is_scalar = false;
+  TensorView tensor;
+  double scalar = 0;
+};
+
+struct CallArguments {
+  std::array<TensorView, kOperands.size()> operands;  // that were given by a field
+  std::int64_t max_q_len = 0, max_k_len = 0;
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
+  // As many as a call can have; more are counted, and some of them are wrong.
+  static constexpr int kMostParams = kMaxParams + static_cast<int>(kOperands.size());
+  std::array<ParamView, kMostParams> params;
+  int param_count = 0;
+
+  void add(const ParamView& param) {
+    if (param_count < kMostParams) params[static_cast<std::size_t>(param_count)] = param;
+    ++param_count;
+  }
+};
+
+Result<void> view(const Arguments& arguments, CallArguments& call);
+
+// Where the C++ API takes the operand of this name: its field, or a new entry of `params`.
+Tensor& place_of_operand(Arguments& arguments, std::string_view name);
+
+}  // namespace flashjit

@@ -1,0 +1,275 @@
+// Every row of the operand table against what is written down here: where it goes, and how a call without it, with too
+// much of it or with a wrong one is refused, by its field and by its name.
+#include "compiler/spec/operands.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "flashjit/flashjit.hpp"
+#include "runtime/launch/arguments.h"
+
+namespace flashjit {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+struct Expected {
+  std::string name, dtype;
+  Shape dense, heads_first, packed;  // empty: not in such a layout
+  std::string word;                  // of the spec that asks for it; empty: the layout alone decides
+  const void* (*pointer)(const KernelParams&);
+  Tensor Arguments::* field;
+};
+
+// Two sequences, 5 queries and 9 keys in each, or 10 and 12 together; 4 query and 2 KV heads, d=64/32.
+const std::vector<Expected>& expected() {
+  using P = const KernelParams&;
+  const auto row = [](auto get) { return get; };
+  static const std::vector<Expected> rows = {
+      {"q", "bf16", {2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, "", [](P p) { return p.q; }, &Arguments::q},
+      {"k", "fp16", {2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, "", [](P p) { return p.k; }, &Arguments::k},
+      {"v", "fp16", {2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, "", [](P p) { return p.v; }, &Arguments::v},
+      {"o",
+       "fp32",
+       {2, 5, 4, 32},
+       {2, 4, 5, 32},
+       {10, 4, 32},
+       "",
+       row([](P p) -> const void* { return p.o; }),
+       &Arguments::o},
+      {"offsets_q", "i32", {}, {}, {3}, "", row([](P p) -> const void* { return p.offsets_q; }), &Arguments::offsets_q},
+      {"offsets_k", "i32", {}, {}, {3}, "", row([](P p) -> const void* { return p.offsets_k; }), &Arguments::offsets_k},
+      {"lse",
+       "fp32",
+       {2, 4, 5},
+       {2, 4, 5},
+       {4, 10},
+       "lse=ln",
+       row([](P p) -> const void* { return p.lse; }),
+       &Arguments::lse},
+      {"max_logit",
+       "fp32",
+       {2, 4, 5},
+       {2, 4, 5},
+       {4, 10},
+       "max_logit",
+       row([](P p) -> const void* { return p.max_logit; }),
+       &Arguments::max_logit},
+      {"sink", "fp32", {4}, {4}, {4}, "sink", row([](P p) -> const void* { return p.sink; }), &Arguments::sink}};
+  return rows;
+}
+
+struct Case {
+  Layout layout;
+  std::string spec() const {
+    const char* name = layout == Layout::Packed ? "packed" : layout == Layout::Bhsd ? "bhsd" : "bshd";
+    return std::string("fwd bf16 kv=fp16 out=fp32 d=64/32 heads=4/2 layout=") + name;
+  }
+  const Shape& shape(const Expected& row) const {
+    return layout == Layout::Packed ? row.packed : layout == Layout::Bhsd ? row.heads_first : row.dense;
+  }
+  bool has(const Expected& row) const { return !shape(row).empty(); }
+};
+constexpr Case kCases[] = {{Layout::Bshd}, {Layout::Bhsd}, {Layout::Packed}};
+
+std::string with_all(const Case& c, const std::string& but = "") {
+  std::string spec = c.spec();
+  for (const Expected& row : expected()) {
+    if (!row.word.empty() && row.name != but) spec += " " + row.word;
+  }
+  return spec;
+}
+
+// Addresses only: nothing is read or written through them.
+Tensor tensor(const Case& c, const Expected& row) {
+  const auto number = static_cast<std::uintptr_t>(&row - expected().data());
+  return {reinterpret_cast<void*>(0x10000 * (number + 1)), row.dtype, c.shape(row), {}};
+}
+
+Arguments by_field(const Case& c) {
+  Arguments a;
+  if (c.layout == Layout::Packed) a.max_q_len = 6;
+  for (const Expected& row : expected()) {
+    if (c.has(row)) a.*row.field = tensor(c, row);
+  }
+  return a;
+}
+
+Arguments by_name(const Case& c) {
+  Arguments a;
+  if (c.layout == Layout::Packed) a.max_q_len = 6;
+  for (const Expected& row : expected()) {
+    if (c.has(row)) a.params[row.name] = tensor(c, row);
+  }
+  return a;
+}
+
+Result<KernelParams> fill(const std::string& spec, const Arguments& arguments) {
+  FLASHJIT_ASSIGN(parsed, parse_spec(spec));
+  Plan plan;
+  plan.spec = parsed;
+  plan.target.gpu = true;
+  plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = 4}}};
+  CallArguments call;
+  FLASHJIT_TRY(view(arguments, call));
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(ArgumentChecker(plan).fill(call, params, sizes));
+  return params;
+}
+
+void expect_refused(const std::string& spec, const Arguments& arguments, const std::string& begin) {
+  const auto params = fill(spec, arguments);
+  ASSERT_FALSE(params) << begin;
+  EXPECT_EQ(params.error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(params.error().message.rfind(begin, 0), 0u) << params.error().message << "\ninstead of " << begin;
+}
+
+TEST(Operands, EveryRowIsWrittenDownHere) {
+  ASSERT_EQ(kOperands.size(), expected().size());
+  for (const Operand& operand : kOperands) {
+    EXPECT_TRUE(std::ranges::any_of(expected(), [&](const Expected& row) { return row.name == operand.name; }))
+        << operand.name << " is new: add a row to this test";
+    EXPECT_FALSE(operand.what.empty()) << operand.name;
+    EXPECT_EQ(operand.is_in == nullptr, operand.absent.empty()) << operand.name;
+  }
+}
+
+TEST(Operands, GoToTheirPlaceByFieldAndByName) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.spec());
+    const auto fields = fill(with_all(c), by_field(c)), names = fill(with_all(c), by_name(c));
+    ASSERT_TRUE(fields) << fields.error().message;
+    ASSERT_TRUE(names) << names.error().message;
+    for (const Expected& row : expected()) {
+      const void* const wanted = c.has(row) ? tensor(c, row).data : nullptr;
+      EXPECT_EQ(row.pointer(*fields), wanted) << row.name;
+      EXPECT_EQ(row.pointer(*names), wanted) << row.name;
+    }
+    for (const auto& params : {fields, names}) {
+      EXPECT_EQ(params->v_stride.token, c.layout == Layout::Bhsd ? 32 : 2 * 32);
+      EXPECT_EQ(params->v_stride.head, c.layout == Layout::Bhsd ? 9 * 32 : 32);
+      EXPECT_EQ(params->v_stride.batch, c.layout == Layout::Packed ? 0 : 9 * 2 * 32);
+      EXPECT_EQ(params->row_stride_head, c.layout == Layout::Packed ? 10 : 5);
+      EXPECT_EQ(params->row_stride_batch, c.layout == Layout::Packed ? 0 : 4 * 5);
+      EXPECT_EQ(params->batch, 2);
+    }
+  }
+}
+
+// What is wrong with one tensor, and how the message begins.
+struct Wrong {
+  Tensor tensor;
+  std::string begin;
+};
+
+std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
+  const Tensor right = tensor(c, row);
+  std::vector<Wrong> wrong = {{{}, row.name + ": missing; this spec needs it"}};
+  Tensor one = right;
+  one.dtype = "u8";
+  wrong.push_back({one, row.name + ".dtype: 'u8', must be " + row.dtype});
+  one = right;
+  one.shape.push_back(1);
+  wrong.push_back({one, one.shape.size() > 4 ? row.name + ".shape: 5 dimensions, at most 4 are possible"
+                                             : row.name + ".shape: " + std::to_string(one.shape.size()) +
+                                                   " dimensions, must have " + std::to_string(right.shape.size())});
+  one = right;
+  one.data = nullptr;
+  wrong.push_back({one, row.name + ".data: null"});
+  one = right;
+  one.data = static_cast<char*>(one.data) + 1;
+  wrong.push_back({one, row.name + ".data: the address is no multiple of"});
+  return wrong;
+}
+
+TEST(Operands, WrongOnesAreRefused) {
+  for (const Case& c : kCases) {
+    for (const Expected& row : expected()) {
+      if (!c.has(row)) continue;
+      SCOPED_TRACE(row.name + " of " + c.spec());
+      for (const Wrong& wrong : wrong_ones(c, row)) {
+        Arguments fields = by_field(c), names = by_name(c);
+        fields.*row.field = wrong.tensor;
+        names.params[row.name] = wrong.tensor;
+        expect_refused(with_all(c), fields, wrong.begin);
+        expect_refused(with_all(c), names, wrong.begin);
+      }
+    }
+  }
+}
+
+// With every one of its sizes wrong in turn, some message speaks of a shape: of its own, or of the next that disagrees.
+TEST(Operands, WrongSizesAreRefused) {
+  for (const Case& c : kCases) {
+    for (const Expected& row : expected()) {
+      for (std::size_t i = 0; i < c.shape(row).size(); ++i) {
+        SCOPED_TRACE(row.name + " of " + c.spec());
+        Arguments arguments = by_field(c);
+        ++(arguments.*row.field).shape[i];
+        const auto params = fill(with_all(c), arguments);
+        ASSERT_FALSE(params) << "dimension " << i;
+        EXPECT_NE(params.error().message.find(".shape["), std::string::npos) << params.error().message;
+      }
+    }
+  }
+}
+
+TEST(Operands, SuperfluousOnesAreRefused) {
+  for (const Case& c : kCases) {
+    for (const Expected& row : expected()) {
+      if (!c.has(row)) {
+        Arguments arguments = by_field(c);
+        arguments.*row.field = tensor({Layout::Packed}, row);
+        expect_refused(with_all(c), arguments,
+                       row.name + ": given, and the spec's layout is not packed; leave it out or use layout=packed");
+      } else if (!row.word.empty()) {
+        const std::string begin =
+            row.name + ": given, and the spec does not ask for it; add " + row.word + " to the spec or leave it out";
+        expect_refused(with_all(c, row.name), by_field(c), begin);
+        expect_refused(with_all(c, row.name), by_name(c), begin);
+      }
+    }
+  }
+}
+
+TEST(Operands, GivenTwice) {
+  for (const Case& c : kCases) {
+    for (const Expected& row : expected()) {
+      if (!c.has(row)) continue;
+      Arguments arguments = by_field(c);
+      arguments.params[row.name] = tensor(c, row);
+      expect_refused(with_all(c), arguments, row.name + ": given twice");
+    }
+  }
+}
+
+TEST(Operands, ParametersOfTheSpecHideThem) {
+  const Case c = {Layout::Bshd};
+  const std::string spec = with_all(c) + " params=\"sink: fp32[1], o: fp32\" score=\"s * o + sink[h]\"";
+  Arguments arguments = by_field(c);
+  void* const own = reinterpret_cast<void*>(0x900000);
+  arguments.params["sink"] = {own, "fp32", {4}, {}};
+  arguments.scalars["o"] = 2;
+  const auto params = fill(spec, arguments);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->extra[0].data, own);
+  EXPECT_EQ(params->sink, arguments.sink.data);
+  EXPECT_EQ(params->o, arguments.o.data);
+  arguments.sink = {};
+  expect_refused(spec, arguments, "sink: missing");
+}
+
+TEST(Operands, NumbersAreNoTensors) {
+  const Case c = {Layout::Bshd};
+  Arguments arguments = by_field(c);
+  arguments.sink = {};
+  arguments.scalars["sink"] = 1;
+  expect_refused(with_all(c), arguments, "scalars.sink: it is a tensor");
+}
+
+}  // namespace
+}  // namespace flashjit
