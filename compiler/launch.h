@@ -55,7 +55,7 @@ struct Extent {
 struct WorkspaceBuffer {
   std::string name;
   std::string_view type = "void";  // of its elements, in generated code
-  std::int64_t bytes = 0;  // of one element, times all that is known beforehand: heads, d, a number of splits
+  std::int64_t bytes = 0;          // of one element, times all that is known beforehand: heads, d, a number of splits
   std::vector<Extent> extents;
 };
 

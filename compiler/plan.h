@@ -31,10 +31,10 @@ using Candidates = std::vector<Candidate>;
 struct Plan {
   AttentionSpec spec;
   Target target;
-  Schedule schedule;    // complete
-  KernelConfig config;  // GPU families
-  std::vector<KernelLaunch> launches;      // in this order; none on a host
-  std::vector<WorkspaceBuffer> workspace;  // what they pass on
+  Schedule schedule;                             // complete
+  KernelConfig config;                           // GPU families
+  std::vector<KernelLaunch> launches;            // in this order; none on a host
+  std::vector<WorkspaceBuffer> workspace;        // what they pass on
   TileAnalysis tiles;                            // of spec.mask
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;                // what is slower than it could be, and why

@@ -7,15 +7,15 @@ namespace flashjit {
 // Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_names.h has the words of each.
 enum class Element : unsigned char { f16, bf16, f32 };
 enum class Lse : unsigned char { none, ln, log2 };
-enum class Sequences : unsigned char { dense, packed };              // packed: one after the other, offsets on the device
-enum class Reference : unsigned char { lazy, tile, first };          // what the exponent of a score is taken relative to
-enum class Exclusive : unsigned char { none, issue };                // what only one warpgroup at a time may do
-enum class QueryPlace : unsigned char { shared, registers };         // where Q lives during the loop
-enum class TileOrder : unsigned char { natural, longest_first };     // which query tiles start first
-enum class Overlap : unsigned char { none, qk_pv };                  // qk_pv: Q K^T of the next tile beside P V of this one
-enum class RowSum : unsigned char { adds, matrix };                  // matrix: from a column of ones beside V
-enum class GridKind : unsigned char { tiles, persistent };           // a block per query tile, or one per SM for all
-enum class HeadTiles : unsigned char { single, grouped };            // grouped: the heads of a KV head share a tile
+enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device
+enum class Reference : unsigned char { lazy, tile, first };       // what the exponent of a score is taken relative to
+enum class Exclusive : unsigned char { none, issue };             // what only one warpgroup at a time may do
+enum class QueryPlace : unsigned char { shared, registers };      // where Q lives during the loop
+enum class TileOrder : unsigned char { natural, longest_first };  // which query tiles start first
+enum class Overlap : unsigned char { none, qk_pv };         // qk_pv: Q K^T of the next tile beside P V of this one
+enum class RowSum : unsigned char { adds, matrix };         // matrix: from a column of ones beside V
+enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
+enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
 
@@ -142,7 +142,9 @@ constexpr int kThreadsPerWarpgroup = 128;
 
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
-constexpr int queries_per_tile(const KernelConfig& c) { return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q; }
+constexpr int queries_per_tile(const KernelConfig& c) {
+  return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q;
+}
 // Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
 // long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the
 // producer would wait for that tile.)

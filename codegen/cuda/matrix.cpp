@@ -27,20 +27,20 @@ std::string operands(int count, std::string_view new_line, const Operand& operan
 // A product as one asm statement: the compiler takes a tenth longer (70 of 700 ms at d=128) over a statement for each
 // step, because of the operands, and makes the same machine code of it.
 struct Statement {
-  std::string arguments;     // of the function, after the accumulator
-  std::string inputs;        // constraints of these
-  std::string registers;     // PTX: declarations
-  std::string begin;         // PTX: before the first step
-  std::string step;          // arguments of the macro of a step
-  std::string body;          // PTX of it, but for the accumulators
-  std::string operands;      // of the instruction, after the accumulators
+  std::string arguments;  // of the function, after the accumulator
+  std::string inputs;     // constraints of these
+  std::string registers;  // PTX: declarations
+  std::string begin;      // PTX: before the first step
+  std::string step;       // arguments of the macro of a step
+  std::string body;       // PTX of it, but for the accumulators
+  std::string operands;   // of the instruction, after the accumulators
   std::vector<std::string> steps;
 };
 
 // What every step does to the low word of an operand's descriptor in shared memory.
 std::string advance(std::string_view name, int operand) {
-  return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, {2:#x}}};\\n\" \\\n", operand, name,
-                     kDescriptorHigh);
+  return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, {2:#x}}};\\n\" \\\n", operand,
+                     name, kDescriptorHigh);
 }
 
 // Where step `step` of an operand begins, in 16 bytes: along its rows, panel by panel, or, if it is read transposed,
@@ -80,8 +80,8 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
   s.step = fmt::format("{1}_step, {0}0, {0}1, {0}2, {0}3, accumulate", a, b);
   s.body = advance(std::string_view(&b, 1), low);
-  s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1, {2}", a, b,
-                           p.b_transposed ? 1 : 0);
+  s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1, {2}",
+                           a, b, p.b_transposed ? 1 : 0);
   for (int step = 0; step < steps; ++step) {
     const int r = sums + 4 * step;
     s.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step_offset(p, step, p.b_transposed, b_panel), r, r + 1,
@@ -94,7 +94,8 @@ std::string function(const Product& p, const Statement& s, char sum, std::string
                      std::string_view element) {
   const int sums = accumulator_registers(p);
   std::string text = fmt::format("{}\n#define STEP({}) \\\n{}", comment, s.step, s.body);
-  text += fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}.{}\\n\" \\\n", p.m, p.n, p.k, element, element);
+  text +=
+      fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}.{}\\n\" \\\n", p.m, p.n, p.k, element, element);
   text += fmt::format("  \"{{{}}},\\n\" \\\n",
                       operands(sums, "\\n\" \\\n  \" ", [](int i) { return fmt::format("%{}", i); }));
   text += fmt::format("  \"{};\\n\"\n", s.operands);
@@ -103,8 +104,8 @@ std::string function(const Product& p, const Statement& s, char sum, std::string
   if (!s.begin.empty()) text += fmt::format("      \"{}\\n\"\n", s.begin);
   for (const std::string& step : s.steps) text += fmt::format("      STEP({})\n", step);
   text += "      \"}\"\n";
-  text += fmt::format("      : {}\n", operands(sums, "\n        ",
-                                              [&](int i) { return fmt::format("\"+f\"({}[{}])", sum, i); }));
+  text += fmt::format("      : {}\n",
+                      operands(sums, "\n        ", [&](int i) { return fmt::format("\"+f\"({}[{}])", sum, i); }));
   return text + fmt::format("      : {});\n}}\n#undef STEP\n", s.inputs);
 }
 
@@ -120,12 +121,14 @@ std::string emit(const Program& program, const Product& p) {
   const Dtype dtype = program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype;
   const std::string_view element = dtype == Dtype::F16 ? "f16" : "bf16";
   if (!p.a_in_registers) {
-    const std::string comment = fmt::format("// {0} ({1} x {2}) = {3} ({1} x {4}) {5}^T ({6} x {2} at a time): both from shared memory.",
-                                            upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+    const std::string comment =
+        fmt::format("// {0} ({1} x {2}) = {3} ({1} x {4}) {5}^T ({6} x {2} at a time): both from shared memory.",
+                    upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
   }
-  const std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
-                                          upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+  const std::string comment =
+      fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).", upper[0], p.rows,
+                  p.columns, upper[1], p.depth, upper[2], p.k);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, element);
 }
 

@@ -7,6 +7,7 @@
 
 #include "compiler/analysis/interval.h"
 #include "compiler/plan.h"
+#include "compiler/program/config.h"
 #include "compiler/spec/schedule.h"
 #include "compiler/spec/spec.h"
 #include "compiler/spec/target.h"

@@ -9,7 +9,8 @@
 namespace flashjit {
 
 constexpr double kIssuePerClock = 128;  // lanes per clock and SM
-// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fits left over.
+// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fits left
+// over.
 constexpr double kSoftmaxSlots = 3;
 
 // work_of for tiles of any length; the sample of query tiles is drawn once. Spec and analysis must outlive it.

@@ -37,9 +37,9 @@ struct FamilyRow {
   std::string_view name;
   std::string_view summary;    // of the file with its entries
   std::string_view loop_file;  // of templates/; GPUs only
-  std::string_view fields;  // of its schedules, besides `family`: "tile_q tile_kv ..."
+  std::string_view fields;     // of its schedules, besides `family`: "tile_q tile_kv ..."
   bool gpu = true;             // on which targets: GPUs, or processors
-  bool is_default = true;      // takes part where nothing is pinned; others are for comparisons, where pins ask for them
+  bool is_default = true;  // takes part where nothing is pinned; others are for comparisons, where pins ask for them
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
   // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the
   // target's matrix rate.

@@ -63,7 +63,8 @@ Result<void> assign_products(Program& p, std::span<const Product> products) {
     if (s.kind != Kind::Mma) return {};
     const std::string& target = p.buffers[s.writes[0]].name;
     const auto product = std::ranges::find(products, target, &Product::target);
-    if (product == products.end()) return internal(fmt::format("pass assign_warps: nothing multiplies into {}", target));
+    if (product == products.end())
+      return internal(fmt::format("pass assign_warps: nothing multiplies into {}", target));
     s.product = *product;
     return {};
   });

@@ -12,8 +12,8 @@ namespace flashjit {
 // What loops that evaluate scores on symbolic numbers know of a score function.
 struct ScoreFacts {
   bool has_tanh = false;
-  bool loads = false;          // from tensors, at places that depend on the key
-  float cap = 0, factor = 0;   // not 0: the score is cap * tanh(factor * q.k)
+  bool loads = false;         // from tensors, at places that depend on the key
+  float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
 };
 
 // A spec on a target, with everything that does not depend on a schedule. What it is made of must outlive it.
@@ -24,7 +24,7 @@ struct Problem {
   const Target& target;
   const TileAnalysis& tiles;  // of spec.mask
   ScoreFacts score;
-  KernelConfig config;        // that of the problem
+  KernelConfig config;  // that of the problem
 };
 
 // `schedule` has a family and its tiles set; what else is not set stays at its default.

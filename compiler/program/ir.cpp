@@ -72,8 +72,8 @@ void dump_buffer(const Buffer& b, std::string& out) {
 }  // namespace
 
 std::string print(const Product& p) {
-  std::string text =
-      fmt::format("m{}n{}k{} by a {}, depth {}", p.m, p.n, p.k, p.issuer == Issuer::Warp ? "warp" : "warpgroup", p.depth);
+  std::string text = fmt::format("m{}n{}k{} by a {}, depth {}", p.m, p.n, p.k,
+                                 p.issuer == Issuer::Warp ? "warp" : "warpgroup", p.depth);
   if (p.a_in_registers) text += ", a in registers";
   if (p.b_transposed) text += ", b transposed";
   if (p.unroll > 0) text += fmt::format(", {} steps unrolled", p.unroll);

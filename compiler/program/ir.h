@@ -89,8 +89,8 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;     // Loop, Producer, Consumer
-  Product product;                 // Mma, once warps are assigned
+  std::vector<Statement> body;  // Loop, Producer, Consumer
+  Product product;              // Mma, once warps are assigned
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 

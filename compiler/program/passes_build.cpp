@@ -44,7 +44,8 @@ Result<Statement> make_loop(const Program& p, const PassContext& context) {
   }
   // Without a mask the keys behind k_len must still be hidden.
   loop.body.push_back(make(p, Kind::Mask, {"S"}, {"S"}));
-  FLASHJIT_TRY(loop.body.back().attributes.set("fn", std::string(context.config.has_mask ? "visible" : "inside"), kBuild));
+  FLASHJIT_TRY(
+      loop.body.back().attributes.set("fn", std::string(context.config.has_mask ? "visible" : "inside"), kBuild));
   loop.body.push_back(make(p, Kind::Rescale, {"O", "rows"}, {"S", "rows"}));
   loop.body.push_back(make(p, Kind::Softmax, {"S", "rows"}, {"S", "rows"}));
   loop.body.push_back(make(p, Kind::Convert, {"P"}, {"S"}));

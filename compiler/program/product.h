@@ -15,11 +15,11 @@ struct Product {
   std::string_view target, a, b;  // buffers; a and b in the place that the instruction reads them from
   Issuer issuer = Issuer::Warp;
   int rows = 0, columns = 0, depth = 0;
-  int m = 0, n = 0, k = 0;        // of one instruction
+  int m = 0, n = 0, k = 0;  // of one instruction
   bool a_in_registers = false;
-  bool b_transposed = false;      // b's rows are contiguous along the columns of the target, as those of V
-  bool accumulates = false;       // onto what is there, unless told to begin anew; else always anew
-  int unroll = 0;                 // steps along the depth that are unrolled; 0: all
+  bool b_transposed = false;  // b's rows are contiguous along the columns of the target, as those of V
+  bool accumulates = false;   // onto what is there, unless told to begin anew; else always anew
+  int unroll = 0;             // steps along the depth that are unrolled; 0: all
 };
 
 // An fp32 accumulator is spread evenly over the threads of its issuer.

@@ -12,15 +12,12 @@
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/text_form.h"
 
-namespace flashjit {
-
-};
+namespace flashjit {};
 
 namespace {
 
 constexpr int kLargestNumber = 65536;
 constexpr std::size_t kMaxScheduleText = 1024;
-
 
 struct Field {
   std::string_view name;

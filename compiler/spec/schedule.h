@@ -29,13 +29,14 @@ struct Schedule {
   std::optional<int> stages;       // K/V tiles in flight (sync: with 1, K and V alternate)
   std::optional<TileOrder> order;  // which query tiles start first
   // hopper
-  std::optional<int> warpgroups;              // that compute, 64 rows each; a further one copies
-  std::optional<int> q_stages;                // Q tiles in flight
-  std::optional<Overlap> overlap;             // qk_pv: Q K^T of the next tile is issued before P V of this one
-  std::optional<Exclusive> exclusive;     // what only one warpgroup at a time does
-  std::optional<Reference> reference;  // what is subtracted in the exponent: the maximum up to this tile, or of the first
-  std::optional<RowSum> row_sum;              // matrix: a column of ones beside V sums the rows of P
-  std::optional<GridKind> grid;    // a block per query tile, or one per SM that takes one tile after the other
+  std::optional<int> warpgroups;       // that compute, 64 rows each; a further one copies
+  std::optional<int> q_stages;         // Q tiles in flight
+  std::optional<Overlap> overlap;      // qk_pv: Q K^T of the next tile is issued before P V of this one
+  std::optional<Exclusive> exclusive;  // what only one warpgroup at a time does
+  std::optional<Reference>
+      reference;                  // what is subtracted in the exponent: the maximum up to this tile, or of the first
+  std::optional<RowSum> row_sum;  // matrix: a column of ones beside V sums the rows of P
+  std::optional<GridKind> grid;   // a block per query tile, or one per SM that takes one tile after the other
   std::optional<HeadTiles> head_tiles;  // packed: the query heads of one KV head share a tile
   bool operator==(const Schedule&) const = default;
 };

@@ -142,10 +142,12 @@ Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelP
                     c.head_dim_qk};
   const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk};
   const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v};
-  if (c.head_tiles == HeadTiles::grouped && c.sequences == Sequences::packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
+  if (c.head_tiles == HeadTiles::grouped && c.sequences == Sequences::packed)
+    return internal("tensor_maps: heads of a group share a tile in dense layouts only");
   const auto of_queries = [&](const Source& source) {
-    return c.head_tiles == HeadTiles::grouped ? grouped_layout(source, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
-                        : layout_of(c, params, source);
+    return c.head_tiles == HeadTiles::grouped
+               ? grouped_layout(source, count(params.batch), static_cast<std::uint32_t>(group_size(c)))
+               : layout_of(c, params, source);
   };
   FLASHJIT_ASSIGN(q_map, of_queries(q));
   FLASHJIT_ASSIGN(k_map, layout_of(c, params, k));

@@ -15,7 +15,7 @@ constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
-constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
+constexpr int kQueries = queries_per_tile(config);              // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;

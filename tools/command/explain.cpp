@@ -101,7 +101,8 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   const std::string_view instruction = (*plan.schedule.family)->instruction;
   text += fmt::format(
       "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
-      r.intensity, r.textbook_intensity, plan.target.name, instruction.empty() ? "" : fmt::format(" at the rate of {}", instruction), r.balance_point);
+      r.intensity, r.textbook_intensity, plan.target.name,
+      instruction.empty() ? "" : fmt::format(" at the rate of {}", instruction), r.balance_point);
   text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
                       r.intensity >= r.balance_point ? "above" : "below",
                       r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");

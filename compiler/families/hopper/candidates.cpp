@@ -9,6 +9,7 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/hopper/hopper.h"
+#include "compiler/spec/config_words.h"
 
 namespace flashjit {
 
@@ -51,7 +52,7 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
         "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none");
   if (*s.exclusive != Exclusive::none && *s.warpgroups < 2)
     return refuse(why, "exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none",
-                  name(*s.exclusive));
+                  word(*s.exclusive));
   if (*s.exclusive == Exclusive::issue && *s.overlap != Overlap::qk_pv)
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
@@ -105,15 +106,18 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
   const int group = spec.heads_q / spec.heads_kv;
   if (spec.layout == Layout::Packed)
     return refuse(
-        why, "head_tiles: grouped does not do layout=packed, whose Q would take a tensor map of rank 6; use head_tiles=single");
+        why,
+        "head_tiles: grouped does not do layout=packed, whose Q would take a tensor map of rank 6; use head_tiles=single");
   if (*s.tile_q % group != 0) {
     return refuse(
-        why, "head_tiles: grouped needs tile_q={} to be a multiple of {}, the query heads of a KV head; use head_tiles=single",
+        why,
+        "head_tiles: grouped needs tile_q={} to be a multiple of {}, the query heads of a KV head; use head_tiles=single",
         *s.tile_q, group);
   }
   if (ranges_use_head(problem))
     return refuse(
-        why, "head_tiles: grouped needs one KV range for all heads of a tile, and the mask depends on h; use head_tiles=single");
+        why,
+        "head_tiles: grouped needs one KV range for all heads of a tile, and the mask depends on h; use head_tiles=single");
   return false;
 }
 
@@ -138,7 +142,6 @@ bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::s
 bool fits(const Problem& problem, const Schedule& s) {
   return !refuses_tile(s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
 }
-
 
 // Does the key's position enter other than as the place of an element?
 bool depends_on_position(const Expr& expr) {
@@ -251,8 +254,8 @@ struct Enumeration {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first &&
-                      spec.d_v >= 128;
+    const bool pays =
+        overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;

@@ -16,10 +16,10 @@ namespace {
 // time, and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
   double mma = 0.83;
-  double mma_at_least = 1.17;    // no tile takes less than this times its products, where rows are summed beside them
+  double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
   double exp_tile = 0.92, exp_first = 0.41;  // by reference
-  double tile_clocks = 472;      // barriers, fences, what is left over of every tile
-  double mma_alone = 0.89;       // the same where one warpgroup, or a loop without overlap, waits for everything
+  double tile_clocks = 472;                  // barriers, fences, what is left over of every tile
+  double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
   double inputs_clocks =
       200;  // of a tile with tensors of the score function, which have one place (bias in fp32, 64 and 128 keys)
@@ -95,7 +95,8 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const KernelConfig c = config_of(problem, s);
   const TileClocks t = tile_clocks(target, s, c, work);
   const double tile = tile_time(s, c, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
-  const double items = static_cast<double>(shape.b) * (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
+  const double items = static_cast<double>(shape.b) *
+                       (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
   const double slots = target.sm_count;
   const double mean = work.kv_tiles * tile + item, longest = work.kv_tiles_max * tile + item;

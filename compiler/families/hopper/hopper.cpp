@@ -82,16 +82,17 @@ std::string describe(const KernelConfig& c) {
       "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
       c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
   text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
-  text +=
-      fmt::format("  {}\n", c.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
+  text += fmt::format("  {}\n", c.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one"
+                                                            : "one product at a time");
   if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
   text += fmt::format("  softmax relative to the {}\n",
                       c.reference == Reference::tile
                           ? "maximum up to each tile"
                           : "maximum of the first tile; a query tile for which that is too low is done again");
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
-  text += fmt::format(
-      "  {}\n", c.grid == GridKind::persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
+  text += fmt::format("  {}\n", c.grid == GridKind::persistent
+                                    ? "a block per SM, which takes one query tile after the other"
+                                    : "a block per query tile");
   if (c.head_tiles == HeadTiles::grouped)
     text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
                         queries_per_tile(c));
@@ -99,8 +100,9 @@ std::string describe(const KernelConfig& c) {
 }
 
 constexpr std::array<std::string_view, 13> kHonoured = {
-    "fn",   "when=mixed", "holes", "row",     "direction=last_to_first", "smem_bytes", "registers",
-    "copy=tma", "copy_bytes", "tile",  "pending", "barrier", "redo=tile",
+    "fn",         "when=mixed", "holes",     "row",        "direction=last_to_first",
+    "smem_bytes", "registers",  "copy=tma",  "copy_bytes", "tile",
+    "pending",    "barrier",    "redo=tile",
 };
 
 }  // namespace

@@ -233,9 +233,9 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
 
 // Warps need tiles, shared memory needs warps' layouts, copies need places; softmax and the budget read all of it.
 constexpr std::array kPasses = {
-    Pass{"choose_tiling", choose_tiling},     Pass{"assign_warps", assign_warps},
-    Pass{"place_buffers", place_buffers},     Pass{"pipeline_copies", pipeline_copies},
-    Pass{"choose_softmax", choose_softmax},   Pass{"budget_registers", budget_registers},
+    Pass{"choose_tiling", choose_tiling},   Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},   Pass{"pipeline_copies", pipeline_copies},
+    Pass{"choose_softmax", choose_softmax}, Pass{"budget_registers", budget_registers},
 };
 
 }  // namespace
@@ -246,12 +246,31 @@ std::span<const Pass> hopper_passes() { return kPasses; }
 // leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = output_columns(c);
-  return {Product{.name = "scores", .target = "S", .a = "Qs", .b = "Ks", .issuer = Issuer::Warpgroup,
-                  .rows = kRowsPerWarpgroup, .columns = c.tile_kv, .depth = padded_dim_qk(c), .m = kRowsPerWarpgroup,
-                  .n = c.tile_kv, .k = 16},
-          Product{.name = "output", .target = "O", .a = "P", .b = "Vs", .issuer = Issuer::Warpgroup,
-                  .rows = kRowsPerWarpgroup, .columns = columns, .depth = c.tile_kv, .m = kRowsPerWarpgroup,
-                  .n = columns, .k = 16, .a_in_registers = true, .b_transposed = true, .accumulates = true}};
+  return {Product{.name = "scores",
+                  .target = "S",
+                  .a = "Qs",
+                  .b = "Ks",
+                  .issuer = Issuer::Warpgroup,
+                  .rows = kRowsPerWarpgroup,
+                  .columns = c.tile_kv,
+                  .depth = padded_dim_qk(c),
+                  .m = kRowsPerWarpgroup,
+                  .n = c.tile_kv,
+                  .k = 16},
+          Product{.name = "output",
+                  .target = "O",
+                  .a = "P",
+                  .b = "Vs",
+                  .issuer = Issuer::Warpgroup,
+                  .rows = kRowsPerWarpgroup,
+                  .columns = columns,
+                  .depth = c.tile_kv,
+                  .m = kRowsPerWarpgroup,
+                  .n = columns,
+                  .k = 16,
+                  .a_in_registers = true,
+                  .b_transposed = true,
+                  .accumulates = true}};
 }
 
 }  // namespace flashjit

@@ -21,7 +21,8 @@ void enumerate(const Problem&, const Schedule& pins, std::vector<Schedule>& out)
 }
 
 bool refuses(const Problem&, const Schedule& s, std::string* why) {
-  if (*s.tile_q != kNaiveTile) return refuse(why, "tile_q: {} is not {}, the only one of this family", *s.tile_q, kNaiveTile);
+  if (*s.tile_q != kNaiveTile)
+    return refuse(why, "tile_q: {} is not {}, the only one of this family", *s.tile_q, kNaiveTile);
   if (*s.tile_kv != kNaiveTile)
     return refuse(why, "tile_kv: {} is not {}, the only one of this family", *s.tile_kv, kNaiveTile);
   return false;
@@ -35,11 +36,11 @@ Registers registers(const Problem&, const KernelConfig&) { return {}; }
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
 // Scores and probabilities go through memory twice each; arithmetic at the full rate hides behind that.
-Prediction predict(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
+Prediction predict_naive(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   const AttentionSpec& spec = problem.spec;
-  const double scores = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
-                        static_cast<double>(shape.k_len);
+  const double scores =
+      static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
   Prediction p;
   p.memory = (unique_bytes(spec, shape) + 2 * scores * (4 + size_of(spec.dtype))) / (problem.target.memory_tbs * 1e6);
   p.latency = kLaunches * kLaunchMicroseconds;
@@ -99,7 +100,7 @@ const FamilyRow kNaive = {
     .refuses = refuses,
     .configure = configure,
     .registers = registers,
-    .predict = predict,
+    .predict = predict_naive,
     .matrix_rate = matrix_rate,
     .finish = finish,
     .why_rejected = why_rejected,

@@ -201,11 +201,30 @@ std::span<const Pass> sync_passes() { return kPasses; }
 // 16x8 tiles by a warp. P has the accumulator layout of S, which is the operand layout of A: it never leaves registers.
 std::array<Product, 2> sync_products(const KernelConfig& c) {
   const int rows = rows_per_warp(c);
-  return {Product{.name = "scores", .target = "S", .a = c.q_in == QueryPlace::registers ? "Qr" : "Qs", .b = "Ks",
-                  .rows = rows, .columns = c.tile_kv, .depth = padded_dim_qk(c), .m = 16, .n = 8, .k = 16,
-                  .a_in_registers = true, .unroll = c.unroll_d},
-          Product{.name = "output", .target = "O", .a = "P", .b = "Vs", .rows = rows, .columns = padded_dim_v(c),
-                  .depth = c.tile_kv, .m = 16, .n = 8, .k = 16, .a_in_registers = true, .b_transposed = true,
+  return {Product{.name = "scores",
+                  .target = "S",
+                  .a = c.q_in == QueryPlace::registers ? "Qr" : "Qs",
+                  .b = "Ks",
+                  .rows = rows,
+                  .columns = c.tile_kv,
+                  .depth = padded_dim_qk(c),
+                  .m = 16,
+                  .n = 8,
+                  .k = 16,
+                  .a_in_registers = true,
+                  .unroll = c.unroll_d},
+          Product{.name = "output",
+                  .target = "O",
+                  .a = "P",
+                  .b = "Vs",
+                  .rows = rows,
+                  .columns = padded_dim_v(c),
+                  .depth = c.tile_kv,
+                  .m = 16,
+                  .n = 8,
+                  .k = 16,
+                  .a_in_registers = true,
+                  .b_transposed = true,
                   .accumulates = true}};
 }
 
