@@ -7,18 +7,18 @@
 namespace flashjit {
 namespace {
 
-Result<TunedRecord> tune_here(const TuneRequest& request) {
+Result<TunedRecord> tune_here(const TuneOrder& order) {
   static std::mutex one_at_a_time;  // two would measure each other
   const std::lock_guard lock(one_at_a_time);
-  EngineOptions options = request.engine;
+  EngineOptions options = order.engine;
   options.tuned = false;  // the cost model's choice is what is compared with
   options.record.clear();
   const std::string where = !options.target.empty() ? options.target : options.device == Device::Host ? "host" : "gpu";
-  FLASHJIT_ASSIGN(session, Session::open(where, options));
-  FLASHJIT_ASSIGN(spec, parse_spec(request.spec));
-  FLASHJIT_ASSIGN(shape, parse_shape(request.shape, spec));
+  FLASHJIT_ASSIGN(session, Session::open(where, options, order.settings));
+  const AttentionSpec& spec = order.request.spec;
+  FLASHJIT_ASSIGN(shape, parse_shape(print(order.shape), spec));
   TuneOptions how;
-  how.seconds = request.seconds;
+  how.seconds = order.seconds;
   FLASHJIT_ASSIGN(outcome, tune(*session, {spec, shape, {}, {}, {}}, how));
   return record_of(outcome, session->machine(), today());
 }

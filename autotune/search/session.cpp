@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include "compiler/spec/target.h"
-#include "runtime/engine/environment.h"
+#include "runtime/engine/create.h"
 #include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
 
-Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options) {
+Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options,
+                                               const EnvironmentSettings& settings) {
   bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
   if (where == "host") {
     options.device = Device::Host;
@@ -23,10 +24,11 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
     options.target = where;
   }
   auto session = std::make_unique<Session>();
-  auto engine = Engine::create(options);
+  session->settings_ = settings;
+  auto engine = create_engine(options, settings);
   if (!engine && try_host) {
     options.device = Device::Host;
-    auto host = Engine::create(options);
+    auto host = create_engine(options, settings);
     if (!host) {
       return Error{ErrorKind::NotFound,
                    fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",
@@ -38,7 +40,6 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
   if (!engine) return engine.error();
   session->engine_ = std::move(*engine);
   if (options.device == Device::Host) {
-    FLASHJIT_ASSIGN(settings, read_environment());
     session->machine_ = host_machine(session->target(), settings.threads > 0 ? settings.threads : usable_cores());
     return session;
   }

@@ -11,6 +11,7 @@
 #include "compiler/result.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
+#include "runtime/engine/environment.h"
 #include "runtime/tuned/records.h"
 
 namespace flashjit {
@@ -19,10 +20,12 @@ class Session {
  public:
   // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
   // `options`: all but device and target.
-  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options);
+  static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options,
+                                               const EnvironmentSettings& settings);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }
+  const EnvironmentSettings& settings() const { return settings_; }  // as the session was opened with
   Engine& engine() { return *engine_; }
   const GpuContext& gpu() const { return *gpu_; }
   const Stream& stream() const { return *stream_; }
@@ -35,6 +38,7 @@ class Session {
                                       const RoundDone& round_done) const;
 
  private:
+  EnvironmentSettings settings_;
   std::shared_ptr<Engine> engine_;
   std::optional<GpuContext> gpu_;
   std::optional<Stream> stream_;

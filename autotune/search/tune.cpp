@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "compiler/choice/candidates.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/request.h"
 #include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
@@ -64,7 +64,11 @@ class Tuning::Parts {
     shape_ = shape_of(job_.shape);
     if (shape_.b < 1 || shape_.q_len < 1 || shape_.k_len < 1)
       return invalid("shape: there is nothing to measure; every size must be at least 1");
-    FLASHJIT_ASSIGN(plan, plan_spec(text(), session_.target(), print(job_.pins), units()));
+    FLASHJIT_ASSIGN(row, find_target(session_.target()));
+    Request request(job_.spec, *row, job_.pins);
+    if (session_.on_gpu()) request.target.sm_count = session_.machine().units;
+    text_ = request.text;
+    FLASHJIT_ASSIGN(plan, plan_spec(request));
     plan_ = std::move(plan);
     auto drawing = std::async(
         std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
@@ -106,8 +110,6 @@ class Tuning::Parts {
  private:
   // Not the time between compiling and measuring, when another job had the device.
   double spent() const { return compile_seconds_ + seconds_since(begun_); }
-  std::string text() const { return print(job_.spec); }
-  int units() const { return session_.on_gpu() ? session_.machine().units : 0; }
   void say(const std::string& what) const {
     if (options_.progress) options_.progress(what);
   }
@@ -115,7 +117,7 @@ class Tuning::Parts {
   Result<std::shared_ptr<Kernel>> prepare(const Schedule& schedule) {
     PrepareOptions options;
     options.schedule = print(schedule);
-    return session_.engine().prepare(text(), options);
+    return session_.engine().prepare(text_, options);
   }
 
   std::vector<Schedule> taken() const {
@@ -370,6 +372,7 @@ class Tuning::Parts {
   Shape shape_;
   Plan plan_;
   SearchSpace space_;
+  std::string text_;            // of the spec
   std::string untuned_;         // the default's schedule
   std::vector<Entry> entries_;  // in the model's order
   std::size_t untuned_place_ = 0, best_ = 0;

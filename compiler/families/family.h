@@ -31,6 +31,7 @@ struct Registers {
 struct CompilerFindings {
   int spill_bytes = 0;
   std::string_view serialised, setmaxnreg_ignored;  // why matrix products or register limits were lost; empty: were not
+  std::string_view refused_for_registers;           // why there is no kernel; empty: there is, or it failed otherwise
 };
 
 struct FamilyRow {

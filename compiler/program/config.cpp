@@ -108,7 +108,7 @@ KernelConfig config_of(const Problem& problem, const Schedule& s) {
   take(s.row_sum, c.row_sum);
   take(s.grid, c.grid);
   take(s.head_tiles, c.head_tiles);
-  (*s.family)->configure(problem, c);
+  s.family->configure(problem, c);
   return c;
 }
 

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "codegen/cuda/embedded_templates.h"
+#include "runtime/compile/facts.h"
 #include "runtime/store/key.h"
 
 namespace flashjit {
@@ -42,64 +42,34 @@ Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std
   return into;
 }
 
-std::string fact(const StoreFacts& facts, std::string_view name) {
-  const auto found = facts.find(name);
-  return found == facts.end() ? "" : found->second;
-}
-
-int number(const StoreFacts& facts, std::string_view name) {
-  const std::string text = fact(facts, name);
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
-
 std::string digest_of(std::span<const SourceFile> files) {
   KeyBuilder key;
   for (const SourceFile& file : files) key.field(file.name, file.text);
   return key.finish().digest;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 // From what a bundle holds to what a compile would have given.
-Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, int sm_count) {
+Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, const Request& request) {
   FLASHJIT_ASSIGN(code, bundle.code(item));
-  const std::string schedule = fact(item.facts, "schedule");
   const auto other_version = [&](std::string_view what) {
     return named(bundle.path(),
                  unsupported(fmt::format(
                      "its kernel for {} was made by another version of FlashJIT ({}); build the bundle with this one",
                      item.key.spec, what)));
   };
-  auto plan = plan_spec(item.key.spec, item.key.target, schedule, sm_count);
+  const auto schedule = parse_schedule(fact(item.facts, "schedule"));
+  if (!schedule) return other_version(schedule.error().message);
+  Request taken = request;
+  taken.pins = *schedule;
+  auto plan = plan_spec(taken);
   if (!plan) return other_version(plan.error().message);
   FLASHJIT_ASSIGN(source, emit_cuda(*plan));
   if (digest_of(source.generated) != fact(item.facts, "source")) return other_version("its source differs");
   Compiled compiled{.plan = std::move(*plan), .source = std::move(source)};
   compiled.key.digest = fact(item.facts, "key");
+  compiled.facts = facts_of(compiled.plan, compiled.key.digest, item.facts, code.size(),
+                            {.source = "bundle", .layer = bundle.path(), .miss = {}, .notes = {}});
   compiled.binary = std::make_shared<const StoreEntry>(StoreEntry{.facts = item.facts, .payload = std::move(code)});
-  Facts& facts = compiled.facts;
-  facts.spec = item.key.spec;
-  facts.target = item.key.target;
-  facts.schedule = schedule;
-  facts.family = name(compiled.plan.schedule.family);
-  facts.key = compiled.key.digest;
-  facts.source = "bundle";
-  facts.registers = number(item.facts, "registers");
-  facts.spill_bytes = number(item.facts, "spill_bytes");
-  facts.smem_bytes = number(item.facts, "smem_bytes");
-  facts.threads = compiled.plan.threads();
-  facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
-  facts.notes = lines_of(fact(item.facts, "notes"));
   return compiled;
 }
 
@@ -198,10 +168,8 @@ Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const Trus
       {}};
 }
 
-Result<BundleKey> bundle_key(std::string_view spec_text, std::string_view target, std::string_view pins) {
-  FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
-  FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
-  return BundleKey{std::string(target), print(spec), print(schedule)};
+BundleKey bundle_key(const Request& request) {
+  return {std::string(request.target.name), request.text, print(request.pins)};
 }
 
 BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler) {
@@ -245,12 +213,12 @@ bool Bundles::has(const BundleKey& key) const {
   return std::ranges::any_of(bundles_, [&](const auto& bundle) { return bundle->find(key) != nullptr; });
 }
 
-Result<std::optional<Compiled>> Bundles::find(const BundleKey& key, int sm_count) const {
+Result<std::optional<Compiled>> Bundles::find(const Request& request) const {
+  const BundleKey key = bundle_key(request);
   for (const auto& bundle : bundles_) {
     const BundleItem* item = bundle->find(key);
     if (!item) continue;
-    FLASHJIT_ASSIGN(compiled, revive(*bundle, *item, sm_count));
-    compiled.facts.layer = bundle->path();
+    FLASHJIT_ASSIGN(compiled, revive(*bundle, *item, request));
     return std::optional<Compiled>(std::move(compiled));
   }
   return std::optional<Compiled>();
@@ -266,8 +234,9 @@ std::string Bundles::targets() const {
   return names.empty() ? "no kernels" : fmt::format("kernels for {}", fmt::join(names, ", "));
 }
 
-Error Bundles::missing(const BundleKey& key) const {
+Error Bundles::missing(const Request& request) const {
   constexpr std::size_t kShown = 3;
+  const BundleKey key = bundle_key(request);
   const std::string wanted = print(key);
   const std::string command =
       fmt::format("printf '%s\\n' {} | flashjit build - --arch {} -o more.fjb", shell_quoted(wanted), key.target);
@@ -315,12 +284,13 @@ Result<void> Bundles::check_manifest(const std::string& path, std::string_view t
   int missing = 0, wanted = 0;
   for (const ManifestLine& line : lines) {
     if (!line.archs.empty() && std::ranges::find(line.archs, target) == line.archs.end()) continue;
-    const auto key = bundle_key(line.spec, target, line.schedule);
-    if (!key) return named(fmt::format("{}:{}", path, line.number), key.error());
+    const auto request = Request::parse(line.spec, target, line.schedule);
+    if (!request) return named(fmt::format("{}:{}", path, line.number), request.error());
+    const BundleKey key = bundle_key(*request);
     ++wanted;
-    if (has(*key)) continue;
+    if (has(key)) continue;
     ++missing;
-    list += fmt::format("  {}\n", print(*key));
+    list += fmt::format("  {}\n", print(key));
   }
   if (missing == 0) return {};
   return Error{

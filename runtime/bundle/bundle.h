@@ -39,8 +39,8 @@ class Bundle {
   BundleIndex index_;
 };
 
-// The key under which a kernel is found: spec and pins in canonical text. Error: one of them does not parse.
-Result<BundleKey> bundle_key(std::string_view spec, std::string_view target, std::string_view pins);
+// The key under which a kernel is found: spec and pins in canonical text.
+BundleKey bundle_key(const Request& request);
 // A kernel as it goes into a bundle; `compiler`: its identity, for people.
 BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler);
 // Of the templates of this library: kernels of a bundle take their parameters as these do, or they are not used.
@@ -56,10 +56,10 @@ class Bundles {
   std::span<const std::shared_ptr<const Bundle>> all() const { return bundles_; }
 
   // Nothing: no bundle has it. Error: the one that has it is damaged, or its code is not what this library would make.
-  Result<std::optional<Compiled>> find(const BundleKey& key, int sm_count) const;
+  Result<std::optional<Compiled>> find(const Request& request) const;
 
   // Why there is no kernel: what the bundles hold instead, and the command that builds it.
-  Error missing(const BundleKey& key) const;
+  Error missing(const Request& request) const;
   // Error: the bundles hold nothing for `target`; it says what they hold.
   Result<void> check_target(std::string_view target) const;
   // Error NotFound: all lines of the manifest for `target` that are in no bundle, and the command that builds them.

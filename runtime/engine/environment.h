@@ -20,7 +20,8 @@ struct EnvironmentSettings {
 
 inline constexpr int kMaxThreads = 1024;
 
-// Error: a value that is out of its range, with the variable's name.
+// Read once by whoever is at the edge, an engine when it is created or a command, and passed on from there. Error: a
+// value that is out of its range, with the variable's name.
 Result<EnvironmentSettings> read_environment();
 
 }  // namespace flashjit

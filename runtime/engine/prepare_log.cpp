@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "runtime/bundle/bundle.h"
 #include "runtime/store/file_handle.h"
 
 namespace flashjit {
@@ -44,11 +43,9 @@ void PrepareLog::log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_
     const ssize_t written = write(file.get(), text.data(), text.size());
 }
 
-void PrepareLog::record(Facts& facts, std::string_view pins) const {
+void PrepareLog::record(Facts& facts, const Schedule& pins) const {
   if (!recorder_) return;
-  const auto key = bundle_key(facts.spec, facts.target, pins);
-  if (!key) return;
-  if (const auto done = recorder_->add({.spec = key->spec, .schedule = key->pins}); !done) {
+  if (const auto done = recorder_->add({.spec = facts.spec, .schedule = print(pins)}); !done) {
     facts.notes.push_back("not recorded: " + done.error().message);
   }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "compiler/spec/schedule.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/bundle/manifest.h"
 
@@ -19,7 +20,7 @@ class PrepareLog {
 
   void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const;
   // `pins` are the caller's. That a line cannot be written must not fail what was asked for: it is a note.
-  void record(Facts& facts, std::string_view pins) const;
+  void record(Facts& facts, const Schedule& pins) const;
 
  private:
   std::string log_file_;

@@ -9,32 +9,35 @@
 #include <vector>
 
 #include "flashjit/flashjit.hpp"
+#include "runtime/compile/request.h"
+#include "runtime/engine/environment.h"
 #include "runtime/tuned/records.h"
 
 namespace flashjit {
 
 struct TunedChoice {
-  std::string schedule;  // empty: nothing is known; the cost model ranks at its reference shape
-  std::string note;      // for Facts::notes
+  std::optional<Schedule> schedule;  // none: nothing is known; the cost model ranks at its reference shape
+  std::string note;                  // for Facts::notes
 };
 
 // The hint of PrepareOptions::shape in the form that decides: hints that give the same text give the same kernel.
 Result<std::string> canonical_hint(std::string_view hint);
 
-// The cost model's choice for a problem of known (rounded) sizes; empty: the plan's own.
-std::string schedule_for(const Plan& plan, const Shape& shape);
+// The cost model's choice for a problem of known (rounded) sizes; none: the plan's own.
+std::optional<Schedule> schedule_for(const Plan& plan, const Shape& shape);
 
 // What an engine knows of tunings.
 class TunedSchedules {
  public:
   // `store_path`: where records are kept, besides those that came with the library; may be empty.
-  TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options)
-      : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options) {}
+  TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options,
+                 const EnvironmentSettings& settings)
+      : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options), settings_(settings) {}
 
-  // `hint` is canonical.
-  TunedChoice choose(const AttentionSpec& spec, std::string_view hint);
+  // Of a request that pins nothing; `hint` is canonical.
+  TunedChoice choose(const Request& request, std::string_view hint);
   // As PrepareOptions::tune says: makes a record, unless there is one of this class.
-  Result<void> tune(std::string_view spec, const PrepareOptions& options);
+  Result<void> tune(const Request& request, const PrepareOptions& options);
 
  private:
   // Of one spec.
@@ -43,17 +46,20 @@ class TunedSchedules {
   const Machine machine_;
   const std::string store_path_;
   const EngineOptions options_;  // what the engine was created with
+  const EnvironmentSettings settings_;
   std::mutex mutex_;
   std::optional<std::string> lines_;  // of all records; none: not read yet
 };
 
 // Measuring is the business of a folder that builds on this one. Where that is linked in, it says here how.
-struct TuneRequest {
-  std::string spec, shape;
-  EngineOptions engine;  // what the engine was created with
+struct TuneOrder {
+  const Request& request;
+  Shape shape;
+  const EngineOptions& engine;  // what the engine was created with
+  const EnvironmentSettings& settings;
   double seconds = 0;
 };
-using Tuner = Result<TunedRecord> (*)(const TuneRequest& request);
+using Tuner = Result<TunedRecord> (*)(const TuneOrder& order);
 void set_tuner(Tuner tuner);
 
 }  // namespace flashjit

@@ -20,8 +20,8 @@
 
 #include "compiler/spec/target.h"
 #include "fmt/format.h"
-#include "runtime/compile/compile.h"
 #include "runtime/compile/nvrtc_log.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -19,6 +19,7 @@
 #include "runtime/launch/kernels.h"
 #include "runtime/launch/tensor_maps.h"
 #include "tests/embed/allocations.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -172,6 +172,31 @@ TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
   }
 }
 
+// What changes in the environment later counts for the next engine.
+TEST_F(BoundsTest, AnEngineKeepsTheEnvironmentItWasCreatedWith) {
+  const TemporaryFolder temporary;
+  const auto own = Engine::create({.disk_cache = false});
+  ASSERT_TRUE(own);
+  setenv("FLASHJIT_DUMP_DIR", temporary.path().c_str(), 1);
+  setenv("FLASHJIT_LOG", (temporary.path() + "/log").c_str(), 1);
+  setenv("FLASHJIT_JIT", "off", 1);
+  const auto kernel = (*own)->prepare(kSpec);
+  PrepareOptions soon;
+  soon.budget = std::chrono::hours(1);
+  const auto other = (*own)->prepare(std::string(kSpec) + " lse=ln", soon);
+  const auto next = Engine::create({.disk_cache = false});
+  setenv("FLASHJIT_JIT", "maybe", 1);
+  const auto third = (*own)->prepare(std::string(kSpec) + " lse=log2");
+  for (const char* name : {"FLASHJIT_DUMP_DIR", "FLASHJIT_LOG", "FLASHJIT_JIT"}) unsetenv(name);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ((*kernel)->facts().source, "compiled");
+  EXPECT_TRUE(other) << other.error().message;
+  EXPECT_TRUE(third) << third.error().message;
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.error().kind, ErrorKind::NotFound);
+}
+
 // Bundles and entries of shared directories that are on the list are used, others not.
 TEST_F(BoundsTest, TheListOfTrustedFilesHoldsForAnEngine) {
   const TemporaryFolder temporary;

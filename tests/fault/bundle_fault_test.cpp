@@ -14,6 +14,7 @@
 
 #include "runtime/bundle/bundle.h"
 #include "runtime/engine/environment.h"
+#include "tests/requests.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -37,14 +38,14 @@ class BundleFaultTest : public testing::Test {
     for (const char* spec : kSpecs) {
       auto compiled = compile_spec(spec, kTarget, "");
       ASSERT_TRUE(compiled) << compiled.error().message;
-      index.items.push_back(bundle_item(key(spec), *compiled, (*nvrtc)->identity()));
+      index.items.push_back(bundle_item(bundle_key(asked(spec)), *compiled, (*nvrtc)->identity()));
       codes.push_back(pack(compiled->binary->payload));
       code.push_back(compiled->binary->payload);
     }
     file = encode_bundle(std::move(index), std::move(codes));
   }
 
-  static BundleKey key(const char* spec) { return *bundle_key(spec, kTarget, ""); }
+  static Request asked(const char* spec) { return *Request::parse(spec, kTarget, ""); }
   std::string write(const Bytes& bytes) const {
     const std::string path = folder + "/x.fjb";
     std::ofstream(path, std::ios::binary)
@@ -97,7 +98,7 @@ TEST_F(BundleFaultTest, OneDamagedKernelLeavesTheOthers) {
   const auto bundles = Bundles::open({write(bad)});
   ASSERT_TRUE(bundles) << bundles.error().message;
   int good = 0;
-  for (const char* spec : kSpecs) good += bool(bundles->find(key(spec), 0));
+  for (const char* spec : kSpecs) good += bool(bundles->find(asked(spec)));
   EXPECT_EQ(good, 1);
 }
 
@@ -112,7 +113,7 @@ TEST_F(BundleFaultTest, ReadersSeeDamageAndNeverCrash) {
     readers.emplace_back([&] {
       while (!stop) {
         for (std::size_t i = 0; i < code.size(); ++i) {
-          const auto found = bundles->find(key(kSpecs[i]), 0);
+          const auto found = bundles->find(asked(kSpecs[i]));
           if (found && (!*found || (*found)->binary->payload != code[i])) ++wrong;
         }
       }

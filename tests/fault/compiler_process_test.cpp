@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/compile/compile.h"
 #include "runtime/engine/environment.h"
+#include "tests/requests.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

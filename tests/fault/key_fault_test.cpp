@@ -9,7 +9,8 @@
 #include <regex>
 #include <set>
 
-#include "runtime/compile/compile.h"
+#include "runtime/compile/kernel_key.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "flashjit/flashjit.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/compile/compile.h"
+#include "tests/requests.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

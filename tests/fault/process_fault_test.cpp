@@ -11,8 +11,8 @@
 #include <random>
 
 #include "flashjit/flashjit.h"
-#include "runtime/compile/compile.h"
 #include "runtime/engine/environment.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

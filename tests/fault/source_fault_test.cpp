@@ -9,10 +9,10 @@
 #include <set>
 
 #include "codegen/cuda/embedded_templates.h"
-#include "runtime/compile/compile.h"
 #include "runtime/engine/environment.h"
 #include "tests/fault/store_fixture.h"
 #include "tests/random/spec_generator.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compiler/result.h"
-#include "runtime/compile/compile.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "runtime/compile/compile.h"
 #include "tests/random/random.h"
+#include "tests/requests.h"
 
 namespace flashjit::testing_random {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "codegen/cuda/emit.h"
 #include "compiler/choice/candidates.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/request.h"
 #include "tests/replay/launch.h"
 
 namespace flashjit::replay {
@@ -57,7 +57,8 @@ struct Writer {
     const std::string title = fmt::format("==== {} {}\n", target.name, pins);
     for (std::string& text : texts.columns) text += title;
     ++texts.plans;
-    const auto plan = plan_spec(c.spec, target.name, pins);
+    const auto pinned = parse_schedule(pins);
+    const auto plan = pinned ? plan_spec(Request(c.spec, target, *pinned)) : Result<Plan>(pinned.error());
     if (!plan) {
       column("plan") += error_text(plan.error());
       return;
@@ -77,7 +78,7 @@ struct Writer {
 
   // The textbook version.
   void add_naive(const Target& target) {
-    const auto plan = plan_spec(c.spec, target.name, "family=naive");
+    const auto plan = plan_spec(Request(c.spec, target, *parse_schedule("family=naive")));
     if (!plan) {
       column("plan") += error_text(plan.error());
       return;

@@ -6,7 +6,7 @@
 
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/request.h"
 #include "tools/command/commands.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
@@ -38,7 +38,10 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
-  FLASHJIT_ASSIGN(plan, plan_spec(text, session.target(), args.inputs.schedule));
+  FLASHJIT_ASSIGN(row, find_target(session.target()));
+  FLASHJIT_ASSIGN(pins, parse_schedule(args.inputs.schedule));
+  const Request request(spec, *row, pins), unpinned(spec, *row);
+  FLASHJIT_ASSIGN(plan, plan_spec(request));
   // Visible scores and traffic of every sequence; dense shapes have `batch` equal ones.
   double flops = 0, bytes = 0;
   const bool packed = spec.layout == Layout::Packed;
@@ -52,15 +55,14 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   if (!args.against.empty()) kinds.push_back(args.against);
   for (const std::string& kind : kinds) {
     Subject subject;
-    subject.spec = print(spec);
+    subject.spec = request.text;
     subject.kind = kind;
     FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
     subject.data = std::make_unique<ProblemData>(std::move(data));
-    FLASHJIT_ASSIGN(
-        kernel, kind == "naive" ? Prepared::create_naive(session, text, "", *subject.data)
-                : kind == "quick"
-                    ? Prepared::create_quick(session, text, args.inputs.schedule, *subject.data)
-                    : Prepared::create(session, text, args.inputs.schedule, args.inputs.hint(shape), *subject.data));
+    FLASHJIT_ASSIGN(kernel, kind == "naive"   ? Prepared::create_naive(session, unpinned, *subject.data)
+                            : kind == "quick" ? Prepared::create_quick(session, request, *subject.data)
+                                              : Prepared::create(session, text, args.inputs.schedule,
+                                                                 args.inputs.hint(shape), *subject.data));
     subject.kernel = std::move(kernel);
     subject.flops = flops;
     subject.bytes = bytes;
@@ -104,7 +106,8 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
 }
 
 Result<void> bench(const BenchArgs& args, Output& output, std::string& current, std::string& target) {
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
   target = session->target();
   std::vector<Subject> subjects;
   for (const std::string& spec : args.specs) {

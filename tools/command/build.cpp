@@ -28,8 +28,9 @@ struct BuildArgs {
 
 // One kernel of the bundle.
 struct Job {
-  BundleKey key;      // as written while `error` says that it cannot be read
-  std::string place;  // "manifest:3"
+  BundleKey key;                   // as written while `error` says that it cannot be read
+  std::string place;               // "manifest:3"
+  std::optional<Request> request;  // none: `error` says why
   std::optional<Error> error;
   Facts facts;
   BundleItem item;
@@ -43,11 +44,12 @@ std::vector<Job> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>&
   for (const ManifestLine& line : lines) {
     for (const std::string& arch : line.archs.empty() ? args.archs : line.archs) {
       Job job{.key = {arch, line.spec, line.schedule}, .place = fmt::format("{}:{}", args.manifest, line.number)};
-      const auto key = bundle_key(line.spec, arch, line.schedule);
-      if (key) {
-        job.key = *key;
+      auto request = Request::parse(line.spec, arch, line.schedule);
+      if (request) {
+        job.key = bundle_key(*request);
+        job.request = std::move(*request);
       } else {
-        job.error = key.error();
+        job.error = request.error();
       }
       if (known.insert(job.key).second) jobs.push_back(std::move(job));
     }
@@ -55,22 +57,23 @@ std::vector<Job> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>&
   return jobs;
 }
 
-Result<void> build(KernelStore& store, const std::string& compiler, Job& job) {
-  FLASHJIT_ASSIGN(compiled, compile_spec(job.key.spec, job.key.target, job.key.pins, {.store = &store}));
+Result<void> build(const CompileOptions& options, const std::string& compiler, Job& job) {
+  FLASHJIT_ASSIGN(compiled, compile_spec(*job.request, options));
   job.facts = compiled.facts;
   job.item = bundle_item(job.key, compiled, compiler);
   job.code = pack(compiled.binary->payload);
   return {};
 }
 
-void build_all(const BuildArgs& args, KernelStore& store, const std::string& compiler, std::vector<Job>& jobs) {
+void build_all(const BuildArgs& args, const CompileOptions& options, const std::string& compiler,
+               std::vector<Job>& jobs) {
   const int cores = args.jobs > 0 ? args.jobs : usable_cores();
   Progress progress("building", static_cast<int>(jobs.size()));
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
       if (!jobs[i].error) {
-        if (const auto done = build(store, compiler, jobs[i]); !done) jobs[i].error = done.error();
+        if (const auto done = build(options, compiler, jobs[i]); !done) jobs[i].error = done.error();
       }
       progress.advance();
     }
@@ -132,7 +135,7 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache, .trusted = std::move(trusted)});
   std::vector<Job> jobs = jobs_of(args, lines);
-  build_all(args, store, nvrtc->identity(), jobs);
+  build_all(args, {.settings = settings, .store = &store}, nvrtc->identity(), jobs);
   for (Job& job : jobs) report(job, output);
   for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
   const auto failed = std::ranges::count_if(jobs, [](const Job& job) { return job.error.has_value(); });

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/engine/environment.h"
 #include "runtime/store/store.h"
 #include "tools/command/cache.h"
 #include "tools/command/commands.h"
@@ -149,7 +148,9 @@ void look_in_layers(const CacheArgs& args, Action action, const std::vector<std:
 
 int run(const CacheArgs& args, Action action, bool looks_in_layers) {
   Output output(args.json);
-  const auto path = store_path(args.directory);
+  Result<EnvironmentSettings> settings = EnvironmentSettings();
+  if (args.directory.empty()) settings = read_environment();
+  const auto path = settings ? store_path(args.directory, *settings) : Result<StorePath>(settings.error());
   const Result<void> done = path ? action(args, {path->own, false}, output) : Result<void>(path.error());
   if (!done) output.failure(result_line("", "", ""), done.error());
   if (path && looks_in_layers) look_in_layers(args, action, path->layers, output);
@@ -158,9 +159,8 @@ int run(const CacheArgs& args, Action action, bool looks_in_layers) {
 
 }  // namespace
 
-Result<StorePath> store_path(const std::string& directory) {
+Result<StorePath> store_path(const std::string& directory, const EnvironmentSettings& settings) {
   if (!directory.empty()) return parse_store_path(directory);
-  FLASHJIT_ASSIGN(settings, read_environment());
   if (settings.cache_dir.empty()) {
     return Error{ErrorKind::NotFound,
                  "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir",

@@ -5,12 +5,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include "runtime/engine/environment.h"
 #include "runtime/store/store.h"
 
 namespace flashjit {
 
-// The store's directories: what `directory` says, or else the environment.
-Result<StorePath> store_path(const std::string& directory);
+// The store's directories: what `directory` says, or else the settings.
+Result<StorePath> store_path(const std::string& directory, const EnvironmentSettings& settings);
 
 inline constexpr const char* kDirHelp =
     "The store: a directory, then shared ones after ':' (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)";

@@ -10,7 +10,6 @@
 
 #include "compiler/spec/text_form.h"
 #include "runtime/compile/compile.h"
-#include "runtime/engine/environment.h"
 #include "runtime/store/key_difference.h"
 #include "tools/support/output.h"
 
@@ -109,13 +108,14 @@ void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& foun
 }
 
 Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
-  FLASHJIT_ASSIGN(path, store_path(args.directory));
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(path, store_path(args.directory, settings));
   std::vector<std::string> all = path.layers;
   all.insert(all.begin(), path.own);
-  FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":")), .trusted = std::move(trusted)});
-  FLASHJIT_ASSIGN(stored, find_spec(args.spec, args.arch, args.schedule, {.store = &store}));
+  FLASHJIT_ASSIGN(request, Request::parse(args.spec, args.arch, args.schedule));
+  FLASHJIT_ASSIGN(stored, find_spec(request, {.settings = settings, .store = &store}));
   for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
   line["spec"] = stored.spec;
   line["schedule"] = stored.schedule;

@@ -13,6 +13,7 @@
 #include "compiler/spec/spec.h"
 #include "runtime/compile/compile.h"
 #include "runtime/compile/compiler_process.h"
+#include "runtime/compile/facts.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/launch/thread_pool.h"
@@ -70,14 +71,17 @@ void add_common_files(const CompileArgs& args, Job& job) {
   if (wants(args, "facts")) job.files.push_back({"facts.json", facts_json(job)});
 }
 
-Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const DumpSink& dump, Job& job) {
+Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
+                         const DumpSink& dump, Job& job) {
   CompileOptions options;
+  options.settings = settings;
   options.store = store;
   options.dump = dump;
   options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
   options.override_dir = args.override_dir;
   options.compiler_program = args.compiler_program;
-  FLASHJIT_ASSIGN(compiled, compile_spec(job.spec, job.arch, args.schedule, options));
+  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
+  FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
   job.facts = compiled.facts;
   job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);
@@ -87,7 +91,6 @@ Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const Dump
     }
   }
   if (wants(args, "ptx")) {
-    FLASHJIT_ASSIGN(settings, read_environment());
     FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, args.compiler_program));
     FLASHJIT_ASSIGN(ptx, nvrtc->ptx(compiled.source, compiled.plan.target, options.bounds));
     job.files.push_back({"kernel.ptx", std::move(ptx)});
@@ -107,17 +110,13 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
   if (!args.override_dir.empty())
     return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
   FLASHJIT_ASSIGN(backend, host_backend());
-  FLASHJIT_ASSIGN(plan, plan_spec(job.spec, job.arch, args.schedule, 0, dump));
+  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
+  FLASHJIT_ASSIGN(plan, plan_spec(request, dump));
   const auto start = std::chrono::steady_clock::now();
   FLASHJIT_ASSIGN(kernel, backend->compile(plan, false));
-  job.facts.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  job.facts.spec = print(plan.spec);
-  job.facts.target = plan.target.name;
-  job.facts.schedule = print(plan.schedule);
-  job.facts.family = name(*plan.schedule.family);
-  job.facts.source = "compiled";
-  job.facts.cubin_bytes = kernel->code_bytes();
-  job.facts.notes = plan.notes;
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  job.facts = facts_of(plan, "", {}, static_cast<std::size_t>(kernel->code_bytes()), {.source = "compiled"});
+  job.facts.compile_ms = took.count();
   job.program = flashjit::dump(plan.program);
   add_common_files(args, job);
   if (wants(args, "llvm")) {
@@ -127,13 +126,13 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
   return {};
 }
 
-void compile_job(const CompileArgs& args, KernelStore* store, Job& job) {
+void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store, Job& job) {
   const DumpSink dump = [&](std::string_view pass, const std::string& text) {
     job.dumps.push_back({std::string(pass), text});
   };
   auto row = find_target(job.arch);
   const Result<void> done = !row          ? Result<void>(row.error())
-                            : (*row)->gpu ? compile_gpu(args, store, dump, job)
+                            : (*row)->gpu ? compile_gpu(args, settings, store, dump, job)
                                           : compile_host(args, dump, job);
   if (!done) job.error = done.error();
 }
@@ -245,7 +244,7 @@ int compile(CompileArgs args) {
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
-      compile_job(args, store.get(), jobs[i]);
+      compile_job(args, *settings, store.get(), jobs[i]);
       progress.advance();
     }
   };

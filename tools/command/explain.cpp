@@ -8,9 +8,10 @@
 
 #include "autotune/measure/shape.h"
 #include "compiler/choice/candidates.h"
+#include "compiler/families/family.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
 #include "runtime/tuned/choice.h"
 #include "runtime/tuned/records.h"
@@ -38,23 +39,23 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
-// What the cost model takes where `prepare` is told these sizes; empty: the same as without.
-Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
-  if (args.shape.empty() || !args.schedule.empty()) return std::string();
+// What the cost model takes where `prepare` is told these sizes; none: the same as without.
+Result<std::optional<Schedule>> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
+  if (args.shape.empty() || !args.schedule.empty()) return std::optional<Schedule>();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
   const std::string hint = hint_of(shape);
-  if (hint.empty()) return std::string();
+  if (hint.empty()) return std::optional<Schedule>();
   FLASHJIT_ASSIGN(told, parse_shape_hint(hint));
   return schedule_for(plan, rounded(told));
 }
 
-std::string how(const Plan& plan, const std::string& hinted) {
+std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
-  if (!hinted.empty()) text += fmt::format("  where prepare is told this shape: {}\n", hinted);
+  if (hinted) text += fmt::format("  where prepare is told this shape: {}\n", print(*hinted));
   if (plan.target.gpu) {
-    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
+    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
-  text += (*plan.schedule.family)->describe(plan.config);
+  text += plan.schedule.family->describe(plan.config);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -65,7 +66,7 @@ std::string candidates_text(const Plan& plan) {
   std::map<Family, int> of_family;
   for (const Candidate& candidate : *plan.candidates) {
     if (!candidate.legal) continue;
-    const int earlier = of_family[*candidate.schedule.family]++;
+    const int earlier = of_family[candidate.schedule.family]++;
     if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
     text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
     ++listed;
@@ -98,7 +99,7 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
       "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
   text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
-  const std::string_view instruction = (*plan.schedule.family)->instruction;
+  const std::string_view instruction = plan.schedule.family->instruction;
   text += fmt::format(
       "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
       r.intensity, r.textbook_intensity, plan.target.name,
@@ -167,10 +168,9 @@ struct Measured {
   double predicted_us = 0;  // 0: no schedule of this version
 };
 
-std::vector<Measured> measured(const Plan& plan) {
-  const auto settings = read_environment();
+std::vector<Measured> measured(const Plan& plan, const std::string& store) {
   std::vector<Measured> found;
-  for (TunedRecord& r : stored_records(settings ? settings->cache_dir : "")) {
+  for (TunedRecord& r : stored_records(store)) {
     if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
     Measured m{std::move(r)};
     const Schedule& s = m.record.schedule;
@@ -210,18 +210,19 @@ Json measured_json(const std::vector<Measured>& all) {
   return list;
 }
 
-Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Output& output) {
-  FLASHJIT_ASSIGN(plan, plan_spec(args.spec, arch, args.schedule));
+Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
+  FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
+  FLASHJIT_ASSIGN(plan, plan_spec(request));
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
-  line["family"] = std::string((*plan.schedule.family)->name);
-  line["smem_bytes"] = plan.smem_bytes;
-  line["threads"] = plan.threads;
+  line["family"] = std::string(plan.schedule.family->name);
+  line["smem_bytes"] = plan.smem_bytes();
+  line["threads"] = plan.threads();
   line["notes"] = plan.notes;
   line["candidates"] = candidates_json(plan);
   line["program"] = dump(plan.program);
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
-  line["hinted_schedule"] = hinted.empty() ? Json() : Json(hinted);
+  line["hinted_schedule"] = hinted ? Json(print(*hinted)) : Json();
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
   std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
@@ -231,7 +232,7 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
     if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
     text += roofline_text(plan, shape, r) + "\n" + map_text(map) + "\n";
   }
-  const std::vector<Measured> tuned = measured(plan);
+  const std::vector<Measured> tuned = measured(plan, store);
   line["measured"] = measured_json(tuned);
   text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + dump(plan.program) + "\n";
   output.result(line, text);
@@ -240,8 +241,9 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Outpu
 
 int explain(const ExplainArgs& args) {
   Output output(args.json);
+  const auto settings = read_environment();
   for (const std::string& arch : args.archs) {
-    const auto done = explain_one(args, arch, output);
+    const auto done = explain_one(args, arch, settings ? settings->cache_dir : "", output);
     if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
   }
   return output.exit_code();

@@ -67,7 +67,8 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
   line["target"] = session->target();
   FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
   FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, args.inputs.hint(shape), data));

@@ -147,14 +147,14 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
   return jobs;
 }
 
-Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args) {
+Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args, const EnvironmentSettings& settings) {
   std::vector<std::unique_ptr<Session>> sessions;
   const std::vector<int> ordinals = args.devices.empty() ? std::vector<int>{0} : args.devices;
   EngineOptions options;
   options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
   for (const int ordinal : ordinals) {
     options.ordinal = ordinal;
-    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options));
+    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options, settings));
     sessions.push_back(std::move(session));
     const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
@@ -169,7 +169,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   const int count = sessions.front()->gpu().driver->device_count();
   for (int ordinal = 1; ordinal < count; ++ordinal) {
     options.ordinal = ordinal;
-    auto session = Session::open(args.inputs.target, options);
+    auto session = Session::open(args.inputs.target, options, settings);
     if (session && (*session)->machine().device == sessions.front()->machine().device)
       sessions.push_back(std::move(*session));
   }
@@ -191,8 +191,7 @@ Result<void> check_reference(const AttentionSpec& spec, ProblemData& data, std::
 // Where records go, and what is known already.
 class RecordPlace {
  public:
-  static Result<RecordPlace> open(const TuneArgs& args) {
-    FLASHJIT_ASSIGN(settings, read_environment());
+  static Result<RecordPlace> open(const TuneArgs& args, const EnvironmentSettings& settings) {
     RecordPlace place;
     place.file_ = args.records;
     place.store_ = settings.cache_dir;
@@ -282,8 +281,9 @@ class Run {
       FLASHJIT_ASSIGN(seconds, parse_seconds(args_.budget));
       budget_ = seconds;
     }
-    FLASHJIT_ASSIGN(place, RecordPlace::open(args_));
-    FLASHJIT_ASSIGN(sessions, open_sessions(args_));
+    FLASHJIT_ASSIGN(settings, read_environment());
+    FLASHJIT_ASSIGN(place, RecordPlace::open(args_, settings));
+    FLASHJIT_ASSIGN(sessions, open_sessions(args_, settings));
     target = sessions.front()->target();
     std::vector<FileHandle> held;
     for (const auto& session : sessions) {
@@ -394,12 +394,14 @@ class Run {
 };
 
 Result<void> export_records(const TuneArgs& args) {
-  FLASHJIT_ASSIGN(place, RecordPlace::open(args));
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(place, RecordPlace::open(args, settings));
   return write_records(args.export_to, place.known());
 }
 
 Result<std::size_t> merge_records(const TuneArgs& args) {
-  FLASHJIT_ASSIGN(place, RecordPlace::open(args));
+  FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_ASSIGN(place, RecordPlace::open(args, settings));
   FLASHJIT_ASSIGN(records, read_records(args.merge_from));
   for (const TunedRecord& record : records) FLASHJIT_TRY(place.add(record));
   return records.size();

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "compiler/choice/candidates.h"
 
 namespace flashjit {
 namespace {
@@ -21,7 +20,7 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
     return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs", params[0].name));
   }
   // A tile is what all queries of a block visit together.
-  const KernelConfig sizes = sizes_of(plan.spec, plan.schedule);
+  const KernelConfig& sizes = plan.config;
   const std::int64_t tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;

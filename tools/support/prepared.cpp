@@ -5,7 +5,6 @@
 #include "compiler/spec/target.h"
 #include "runtime/launch/arguments.h"
 #include "runtime/compile/compile.h"
-#include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/launch/kernels.h"
 
@@ -30,12 +29,13 @@ class FusedPrepared : public Prepared {
   std::shared_ptr<Kernel> kernel_;
 };
 
-// Code that prepare() does not give: other than the best.
-class OtherGpu : public Prepared {
+class QuickGpu : public Prepared {
  public:
-  OtherGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
-  Result<void> prepare(const std::string& spec, const std::string& schedule, const CompileOptions& options) {
-    FLASHJIT_ASSIGN(compiled, compile_spec(spec, session_.target(), schedule, options));
+  QuickGpu(Session& session, ProblemData& data) : Prepared(session, data) {}
+  Result<void> prepare(const Request& request) {
+    CompileOptions options{.settings = session_.settings()};
+    options.effort = Effort::Quick;
+    FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(session_.gpu(), session_.ordinal(), compiled, nullptr));
     kernel_ = std::move(kernel);
     facts_ = compiled.facts;
@@ -50,10 +50,10 @@ class OtherGpu : public Prepared {
 class NaiveHost : public Prepared {
  public:
   NaiveHost(Session& session, ProblemData& data) : Prepared(session, data) {}
-  Result<void> prepare(const std::string& spec, const std::string& schedule) {
-    FLASHJIT_ASSIGN(settings, read_environment());
+  Result<void> prepare(const Request& request) {
+    const EnvironmentSettings& settings = session_.settings();
     FLASHJIT_ASSIGN(backend, host_backend());
-    FLASHJIT_ASSIGN(plan, plan_spec(spec, session_.target(), schedule));
+    FLASHJIT_ASSIGN(plan, plan_spec(request));
     FLASHJIT_ASSIGN(kernel, backend->compile(plan, true));
     facts_.spec = print(plan.spec);
     facts_.target = session_.target();
@@ -85,15 +85,13 @@ Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::
   return make<FusedPrepared>(session, data, spec, schedule, hint);
 }
 
-Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const std::string& spec,
-                                                         const std::string& schedule, ProblemData& data) {
-  if (session.on_gpu()) return make<FusedPrepared>(session, data, spec, "family=naive", "");
-  return make<NaiveHost>(session, data, spec, schedule);
+Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const Request& request, ProblemData& data) {
+  if (session.on_gpu()) return make<FusedPrepared>(session, data, request.text, "family=naive", "");
+  return make<NaiveHost>(session, data, request);
 }
 
-Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const std::string& spec,
-                                                         const std::string& schedule, ProblemData& data) {
-  if (session.on_gpu()) return make<OtherGpu>(session, data, spec, schedule, CompileOptions{.effort = Effort::Quick});
+Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const Request& request, ProblemData& data) {
+  if (session.on_gpu()) return make<QuickGpu>(session, data, request);
   return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 

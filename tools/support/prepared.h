@@ -9,6 +9,7 @@
 #include "autotune/search/session.h"
 #include "compiler/result.h"
 #include "flashjit/flashjit.hpp"
+#include "runtime/compile/request.h"
 
 namespace flashjit {
 
@@ -21,11 +22,9 @@ class Prepared {
                                                   const std::string& schedule, const std::string& hint,
                                                   ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
-  static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const std::string& spec,
-                                                        const std::string& schedule, ProblemData& data);
+  static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const Request& request, ProblemData& data);
   // What PrepareOptions::budget answers with at first. GPU only.
-  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const std::string& spec,
-                                                        const std::string& schedule, ProblemData& data);
+  static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const Request& request, ProblemData& data);
 
   const Facts& facts() const { return facts_; }
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // memory beyond inputs and outputs

@@ -68,7 +68,7 @@ std::string why_rejected(const CompilerFindings& findings) {
   std::vector<std::string> reasons;
   if (findings.spill_bytes > 0)
     reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes));
-  for (const std::string_view reason : {findings.serialised, findings.setmaxnreg_ignored}) {
+  for (const std::string_view reason : {findings.serialised, findings.setmaxnreg_ignored, findings.refused_for_registers}) {
     if (!reason.empty()) reasons.emplace_back(reason);
   }
   return fmt::format("{}", fmt::join(reasons, "; "));

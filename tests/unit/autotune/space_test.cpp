@@ -9,9 +9,9 @@
 
 #include "autotune/measure/check_outputs.h"
 #include "compiler/choice/candidates.h"
-#include "runtime/compile/compile.h"
 #include "runtime/tuned/records.h"
 #include "compiler/spec/half.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

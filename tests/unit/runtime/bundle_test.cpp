@@ -15,6 +15,7 @@
 
 #include "flashjit/flashjit.h"
 #include "runtime/driver/driver.h"
+#include "tests/requests.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -44,9 +45,9 @@ BundleItem item_of(const char* spec, const char* target, const char* pins, const
   compiled.facts.registers = 123;
   compiled.facts.notes = {"one", "two"};
   compiled.facts.key = "abc";
-  auto key = bundle_key(spec, target, pins);
-  EXPECT_TRUE(key);
-  return bundle_item(*key, compiled, "nvrtc 1.2");
+  const auto request = Request::parse(spec, target, pins);
+  EXPECT_TRUE(request);
+  return bundle_item(bundle_key(*request), compiled, "nvrtc 1.2");
 }
 
 std::string text_of(const std::string& path) {
@@ -75,8 +76,8 @@ class BundleTest : public testing::Test {
                  bundle({item_of(kSpec, "sm_90a", "", "family=hopper,warpgroups=1,tile_kv=64"),
                          item_of(kSpec, "sm_80", "", ""), item_of(kSpec, "sm_80", "tile_kv=32", "tile_kv=32")}));
   }
-  static BundleKey key(const char* spec, const char* target, const char* pins = "") {
-    return *bundle_key(spec, target, pins);
+  static Request asked(const char* spec, const char* target, const char* pins = "", int sm_count = 0) {
+    return *Request::parse(spec, target, pins, sm_count);
   }
   static void expect_error(const Error& error, ErrorKind kind, std::initializer_list<const char*> words) {
     EXPECT_EQ(error.kind, kind);
@@ -138,7 +139,7 @@ TEST_F(BundleTest, TheOrderOfKernelsChangesNoByte) {
 TEST_F(BundleTest, WhatIsFoundIsWhatWasBuilt) {
   const auto bundles = Bundles::open({usual()});
   ASSERT_TRUE(bundles) << bundles.error().message;
-  const auto found = bundles->find(key(kSpec, "sm_90a"), 99);
+  const auto found = bundles->find(asked(kSpec, "sm_90a", "", 99));
   ASSERT_TRUE(found && *found) << (found ? "missing" : found.error().message);
   const Compiled& compiled = **found;
   const auto plan = plan_spec(kSpec, "sm_90a", "family=hopper,warpgroups=1,tile_kv=64", 99);
@@ -165,17 +166,17 @@ TEST_F(BundleTest, WhatIsFoundIsWhatWasBuilt) {
 TEST_F(BundleTest, SpecPinsAndTargetMustAllAgree) {
   const auto bundles = Bundles::open({usual()});
   ASSERT_TRUE(bundles);
-  const auto has = [&](const BundleKey& asked) {
-    const auto found = bundles->find(asked, 0);
+  const auto has = [&](const Request& request) {
+    const auto found = bundles->find(request);
     EXPECT_TRUE(found);
     return found && found->has_value();
   };
-  EXPECT_TRUE(has(key("fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"", "sm_80")))
+  EXPECT_TRUE(has(asked("fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"", "sm_80")))
       << "texts are compared in canonical form";
-  EXPECT_TRUE(has(key(kSpec, "sm_80", "tile_kv=32")));
-  EXPECT_FALSE(has(key(kSpec, "sm_80", "tile_kv=64")));
-  EXPECT_FALSE(has(key(kSpec, "sm_89")));
-  EXPECT_FALSE(has(key(kPlain, "sm_80")));
+  EXPECT_TRUE(has(asked(kSpec, "sm_80", "tile_kv=32")));
+  EXPECT_FALSE(has(asked(kSpec, "sm_80", "tile_kv=64")));
+  EXPECT_FALSE(has(asked(kSpec, "sm_89")));
+  EXPECT_FALSE(has(asked(kPlain, "sm_80")));
 }
 
 TEST_F(BundleTest, TheFirstBundleThatHasItIsTaken) {
@@ -183,8 +184,8 @@ TEST_F(BundleTest, TheFirstBundleThatHasItIsTaken) {
       write("y.fjb", bundle({item_of(kPlain, "sm_80", "", ""), item_of(kSpec, "sm_80", "", "tile_q=64")}));
   const auto bundles = Bundles::open({usual(), other});
   ASSERT_TRUE(bundles);
-  EXPECT_EQ((*bundles->find(key(kSpec, "sm_80"), 0))->facts.schedule, print(plan_spec(kSpec, "sm_80", "")->schedule));
-  EXPECT_TRUE((*bundles->find(key(kPlain, "sm_80"), 0)).has_value());
+  EXPECT_EQ((*bundles->find(asked(kSpec, "sm_80")))->facts.schedule, print(plan_spec(kSpec, "sm_80", "")->schedule));
+  EXPECT_TRUE((*bundles->find(asked(kPlain, "sm_80"))).has_value());
 }
 
 TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
@@ -197,7 +198,7 @@ TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
   item.facts["source"] = std::string(64, '0');
   const auto bundles = Bundles::open({write("y.fjb", bundle({item}))});
   ASSERT_TRUE(bundles);
-  const auto found = bundles->find(key(kSpec, "sm_80"), 0);
+  const auto found = bundles->find(asked(kSpec, "sm_80"));
   ASSERT_FALSE(found);
   expect_error(found.error(), ErrorKind::Unsupported, {"y.fjb", "another version of FlashJIT", "its source differs"});
 }
@@ -226,7 +227,7 @@ TEST_F(BundleTest, ABundleThatIsCutShortWhileItIsOpenIsAnError) {
   const auto bundles = Bundles::open({path});
   ASSERT_TRUE(bundles);
   fs::resize_file(path, 100);
-  const auto found = bundles->find(key(kSpec, "sm_90a"), 0);
+  const auto found = bundles->find(asked(kSpec, "sm_90a"));
   ASSERT_FALSE(found);
   expect_error(found.error(), ErrorKind::Io, {"x.fjb", "damaged"});
 }
@@ -235,7 +236,7 @@ TEST_F(BundleTest, WhatIsMissingIsNamedWithTheNearestAndTheCommand) {
   const auto bundles = Bundles::open({usual()});
   ASSERT_TRUE(bundles);
   expect_error(
-      bundles->missing(key("fwd bf16 d=64 heads=4/1 mask=\"causal\"", "sm_80", "tile_q=64")), ErrorKind::NotFound,
+      bundles->missing(asked("fwd bf16 d=64 heads=4/1 mask=\"causal\"", "sm_80", "tile_q=64")), ErrorKind::NotFound,
       {"heads=4/1", "FLASHJIT_JIT=off", "2 kernels for sm_80", "heads=4/2 mask=\"causal\" ;; schedule=tile_kv=32",
        "printf '%s\\n' 'fwd bf16 d=64 heads=4/1 mask=\"causal\" ;; schedule=tile_q=64' | flashjit build - --arch sm_80 -o more.fjb"});
   const auto other = bundles->check_target("sm_100a");

@@ -6,9 +6,9 @@
 #include <future>
 #include <thread>
 
-#include "runtime/compile/compile.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/single_flight.h"
+#include "tests/requests.h"
 #include "tests/store_fixture.h"
 
 namespace flashjit {

@@ -1,13 +1,13 @@
 // Which kernel a spec gets when the compiler's log speaks against the first choice. What the log says is put into the
 // store beforehand: kernels found there are judged like those that were just made. Skipped where NVRTC is not
 // installed.
-#include "runtime/compile/compile.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "runtime/engine/environment.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

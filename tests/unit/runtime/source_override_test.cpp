@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/compile/compile.h"
 #include "runtime/engine/environment.h"
+#include "tests/requests.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {

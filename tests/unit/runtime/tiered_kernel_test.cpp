@@ -10,6 +10,7 @@
 
 #include "runtime/engine/background.h"
 #include "runtime/driver/device_memory.h"
+#include "tests/requests.h"
 
 namespace flashjit {
 namespace {

@@ -133,7 +133,7 @@ TEST_F(TuneInPrepare, APinnedNumericsClassIgnoresHints) {
 
 TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
   EngineOptions options{.device = Device::Host, .cache_dir = folder, .threads = 2, .tuned = false};
-  auto session = Session::open("host", options);
+  auto session = Session::open("host", options, *read_environment());
   ASSERT_TRUE(session);
   auto spec = parse_spec(kSpec);
   auto shape = parse_shape("q=40", *spec);

@@ -1,0 +1,114 @@
+#include "runtime/compile/compile_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/compile/dump.h"
+#include "runtime/compile/facts.h"
+#include "runtime/compile/kernel_key.h"
+#include "runtime/compile/source_override.h"
+
+namespace flashjit {
+namespace {
+
+// The same for every compile of the same source: ptxas says how long it took.
+std::string without_times(std::string_view log) {
+  std::string kept;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, std::min(log.find('\n'), log.size() - 1) + 1);
+    log.remove_prefix(line.size());
+    if (line.find("Compile time = ") == line.npos) kept += line;
+  }
+  if (kept.ends_with('\n')) kept.pop_back();
+  return kept;
+}
+
+Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc,
+                                const CompileOptions& options) {
+  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
+  EntryUsage most;
+  for (const EntryUsage& usage : cubin.facts.entries) {
+    most.registers = std::max(most.registers, usage.registers);
+    most.spill_bytes += usage.spill_bytes;
+    most.static_smem_bytes = std::max(most.static_smem_bytes, usage.static_smem_bytes);
+  }
+  StoreEntry entry;
+  entry.facts = {{"spec", print(plan.spec)},
+                 {"schedule", print(plan.schedule)},
+                 {"target", std::string(plan.target.name)},
+                 {"registers", std::to_string(most.registers)},
+                 {"spill_bytes", std::to_string(most.spill_bytes)},
+                 {"smem_bytes", std::to_string(plan.smem_bytes() + most.static_smem_bytes)},
+                 {"threads", std::to_string(plan.threads())},
+                 {"serialised", cubin.facts.serialised},
+                 {"setmaxnreg_ignored", cubin.facts.setmaxnreg_ignored},
+                 {"warnings", fmt::format("{}", fmt::join(cubin.facts.warnings, " | "))},
+                 {"log", without_times(cubin.log)}};
+  entry.payload = std::move(cubin.bytes);
+  return entry;
+}
+
+// A kernel on its way: all but its code, with what was noted.
+struct Begun {
+  Compiled compiled;
+  std::vector<std::string> notes;
+};
+
+Result<Begun> begin(Plan plan, const CompileOptions& options, const Nvrtc& nvrtc) {
+  FLASHJIT_ASSIGN(source, emit_cuda(plan));
+  Begun begun{.compiled = {.plan = std::move(plan), .source = std::move(source)}};
+  Compiled& compiled = begun.compiled;
+  if (!options.override_dir.empty()) {
+    FLASHJIT_ASSIGN(replaced, override_source(options.override_dir, compiled.plan, compiled.source));
+    begun.notes.push_back(std::move(replaced));
+  }
+  compiled.key =
+      key_of(compiled.plan, compiled.source, nvrtc.identity(), nvrtc.options(compiled.plan.target, options.effort));
+  return begun;
+}
+
+Result<KernelStore::Fetched> fetch(const Compiled& compiled, const CompileOptions& options, const Nvrtc& nvrtc) {
+  const auto make = [&] { return run_compiler(compiled.plan, compiled.source, nvrtc, options); };
+  if (options.store) return options.store->fetch(compiled.key, make, options.bounds);
+  FLASHJIT_ASSIGN(entry, make());
+  return KernelStore::Fetched{.entry = std::make_shared<const StoreEntry>(std::move(entry)), .source = "compiled"};
+}
+
+void finish(Begun& begun, KernelStore::Fetched fetched) {
+  Compiled& compiled = begun.compiled;
+  compiled.binary = std::move(fetched.entry);
+  compiled.facts = facts_of(compiled.plan, compiled.key.digest, compiled.binary->facts, compiled.binary->payload.size(),
+                            {.source = fetched.source,
+                             .layer = std::move(fetched.layer),
+                             .miss = std::move(fetched.miss),
+                             .notes = std::move(begun.notes)});
+}
+
+}  // namespace
+
+Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
+  const std::string& dump_dir = options.settings.dump_dir;
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program));
+  FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
+  if (!dump_dir.empty()) dump_source(dump_dir, begun.compiled);  // before: it is there if the compiler hangs
+  auto fetched = fetch(begun.compiled, options, *nvrtc);
+  if (fetched) finish(begun, std::move(*fetched));
+  const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());
+  if (!dump_dir.empty()) dump_result(dump_dir, begun.compiled, outcome, nvrtc.get(), options.bounds);
+  if (!outcome) return outcome.error();
+  return std::move(begun.compiled);
+}
+
+Result<Compiled> find_plan(Plan plan, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program));
+  FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
+  auto found = options.store->find(begun.compiled.key);
+  if (found.entry) {
+    finish(begun, std::move(found));
+  } else {
+    begun.compiled.facts.miss = std::move(found.miss);
+  }
+  return std::move(begun.compiled);
+}
+
+}  // namespace flashjit

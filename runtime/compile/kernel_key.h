@@ -1,0 +1,20 @@
+// The name of a kernel: all that decides its bytes.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/cuda/emit.h"
+#include "compiler/plan.h"
+#include "runtime/store/key.h"
+
+namespace flashjit {
+
+// `compiler` is NVRTC's identity, `options` are what it is called with.
+StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler,
+                const std::vector<std::string>& options);
+// Of a host kernel, which has no source; `compiler` is LLVM's version.
+StoreKey host_key_of(const Plan& plan, std::string_view compiler);
+
+}  // namespace flashjit

@@ -1,0 +1,25 @@
+#include "runtime/compile/request.h"
+
+#include <utility>
+
+namespace flashjit {
+
+Request::Request(AttentionSpec what, const Target& where, Schedule pinned)
+    : spec(std::move(what)), text(print(spec)), target(where), pins(pinned) {}
+
+Result<Request> Request::parse(std::string_view spec_text, std::string_view target_name, std::string_view pins_text,
+                               int sm_count) {
+  FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
+  FLASHJIT_ASSIGN(row, find_target(target_name));
+  FLASHJIT_ASSIGN(pins, parse_schedule(pins_text));
+  Request request(std::move(spec), *row, pins);
+  if (sm_count > 0) request.target.sm_count = sm_count;
+  return request;
+}
+
+Result<Plan> plan_spec(const Request& request, const DumpSink& dump) {
+  FLASHJIT_TRY(check_supported(request.spec));
+  return make_plan(request.spec, request.target, request.pins, dump);
+}
+
+}  // namespace flashjit

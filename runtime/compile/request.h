@@ -1,0 +1,30 @@
+// What is asked for, parsed once where its texts come in: in Engine::prepare, a command, a manifest, a tuning.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "compiler/plan.h"
+#include "compiler/result.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
+
+namespace flashjit {
+
+struct Request {
+  Request(AttentionSpec what, const Target& where, Schedule pinned = {});
+  // `target` names a row of the table; `sm_count`: of the device, 0: that of the row. Error: of the first text that
+  // does not parse.
+  static Result<Request> parse(std::string_view spec, std::string_view target, std::string_view pins, int sm_count = 0);
+
+  AttentionSpec spec;
+  std::string text;  // of the spec, in canonical form: what keys, records and manifests hold
+  Target target;
+  Schedule pins;  // the caller's, or all that a record or a bundle says
+};
+
+// The part of a compile that needs no compiler. Also for host targets.
+Result<Plan> plan_spec(const Request& request, const DumpSink& dump = {});
+
+}  // namespace flashjit

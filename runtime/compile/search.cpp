@@ -1,0 +1,155 @@
+#include "runtime/compile/search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
+#include "compiler/choice/candidates.h"
+#include "compiler/families/family.h"
+#include "runtime/compile/facts.h"
+
+namespace flashjit {
+namespace {
+
+// Why a kernel must not run, or could not be made for want of registers; empty: neither.
+std::string why_rejected(Family family, const Result<Compiled>& compiled) {
+  CompilerFindings findings;
+  std::string refused, serialised, ignored;
+  if (compiled) {
+    serialised = fact(compiled->binary->facts, "serialised");
+    ignored = fact(compiled->binary->facts, "setmaxnreg_ignored");
+    findings = {compiled->facts.spill_bytes, serialised, ignored, {}};
+  } else {
+    refused = refused_for_registers(compiled.error().detail);
+    findings.refused_for_registers = refused;
+  }
+  return family->why_rejected(findings);
+}
+
+// How many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a
+// compile.
+constexpr int kMostAttempts = 4;
+constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
+
+
+class Search {
+ public:
+  Search(const Plan& first, const CompileOptions& options, const CompilePlan& compile)
+      : first_(first), options_(options), compile_(compile) {}
+
+  Result<Compiled> run() {
+    FLASHJIT_ASSIGN(best, choose());
+    for (std::string& passed_over : notes_) best.facts.notes.push_back(std::move(passed_over));
+    return std::move(best);
+  }
+
+ private:
+  Result<Compiled> choose() {
+    if (options_.effort == Effort::Quick) return run_quick();
+    if (!options_.override_dir.empty()) return run_as_it_is();
+    for (const Family family : left()) {
+      FLASHJIT_ASSIGN(plan, best_of(family));
+      if (!plan) continue;
+      FLASHJIT_ASSIGN(accepted, run_family(family, std::move(*plan)));
+      if (accepted) return std::move(*accepted);
+    }
+    return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family={}",
+                                   notes_.front(), name(floor_family(first_.target))),
+                       fmt::format("{}", fmt::join(notes_, "\n")));
+  }
+
+  // The first choice's, and those after it.
+  std::span<const Family> left() const {
+    return {std::ranges::find(families(), first_.schedule.family), families().end()};
+  }
+  static bool is_legal(const Candidate& candidate, Family family) {
+    return candidate.legal && candidate.schedule.family == family;
+  }
+  int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
+
+  // Nothing: the pins leave none of the family.
+  Result<std::optional<Plan>> best_of(Family family) const {
+    if (family == first_.schedule.family) return std::optional(first_);
+    for (const Candidate& candidate : *first_.candidates) {
+      if (!is_legal(candidate, family)) continue;
+      FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+      return std::optional(std::move(plan));
+    }
+    return std::optional<Plan>();
+  }
+
+  // The choice itself if its family allows it, else the best of one that does; what spills will do for so short a time.
+  Result<Compiled> run_quick() {
+    for (const Family family : left()) {
+      if (!family->compiles_quickly) continue;
+      FLASHJIT_ASSIGN(plan, best_of(family));
+      if (plan) return compile_(std::move(*plan));
+    }
+    return unsupported(fmt::format("the pins leave no schedule of the {} family, which alone can be compiled quickly",
+                                   name(floor_family(first_.target))));
+  }
+
+  // Another schedule would need other edits, and who edits wants to see what becomes of them.
+  Result<Compiled> run_as_it_is() {
+    auto compiled = compile_(first_);
+    if (!compiled) return compiled;
+    if (const std::string why = why_rejected(first_.schedule.family, compiled); !why.empty()) {
+      notes_.push_back(fmt::format("without override_dir this kernel would be passed over: {}", why));
+    }
+    return compiled;
+  }
+
+  // The first that spills nothing, or the one that spills least. Nothing: all are rejected, and notes say why.
+  Result<std::optional<Compiled>> run_family(Family family, Plan start) {
+    std::optional<Compiled> best;
+    std::string passed_over;
+    int attempts = 1, least = room(start.schedule);
+    FLASHJIT_TRY(attempt(family, std::move(start), best, passed_over));
+    for (const Candidate& candidate : *first_.candidates) {
+      if ((best && best->facts.spill_bytes == 0) || attempts == kMostAttempts) break;
+      // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be no
+      // better.
+      if (!is_legal(candidate, family) || room(candidate.schedule) < least + kRegisterStep) continue;
+      least = room(candidate.schedule);
+      auto looser = make_plan(first_.spec, first_.target, candidate.schedule);
+      if (!looser) continue;
+      ++attempts;
+      FLASHJIT_TRY(attempt(family, std::move(*looser), best, passed_over));
+    }
+    if (!passed_over.empty()) notes_.push_back(passed_over);
+    return std::move(best);
+  }
+
+  // Takes the kernel of `plan` if it is not rejected and spills less than the best.
+  Result<void> attempt(Family family, Plan plan, std::optional<Compiled>& best, std::string& passed_over) {
+    const Schedule schedule = plan.schedule;
+    auto next = compile_(std::move(plan));
+    if (const std::string why = why_rejected(family, next); !why.empty()) {
+      notes_.push_back(fmt::format("{} was passed over: {}", print(schedule), why));
+      return {};
+    }
+    if (!next) return next.error();
+    if (best && next->facts.spill_bytes >= best->facts.spill_bytes) return {};
+    if (best) {
+      passed_over = fmt::format("{} would spill {} bytes of registers and was passed over", best->facts.schedule,
+                                best->facts.spill_bytes);
+    }
+    best = std::move(*next);
+    return {};
+  }
+
+  const Plan& first_;
+  const CompileOptions& options_;
+  const CompilePlan& compile_;
+  std::vector<std::string> notes_;  // of schedules that were passed over
+};
+
+}  // namespace
+
+Result<Compiled> search_kernel(const Plan& first, const CompileOptions& options, const CompilePlan& compile) {
+  return Search(first, options, compile).run();
+}
+
+}  // namespace flashjit

@@ -1,0 +1,21 @@
+// Engines, for who has read the environment already: an engine keeps the settings that it was created with.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "flashjit/flashjit.hpp"
+#include "runtime/engine/environment.h"
+
+namespace flashjit {
+
+Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, const EnvironmentSettings& settings);
+
+// The two kinds of it.
+Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings);
+Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings);
+
+// Where kernels and tuning records are kept; empty: nowhere.
+std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings);
+
+}  // namespace flashjit

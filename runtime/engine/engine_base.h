@@ -1,0 +1,67 @@
+// What engines of every device share: what was prepared is found again, one of several who want a kernel makes it, and
+// tuning records decide where nothing is pinned.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "flashjit/flashjit.hpp"
+#include "runtime/compile/compile_bounds.h"
+#include "runtime/compile/request.h"
+#include "runtime/engine/counters.h"
+#include "runtime/engine/environment.h"
+#include "runtime/engine/kernel_table.h"
+#include "runtime/engine/prepare_log.h"
+#include "runtime/store/single_flight.h"
+#include "runtime/tuned/choice.h"
+
+namespace flashjit {
+
+// What a prepare is to make.
+struct Wanted {
+  std::string written;  // the spec as the caller wrote it, for the log
+  Request request;      // with the caller's pins, or with a choice that was made for it
+  Schedule asked;       // the caller's pins
+  std::string note;     // about the choice, for Facts::notes; may be empty
+};
+
+class EngineBase : public Engine {
+ public:
+  EngineBase(const Target& target, PrepareLog log) : target_(target), log_(std::move(log)) {}
+  std::string target() const override { return std::string(target_.name); }
+
+  // Tuning records decide where nothing is pinned. Before the engine is handed out.
+  void use_records(Machine machine, std::string store_path, const EngineOptions& options,
+                   const EnvironmentSettings& settings) {
+    tuned_.emplace(std::move(machine), std::move(store_path), options, settings);
+  }
+
+  Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options) override;
+  Counters counters() const override;
+
+ protected:
+  virtual Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
+                                               const CompileBounds& bounds) = 0;
+  virtual Counters made() const = 0;  // what `make` did
+  virtual Result<void> check_capture(void*) const { return {}; }
+  void record(Facts& facts, const Wanted& wanted) const;
+
+  const Target target_;  // with the device's number of SMs
+  const PrepareLog log_;
+
+ private:
+  Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options);
+  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options,
+                                              const std::string& hint, const CompileBounds& bounds);
+
+  std::optional<TunedSchedules> tuned_;  // none: no record decides
+  SingleFlight<Kernel> making_;
+  KernelTable prepared_;
+  StripedCounter memory_hits_;
+  std::atomic<std::int64_t> waits_ = 0;
+};
+
+}  // namespace flashjit

@@ -1,0 +1,220 @@
+// An engine of one GPU: its store, its bundles, and the kernels that were loaded for it.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include "runtime/bundle/bundle.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/compiler_process.h"
+#include "runtime/engine/background.h"
+#include "runtime/engine/create.h"
+#include "runtime/engine/engine_base.h"
+#include "runtime/engine/tiered_kernel.h"
+#include "runtime/engine/without_exceptions.h"
+#include "runtime/launch/kernels.h"
+
+namespace flashjit {
+namespace {
+
+class GpuEngine : public EngineBase {
+ public:
+  GpuEngine(const Target& target, PrepareLog log, GpuContext gpu, const GpuInfo& info, const StoreOptions& store,
+            Bundles bundles, CompileOptions compile)
+      : EngineBase(target, std::move(log)),
+        gpu_(std::move(gpu)),
+        info_(info),
+        store_(store),
+        bundles_(std::move(bundles)),
+        compile_(std::move(compile)) {
+    compile_.store = &store_;
+    compile_.bundles = &bundles_;
+  }
+
+ protected:
+  Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
+                                       const CompileBounds& bounds) override {
+    // Whoever asks for the same bits at all times cannot have them change on the way.
+    const bool soon = options.budget > options.budget.zero() && wanted.request.spec.numerics == Numerics::Fast;
+    return soon ? make_within(wanted, options, bounds) : as_kernel(make_now(wanted, bounds));
+  }
+
+  static Result<std::shared_ptr<Kernel>> as_kernel(const Promotion::Made& made) {
+    return made ? Result<std::shared_ptr<Kernel>>(*made) : made.error();
+  }
+
+  Promotion::Made make_now(const Wanted& wanted, const CompileBounds& bounds) {
+    CompileOptions options = compile_;
+    options.bounds = bounds;
+    FLASHJIT_ASSIGN(compiled, compile_spec(wanted.request, options));
+    return load(std::move(compiled), wanted);
+  }
+
+  Promotion::Made load(Compiled compiled, const Wanted& wanted) {
+    if (compiled.facts.source == "bundle") ++bundle_hits_;
+    for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
+    if (const auto held = bundles_.check_target(target_.name); !held && !bundles_.empty())
+      compiled.facts.notes.push_back(held.error().message);
+    record(compiled.facts, wanted);
+    std::shared_ptr<WorkCounters> counters;
+    if (takes_items(compiled.plan)) {
+      FLASHJIT_ASSIGN(shared, work_counters());
+      counters = std::move(shared);
+    }
+    FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters)));
+    return std::shared_ptr<RunnableKernel>(std::move(kernel));
+  }
+
+  // The best code if it is there within the budget, or else quick code that is replaced later.
+  Result<std::shared_ptr<Kernel>> make_within(const Wanted& wanted, const PrepareOptions& options,
+                                              const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(stored, find_spec(wanted.request, compile_));
+    if (stored.hit) return as_kernel(make_now(wanted, bounds));
+    const auto promotion = std::make_shared<Promotion>();
+    background_.add([this, promotion, wanted](const std::atomic<bool>& stop) {
+      const CompileBounds until_stop(std::chrono::milliseconds(0), &stop);
+      auto made = without_exceptions("prepare", [&] { return make_now(wanted, until_stop); });
+      log_.log(as_kernel(made), wanted.written);
+      if (promotion->deliver(std::move(made))) ++promoted_;
+    });
+    const auto soon = CompileBounds(options.budget, options.cancel);
+    if (const auto best = promotion->wait(soon)) return as_kernel(*best);
+    if (auto over = bounds.over()) return std::move(*over);
+    CompileOptions quick = compile_;
+    quick.bounds = bounds;
+    quick.effort = Effort::Quick;
+    // A schedule that a record or the hint chose is for the best code: quick code has its own.
+    Request request = wanted.request;
+    request.pins = wanted.asked;
+    auto compiled = compile_spec(request, quick);
+    if (!compiled) {  // the best code is on its way, and takes as long as it takes
+      const auto best = promotion->wait(bounds);
+      return best ? as_kernel(*best) : bounds.error();
+    }
+    const Plan quick_plan = compiled->plan;
+    compiled->facts.notes.push_back(
+        "quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
+    FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), wanted));
+    auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));
+    ++quick_;
+    if (promotion->answer_with(kernel)) ++promoted_;
+    return std::shared_ptr<Kernel>(std::move(kernel));
+  }
+
+  Counters made() const override {
+    Counters counters = store_.counters();
+    counters.bundle_hits = bundle_hits_;
+    counters.quick_kernels = quick_;
+    counters.replaced_kernels = promoted_;
+    return counters;
+  }
+
+  Result<void> check_capture(void* stream) const override {
+    const CurrentContext current(gpu_);
+    FLASHJIT_TRY(current.status());
+    int capturing = 0;
+    FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.stream_is_capturing(static_cast<CuStream>(stream), &capturing),
+                                    "cuStreamIsCapturing"));
+    if (!capturing) return {};
+    return Error{
+        ErrorKind::Capture,
+        "capturing_stream: a graph is being captured and this spec is not prepared yet; prepare it before the capture "
+        "begins",
+        {}};
+  }
+
+ private:
+  // Made for the first kernel that needs them; many engines never have one.
+  Result<std::shared_ptr<WorkCounters>> work_counters() {
+    const std::lock_guard lock(counters_mutex_);
+    if (!counters_) {
+      FLASHJIT_ASSIGN(counters, WorkCounters::create(gpu_));
+      counters_ = std::move(counters);
+    }
+    return counters_;
+  }
+
+  GpuContext gpu_;
+  GpuInfo info_;
+  KernelStore store_;
+  const Bundles bundles_;
+  CompileOptions compile_;
+  std::mutex counters_mutex_;
+  std::shared_ptr<WorkCounters> counters_;
+  std::atomic<std::int64_t> bundle_hits_ = 0, quick_ = 0, promoted_ = 0;
+  Background background_;  // last: it ends before what its jobs use
+};
+
+// With the number of SMs that the device has.
+Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
+  const Target* own = target_for_compute_capability(gpu.major, gpu.minor);
+  const auto as_here = [&](Target target) {
+    if (gpu.sm_count > 0) target.sm_count = gpu.sm_count;
+    return target;
+  };
+  if (asked.empty()) {
+    if (own) return as_here(*own);
+    return unsupported(
+        fmt::format("{} has compute capability {}.{}, for which this build has no target; sm_80 is the oldest, and "
+                    "`target` can name one by hand",
+                    gpu.name, gpu.major, gpu.minor));
+  }
+  FLASHJIT_ASSIGN(row, find_target(asked));
+  if (!row->gpu) return invalid(fmt::format("target: {} is a processor; create the engine with device=Host", asked));
+  if (runs_on(*row, gpu.major, gpu.minor)) return as_here(*row);
+  return invalid(fmt::format("target: code for {} does not run on {} (compute capability {}.{}){}", asked, gpu.name,
+                             gpu.major, gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
+}
+
+// What is missing must be known before the first request, not at it.
+Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
+                             const std::string_view target, const TrustedList* trusted) {
+  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles, trusted));
+  if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
+  if (!settings.jit && bundles.empty()) {
+    return Error{
+        ErrorKind::NotFound,
+        "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
+        "(--bundle), and build them with: flashjit build MANIFEST --arch " +
+            std::string(target) + " -o kernels.fjb",
+        {}};
+  }
+  if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
+  return std::move(bundles);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings) {
+  FLASHJIT_ASSIGN(driver, Driver::open());
+  FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
+  FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
+  FLASHJIT_ASSIGN(trusted,
+                  TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
+  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target.name, trusted.get()));
+  CompileOptions compile{.settings = settings, .override_dir = options.override_dir};
+  if (options.isolate_compiler && settings.jit) {
+    FLASHJIT_ASSIGN(program, find_compiler_program());
+    compile.compiler_program = std::move(program);
+  }
+  if (bundles.empty())
+    FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
+  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
+  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
+  const StoreOptions store{.directory = store_path(options, settings),
+                           .disk = options.disk_cache && settings.jit,
+                           .max_bytes = options.cache_max_bytes,
+                           .trusted = trusted};
+  // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
+  const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
+  const auto engine =
+      std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));
+  if (tuned) {
+    engine->use_records(gpu_machine(engine->target(), info, driver->version()), store_path(options, settings), options,
+                        settings);
+  }
+  return std::shared_ptr<Engine>(engine);
+}
+
+}  // namespace flashjit
