@@ -205,8 +205,8 @@ std::string emit_variant(const Plan& plan) {
   text += mask_function(plan);
   text += score_function(plan);
   if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
-  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}), t.kv_begin, context);
-  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.kv_end, context);
+  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}), t.begin, context);
+  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.end, context);
   text += function("Keys from this one ...", declared("int full_begin", {"q_lo", "q_hi"}), t.full_begin, context);
   text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}), t.full_end, context);
   text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.",

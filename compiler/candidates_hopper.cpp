@@ -80,7 +80,7 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
 bool ranges_use_head(const AttentionSpec& spec) {
   if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
   const TileAnalysis tiles = analyse_tiles(spec.mask);
-  for (const Expr* expr : {&tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && uses(*expr, Variable::H)) return true;
   }
   return false;
@@ -154,7 +154,7 @@ struct Enumeration {
   // on the way by more than a reference of the first tile bears, for most queries: each would be computed twice.
   bool far_keys_first() const {
     if (!spec.score || !depends_on_position(spec.score)) return false;
-    return !spec.mask || !uses(analyse_tiles(spec.mask).kv_end, Variable::QHi);
+    return !spec.mask || !uses(analyse_tiles(spec.mask).end, Variable::QHi);
   }
 
   // What does not depend on anything else.

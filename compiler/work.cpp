@@ -155,8 +155,8 @@ struct WorkSampler::Parts {
       t.q_hi = std::min(t.q_lo + tile_q, shape.q_len) - 1;
       sample.set(Variable::QLo, t.q_lo);
       sample.set(Variable::QHi, t.q_hi);
-      t.begin = std::clamp<std::int64_t>(sample.get(tiles.kv_begin), 0, shape.k_len);
-      t.end = std::clamp<std::int64_t>(sample.get(tiles.kv_end), 0, shape.k_len);
+      t.begin = std::clamp<std::int64_t>(sample.get(tiles.begin), 0, shape.k_len);
+      t.end = std::clamp<std::int64_t>(sample.get(tiles.end), 0, shape.k_len);
       if (t.begin >= t.end) continue;
       t.full_begin = std::max(t.begin, sample.get(tiles.full_begin));
       t.full_end = std::min(t.end, sample.get(tiles.full_end));
@@ -168,7 +168,7 @@ struct WorkSampler::Parts {
 WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q)
     : parts_(std::make_unique<Parts>(spec, tiles, shape)) {
   Work& work = parts_->same;
-  work.row_is_range = tiles.row_is_range;
+  work.row_is_range = tiles.line_is_range;
   work.mask_nodes = spec.mask ? static_cast<double>(node_count(spec.mask)) : 0;
   work.score_nodes = spec.score ? static_cast<double>(node_count(spec.score)) : 0;
   work.symbolic_slots = symbolic_slots(spec.score);
