@@ -63,14 +63,15 @@ Result<std::vector<IndexRange>> index_ranges(const Expr& expr, const VariableRan
 
 // What a mask leaves of one axis for a tile of the other: along Keys, which keys the queries q_lo..q_hi (inclusive) see;
 // along Queries, which queries see the keys k_lo..k_hi. As expressions over the ends of that tile, b h hk q_len k_len,
-// scalars and loads that do not depend on q or k. A pair is a position of the range and one of the tile.
+// scalars and loads that do not depend on q or k. The last of these tiles is cut at the length, so its end lies inside; in
+// may_see, tiles along the axis may reach beyond. A pair is a position of the range and one of the tile.
 struct TileAnalysis {
   Axis along = Axis::Keys;
   Expr begin, end;            // every visible pair lies in [begin, end); clipped to 0 and the length of the axis
   Expr full_begin, full_end;  // every pair in [full_begin, full_end) is visible; empty when begin >= end
   Expr may_see;               // over both tiles, q_lo q_hi k_lo k_hi: false only if no pair of the two is visible.
                               // Empty Expr when the range [begin, end) has no holes worth testing.
-  bool line_is_range = false; // for a tile of one position both ranges are the same: all pairs of it are visible, no others
+  bool line_is_range = false;  // for a tile of one position both ranges are the same: all pairs of it are visible, no others
 };
 TileAnalysis analyse_tiles(const Expr& mask, Axis along = Axis::Keys);  // an empty mask: everything visible
 

@@ -41,6 +41,14 @@ Expr TileBounds::extreme(const Node& node, bool upper) {
 
 Expr TileBounds::of(const Expr& e, bool upper) {
   if (!varies(e)) return e;
+  Known& known = known_[e.get()];
+  known.expr = e;
+  std::optional<Expr>& bound = known.bound[upper];
+  if (!bound) bound = compute(e, upper);
+  return *bound;
+}
+
+Expr TileBounds::compute(const Expr& e, bool upper) {
   const Node& node = *e;
   switch (node.op) {
     case Op::Variable: return Expr::variable(upper ? tile_.hi : tile_.lo);

@@ -1,6 +1,9 @@
 // What an expression takes over the positions of a tile, as an expression over its ends.
 #pragma once
 
+#include <optional>
+#include <unordered_map>
+
 #include "compiler/expr_rules.h"
 #include "compiler/interval.h"
 
@@ -13,6 +16,7 @@ class TileBounds {
   Expr of(const Expr& e, bool upper);
 
  private:
+  Expr compute(const Expr& e, bool upper);
   Expr linear(const Linear& terms, bool upper);
   Expr product(const Expr& x, const Expr& y, bool upper);
   Expr extreme(const Node& node, bool upper);
@@ -22,6 +26,12 @@ class TileBounds {
   const AxisVariables tile_;
   Simplifier& simplifier_;
   RangeAnalysis& facts_;
+  // Some operations need both bounds of each of their arguments.
+  struct Known {
+    Expr expr;  // keeps it alive: a node's address must not come back as another node's
+    std::optional<Expr> bound[2];
+  };
+  std::unordered_map<const Node*, Known> known_;
 };
 
 // What a bound over a tile is where the tile is one position.

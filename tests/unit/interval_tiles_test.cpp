@@ -215,7 +215,7 @@ TEST(IntervalTiles, SoundForRandomMasks) {
 TEST(IntervalTiles, QueriesAreTheMirrorOfKeys) {
   const unsigned seed = std::random_device{}();
   testing::RandomExprs random(seed);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     const Expr mask = random.mask(i % 4), swapped = mirrored(mask);
     const TileAnalysis keys = analyse_tiles(mask), queries = analyse_tiles(swapped, Axis::Queries);
     const auto expect_mirror = [&](const Expr& a, const Expr& b) {
@@ -308,14 +308,18 @@ TEST(IntervalTiles, SoundForNamedMasks) {
   }
 }
 
-// Kernels take the mask of a tile from two comparisons a row where this is true.
-TEST(IntervalTiles, RowsThatAreRanges) {
+// Kernels take the mask of a tile from two comparisons a line where this is true.
+TEST(IntervalTiles, LinesThatAreRanges) {
   for (const char* mask : {"true", "causal", "causal_top_left", "window(1024, 0)", "causal & window(1023, 0)", "causal & chunk(2048)",
                            "prefix(512)", "k < lens[b] & causal", "h < 2 & causal | h >= 2 & window(2, 0)", "window(n, n)"}) {
-    EXPECT_TRUE(analyse_tiles(parsed(mask)).line_is_range) << mask;
+    for (const Axis along : kAxes) {
+      EXPECT_TRUE(analyse_tiles(parsed(mask), along).line_is_range) << mask << " along " << name(along);
+    }
   }
   for (const char* mask : {"k < 4 | window(1024, 0)", "(q - k) % 128 == 0", "document(ids) & causal", "tree(words)", "k != q"}) {
-    EXPECT_FALSE(analyse_tiles(parsed(mask)).line_is_range) << mask;
+    for (const Axis along : kAxes) {
+      EXPECT_FALSE(analyse_tiles(parsed(mask), along).line_is_range) << mask << " along " << name(along);
+    }
   }
   EXPECT_TRUE(analyse_tiles(Expr()).line_is_range);
 }
@@ -326,6 +330,7 @@ TEST(IntervalTiles, ShortResults) {
     const char* mask;
     const char* limits[4];
     const char* may_see;
+    Axis along = Axis::Keys;
   };
   static const Row kRows[] = {
       {"true", {"0", "k_len", "0", "k_len"}, ""},
@@ -344,9 +349,28 @@ TEST(IntervalTiles, ShortResults) {
       {"(q - k) % 128 == 0", {"0", "k_len", "0", "0"}, ""},
       {"k < lens[b]", {"0", "max(min(lens[b], k_len), 0)", "0", "max(min(lens[b], k_len), 0)"}, ""},
       {"false", {"0", "0", "0", "0"}, ""},
+      {"true", {"0", "q_len", "0", "q_len"}, "", Axis::Queries},
+      {"causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "max(k_hi + q_len - k_len, 0)", "q_len"}, "", Axis::Queries},
+      {"causal_top_left", {"min(k_lo, q_len)", "q_len", "min(k_hi, q_len)", "q_len"}, "", Axis::Queries},
+      {"window(512, 512)",
+       {"max(k_lo + q_len - k_len - 512, 0)", "max(min(q_len + k_hi - k_len + 513, q_len), 0)", "max(k_hi + q_len - k_len - 512, 0)",
+        "max(min(q_len + k_lo - k_len + 513, q_len), 0)"},
+       "", Axis::Queries},
+      {"prefix(512)",
+       {"max(where(k_lo <= 511, 0, k_lo + q_len - k_len), 0)", "q_len", "max(where(k_hi <= 511, 0, k_hi + q_len - k_len), 0)", "q_len"},
+       "", Axis::Queries},
+      {"q < 4 | window(1024, 0)",
+       {"0", "min(max(q_len + k_hi - k_len + 1025, 4), q_len)", "max(k_hi + q_len - k_len, 0)",
+        "max(min(q_len + k_lo - k_len + 1025, q_len), 0)"},
+       "q_lo < 4 | q_hi >= k_lo + q_len - k_len", Axis::Queries},
+      {"tree(words)", {"0", "q_len", "0", "where(k_len > k_hi + q_len, q_len, 0)"}, "", Axis::Queries},
+      {"document(ids)", {"0", "q_len", "0", "0"}, "", Axis::Queries},
+      {"document(ids) & causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "0", "0"}, "", Axis::Queries},
+      {"k < ids[b, q]", {"0", "q_len", "0", "0"}, "", Axis::Queries},
+      {"k < lens[b]", {"0", "where(k_lo < lens[b], q_len, 0)", "0", "where(k_hi < lens[b], q_len, 0)"}, "", Axis::Queries},
   };
   for (const Row& row : kRows) {
-    const TileAnalysis tiles = analyse_tiles(parsed(row.mask));
+    const TileAnalysis tiles = analyse_tiles(parsed(row.mask), row.along);
     EXPECT_EQ(print(tiles.begin), row.limits[0]) << row.mask;
     EXPECT_EQ(print(tiles.end), row.limits[1]) << row.mask;
     EXPECT_EQ(print(tiles.full_begin), row.limits[2]) << row.mask;
@@ -373,22 +397,38 @@ TEST(IntervalTiles, HolesAreSkipped) {
   EXPECT_EQ(classify(tiles, environment, 4096, 4223, 4224, 4351), TileClass::Empty);
 }
 
+TEST(IntervalTiles, HolesBetweenQueriesAreSkipped) {
+  const TileAnalysis tiles = analyse_tiles(parsed("q < 4 | causal & k >= 64"), Axis::Queries);
+  Environment environment;
+  set(environment, Variable::QLen, 8192);
+  set(environment, Variable::KLen, 8192);
+  EXPECT_EQ(classify(tiles, environment, 0, 127, 4096, 4223), TileClass::Mixed);
+  for (std::int64_t q_lo = 128; q_lo < 4096; q_lo += 128) {
+    EXPECT_EQ(classify(tiles, environment, q_lo, q_lo + 127, 4096, 4223), TileClass::Empty) << q_lo;
+  }
+  EXPECT_EQ(classify(tiles, environment, 4096, 4223, 4096, 4223), TileClass::Mixed);
+  EXPECT_EQ(classify(tiles, environment, 4224, 4351, 4096, 4223), TileClass::Full);
+  EXPECT_EQ(classify(tiles, environment, 8064, 8191, 0, 63), TileClass::Empty);
+}
+
 // Where a limit cannot be computed without overflow, everything is a sound answer.
 TEST(IntervalTiles, OverflowGivesEverything) {
   std::vector<Param> params = {{"far", Dtype::I64, 0}};
   const Result<Expr> mask = parse_expr("q - k <= far", {&params, true, false});
   ASSERT_TRUE(mask);
   ASSERT_TRUE(check_ranges(*mask, default_ranges(1, 1, 1, 1024, 1024)));
-  const TileAnalysis tiles = analyse_tiles(*mask);
-  EXPECT_EQ(print(tiles.begin), "0");
-  EXPECT_EQ(print(tiles.full_end), "0");
+  for (const Axis along : kAxes) {
+    const TileAnalysis tiles = analyse_tiles(*mask, along);
+    EXPECT_EQ(print(tiles.begin), "0");
+    EXPECT_EQ(print(tiles.end), along == Axis::Keys ? "k_len" : "q_len");
+    EXPECT_EQ(print(tiles.full_end), "0");
+  }
 }
 
 TEST(IntervalTiles, HostileNestingEnds) {
   std::string text = "k";
   for (int i = 0; i < 60; ++i) text = "abs(" + text + " - 1)";
-  const TileAnalysis tiles = analyse_tiles(parsed(text + " < q"));
-  EXPECT_TRUE(tiles.end);
+  for (const Axis along : kAxes) EXPECT_TRUE(analyse_tiles(parsed(text + " < q"), along).end) << name(along);
 }
 
 }  // namespace
