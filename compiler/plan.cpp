@@ -71,7 +71,7 @@ bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges =
       default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
   for (const Expr* expr :
-       {&spec.mask, &spec.score, &tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+       {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && !fits_32_bits(*expr, ranges)) return true;
   }
   return false;

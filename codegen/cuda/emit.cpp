@@ -177,8 +177,8 @@ std::string emit_variant(const Plan& plan) {
   text += score_function(plan);
   if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
   text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}),
-                   t.kv_begin, context);
-  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.kv_end, context);
+                   t.begin, context);
+  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.end, context);
   text += function("Keys from this one ...", declared("int full_begin", {"q_lo", "q_hi"}), t.full_begin, context);
   text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}),
                    t.full_end, context);

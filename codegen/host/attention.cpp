@@ -216,8 +216,8 @@ TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, V
   set_places(range, place, q_lo, q_hi);
   const TileAnalysis& tiles = plan_.tiles;
   auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.scalar(expr) : otherwise; };
-  return {larger(bound(tiles.kv_begin, ir_.integer(0)), ir_.integer(0)),
-          smaller(bound(tiles.kv_end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
+  return {larger(bound(tiles.begin, ir_.integer(0)), ir_.integer(0)),
+          smaller(bound(tiles.end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
           bound(tiles.full_end, place.k_len)};
 }
 

@@ -1,6 +1,7 @@
 #include "compiler/analysis/interval.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kLargestTile = 4096;  // k_hi of the last tile may lie this far behind k_len
+constexpr std::int64_t kLargestTile = 4096;  // the end of the last tile of a loop may lie this far behind the length
 
 IntInterval range_of(Dtype dtype) {
   switch (dtype) {
@@ -37,11 +38,17 @@ struct Order {
   std::int64_t distance;
 };
 // A row's y may be the x of a later row.
-constexpr Order kOrders[] = {
-    {Variable::QLo, Variable::QHi, 0}, {Variable::QLo, Variable::QLen, 1}, {Variable::QHi, Variable::QLen, 1},
-    {Variable::Q, Variable::QLen, 1},  {Variable::K, Variable::KLen, 1},   {Variable::KLo, Variable::KHi, 0},
-    {Variable::Hk, Variable::H, 0},
-};
+constexpr std::array<Order, 7> orders(Axis along) {
+  const AxisVariables a = variables_of(along), t = variables_of(other(along));
+  return {{{t.lo, t.hi, 0},
+           {t.lo, t.length, 1},
+           {t.hi, t.length, 1},
+           {t.position, t.length, 1},
+           {a.position, a.length, 1},
+           {a.lo, a.hi, 0},
+           {Variable::Hk, Variable::H, 0}}};
+}
+constexpr std::array<Order, 7> kOrders[] = {orders(Axis::Queries), orders(Axis::Keys)};
 
 LinearTerm* find_variable_term(Linear& linear, Variable variable) {
   for (LinearTerm& term : linear.terms) {
@@ -51,8 +58,8 @@ LinearTerm* find_variable_term(Linear& linear, Variable variable) {
 }
 
 // Replaces x by y - distance as far as that cancels y: the result is never smaller.
-void cancel_upwards(Linear& linear) {
-  for (const Order& order : kOrders) {
+void cancel_upwards(Linear& linear, Axis along) {
+  for (const Order& order : kOrders[static_cast<int>(along)]) {
     LinearTerm* x = find_variable_term(linear, order.x);
     LinearTerm* y = find_variable_term(linear, order.y);
     if (!x || !y || x->factor <= 0 || y->factor >= 0 || y->factor == kLeast) continue;
@@ -139,10 +146,10 @@ RangeAnalysis::Int128 RangeAnalysis::plain_upper(const Linear& linear) {
 
 RangeAnalysis::Int128 RangeAnalysis::upper(const Linear& linear) {
   Linear form = linear;
-  cancel_upwards(form);
+  cancel_upwards(form, ranges_.along);
   Int128 bound = plain_upper(form);
   if (std::optional<Linear> loose = without_rounding(linear)) {
-    cancel_upwards(*loose);
+    cancel_upwards(*loose, ranges_.along);
     bound = std::min(bound, plain_upper(*loose));
   }
   return bound;
@@ -255,18 +262,19 @@ RangeAnalysis::Wide RangeAnalysis::compute(const Node& node, const Expr& expr) {
 }
 
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
-                              std::int64_t max_q_len, std::int64_t max_k_len) {
+                              std::int64_t max_q_len, std::int64_t max_k_len, Axis along) {
   const auto indices = [](std::int64_t count) { return IntInterval{0, std::max<std::int64_t>(count - 1, 0)}; };
   const std::int64_t q_len = std::clamp<std::int64_t>(max_q_len, 0, kMaxTokens);
   const std::int64_t k_len = std::clamp<std::int64_t>(max_k_len, 0, kMaxTokens);
   VariableRanges ranges;
+  ranges.along = along;
   const auto set = [&](Variable variable, IntInterval range) { ranges.of[static_cast<int>(variable)] = range; };
   set(Variable::Q, indices(q_len));
   set(Variable::QLo, indices(q_len));
-  set(Variable::QHi, indices(q_len));
+  set(Variable::QHi, indices(q_len + (along == Axis::Queries ? kLargestTile : 0)));
   set(Variable::K, indices(k_len));
   set(Variable::KLo, indices(k_len));
-  set(Variable::KHi, indices(k_len + kLargestTile));
+  set(Variable::KHi, indices(k_len + (along == Axis::Keys ? kLargestTile : 0)));
   set(Variable::B, indices(max_batch));
   set(Variable::H, indices(heads_q));
   set(Variable::Hk, indices(heads_kv));
@@ -275,9 +283,9 @@ VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std:
   return ranges;
 }
 
-VariableRanges widest_ranges() {
+VariableRanges widest_ranges(Axis along) {
   constexpr std::int64_t kAny = std::int64_t{1} << 31;
-  return default_ranges(kAny, kAny, kAny, kMaxTokens, kMaxTokens);
+  return default_ranges(kAny, kAny, kAny, kMaxTokens, kMaxTokens, along);
 }
 
 Result<std::optional<IntInterval>> interval_of(const Expr& expr, const VariableRanges& ranges) {

@@ -1,6 +1,7 @@
-// Interval analysis: what values an expression can take when its variables lie in known ranges, and, per tile of
-// queries, which keys a mask can let through. Two users: the host, with numbers (do 32 bits suffice, does an index stay
-// inside its tensor), and the kernels, with expressions that are printed into the generated code.
+// Interval analysis: what values an expression can take when its variables lie in known ranges, and which keys a mask
+// can let through for a tile of queries, or which queries for a tile of keys. Two users: the host, with numbers (do 32
+// bits suffice, does an index stay inside its tensor), and the kernels, with expressions that are printed into the
+// generated code.
 #pragma once
 
 #include <optional>
@@ -20,14 +21,27 @@ struct IntInterval {
 // caller has to refuse longer ones.
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
 
-// Ranges of the variables, by Variable. Beyond them it is known that q < q_len, k < k_len, q_lo <= q_hi < q_len,
-// k_lo <= k_hi and hk <= h.
+// The two sides of a mask, and what the language calls the positions on each.
+enum class Axis { Queries, Keys };
+struct AxisVariables {
+  Variable position, lo, hi, length;
+};
+constexpr Axis other(Axis axis) { return axis == Axis::Keys ? Axis::Queries : Axis::Keys; }
+constexpr AxisVariables variables_of(Axis axis) {
+  return axis == Axis::Keys ? AxisVariables{Variable::K, Variable::KLo, Variable::KHi, Variable::KLen}
+                            : AxisVariables{Variable::Q, Variable::QLo, Variable::QHi, Variable::QLen};
+}
+
+// Ranges of the variables, by Variable. Beyond them it is known that q < q_len, k < k_len, q_lo <= q_hi, k_lo <= k_hi,
+// hk <= h, and that a tile ends before the length of its axis: but for the tiles that a loop visits, the last of which
+// may reach beyond.
 struct VariableRanges {
   IntInterval of[12];
+  Axis along = Axis::Keys;  // which tiles a loop visits
 };
 // Lengths are cut to kMaxTokens.
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
-                              std::int64_t max_q_len, std::int64_t max_k_len);
+                              std::int64_t max_q_len, std::int64_t max_k_len, Axis along = Axis::Keys);
 
 // The interval of an int expression; nothing for one that depends on tensor data or scalars. Error when the value can
 // leave int64.
@@ -49,18 +63,21 @@ struct IndexRange {
 };
 Result<std::vector<IndexRange>> index_ranges(const Expr& expr, const VariableRanges& ranges);
 
-// What a mask lets through for the queries q_lo..q_hi (inclusive), as expressions over
-// q_lo q_hi b h hk q_len k_len, scalars and loads that do not depend on q or k.
+// What a mask leaves of one axis for a tile of the other: along Keys, which keys the queries q_lo..q_hi (inclusive)
+// see; along Queries, which queries see the keys k_lo..k_hi. As expressions over the ends of that tile, b h hk q_len
+// k_len, scalars and loads that do not depend on q or k. The last of these tiles is cut at the length, so its end lies
+// inside; in may_see, tiles along the axis may reach beyond. A pair is a position of the range and one of the tile.
 struct TileAnalysis {
-  Expr kv_begin, kv_end;      // every visible key of every row lies in [kv_begin, kv_end); clipped to [0, k_len]
-  Expr full_begin, full_end;  // every key in [full_begin, full_end) is visible to every row; empty when begin >= end
-  Expr may_see;               // over k_lo and k_hi as well: false only if no row sees any key of the KV tile.
-                              // Empty Expr when the range [kv_begin, kv_end) has no holes worth testing.
-  bool row_is_range = false;  // for a single row both ranges are the same: it sees all keys of it and no others
+  Axis along = Axis::Keys;
+  Expr begin, end;             // every visible pair lies in [begin, end); clipped to 0 and the length of the axis
+  Expr full_begin, full_end;   // every pair in [full_begin, full_end) is visible; empty when begin >= end
+  Expr may_see;                // over both tiles, q_lo q_hi k_lo k_hi: false only if no pair of the two is visible.
+                               // Empty Expr when the range [begin, end) has no holes worth testing.
+  bool line_is_range = false;  // for a tile of one position both ranges are the same: it is visible there, nowhere else
 };
-TileAnalysis analyse_tiles(const Expr& mask);  // an empty mask: everything visible
+TileAnalysis analyse_tiles(const Expr& mask, Axis along = Axis::Keys);  // an empty mask: everything visible
 
-// The same, evaluated: what one KV tile is for one query tile. For tests, the cost model and explain.
+// The same, evaluated: what a tile of the range is for a tile of the other axis. For tests, the cost model and explain.
 enum class TileClass { Empty, Mixed, Full };
 TileClass classify(const TileAnalysis& analysis, Environment environment, std::int64_t q_lo, std::int64_t q_hi,
                    std::int64_t k_lo, std::int64_t k_hi);

@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-Expr QueryBounds::linear(const Linear& terms, bool upper) {
+Expr TileBounds::linear(const Linear& terms, bool upper) {
   Linear sum;
   sum.constant = terms.constant;
   for (const LinearTerm& term : terms.terms) {
@@ -19,9 +19,9 @@ Expr QueryBounds::linear(const Linear& terms, bool upper) {
   return tidy(to_expr(sum));
 }
 
-Expr QueryBounds::product(const Expr& x, const Expr& y, bool upper) {
-  if (uses(y, Variable::Q)) {
-    if (!uses(x, Variable::Q)) return product(y, x, upper);
+Expr TileBounds::product(const Expr& x, const Expr& y, bool upper) {
+  if (varies(y)) {
+    if (!varies(x)) return product(y, x, upper);
     if (facts_.of(x).lo < 0 || facts_.of(y).lo < 0) return {};
     return of(x, upper) * of(y, upper);
   }
@@ -32,18 +32,26 @@ Expr QueryBounds::product(const Expr& x, const Expr& y, bool upper) {
   return upper ? max(a, b) : min(a, b);
 }
 
-Expr QueryBounds::extreme(const Node& node, bool upper) {
+Expr TileBounds::extreme(const Node& node, bool upper) {
   const Expr a = of(node.args[0], upper), b = of(node.args[1], upper);
   // One bound is enough where the other can only improve it.
   if ((node.op == Op::Min) == upper && (!a || !b)) return a ? a : b;
   return node.op == Op::Min ? min(a, b) : max(a, b);
 }
 
-Expr QueryBounds::of(const Expr& e, bool upper) {
-  if (!uses(e, Variable::Q)) return e;
+Expr TileBounds::of(const Expr& e, bool upper) {
+  if (!varies(e)) return e;
+  Known& known = known_[e.get()];
+  known.expr = e;
+  std::optional<Expr>& bound = known.bound[upper];
+  if (!bound) bound = compute(e, upper);
+  return *bound;
+}
+
+Expr TileBounds::compute(const Expr& e, bool upper) {
   const Node& node = *e;
   switch (node.op) {
-    case Op::Variable: return Expr::variable(upper ? Variable::QHi : Variable::QLo);
+    case Op::Variable: return Expr::variable(upper ? tile_.hi : tile_.lo);
     case Op::Add:
     case Op::Sub:
     case Op::Neg: {
@@ -51,7 +59,7 @@ Expr QueryBounds::of(const Expr& e, bool upper) {
       return sum ? linear(*sum, upper) : Expr();
     }
     case Op::Mul: return tidy(product(node.args[0], node.args[1], upper));
-    case Op::Div: return uses(node.args[1], Variable::Q) ? Expr() : tidy(of(node.args[0], upper) / node.args[1]);
+    case Op::Div: return varies(node.args[1]) ? Expr() : tidy(of(node.args[0], upper) / node.args[1]);
     case Op::Mod: {
       if (!upper) return Expr::integer(0);
       return tidy(of(node.args[1], true) - Expr::integer(1));
@@ -64,18 +72,19 @@ Expr QueryBounds::of(const Expr& e, bool upper) {
     }
     case Op::Where: {
       const Expr a = of(node.args[1], upper), b = of(node.args[2], upper);
-      if (!uses(node.args[0], Variable::Q)) return tidy(where(node.args[0], a, b));
+      if (!varies(node.args[0])) return tidy(where(node.args[0], a, b));
       return tidy(upper ? max(a, b) : min(a, b));
     }
     default: return {};
   }
 }
 
-Expr of_one_query(const Expr& e) {
-  if (!uses(e, Variable::QLo) && !uses(e, Variable::QHi)) return e;
-  if (e->op == Op::Variable) return Expr::variable(Variable::Q);
+Expr of_one_position(const Expr& e, Axis tile) {
+  const AxisVariables v = variables_of(tile);
+  if (!uses(e, v.lo) && !uses(e, v.hi)) return e;
+  if (e->op == Op::Variable) return Expr::variable(v.position);
   std::vector<Expr> args;
-  for (const Expr& arg : e->args) args.push_back(of_one_query(arg));
+  for (const Expr& arg : e->args) args.push_back(of_one_position(arg, tile));
   Result<Expr> made = Expr::make(e->op, std::move(args));
   return made ? *made : e;
 }

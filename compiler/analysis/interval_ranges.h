@@ -58,6 +58,6 @@ class RangeAnalysis {
 };
 
 // Ranges that hold for every spec: what may be assumed without knowing its bounds.
-VariableRanges widest_ranges();
+VariableRanges widest_ranges(Axis along = Axis::Keys);
 
 }  // namespace flashjit

@@ -1,9 +1,11 @@
-// Which keys a mask lets through for a tile of queries.
+// Which positions of one axis a mask leaves for a tile of the other: keys for a tile of queries, or queries for a tile
+// of keys.
 //
-// Every sub-condition becomes two ranges of keys: one that holds every key which some query of the tile sees (`some`),
-// and one whose keys all queries see (`all`). A comparison is solved for k, and the solution, which depends on q, is
-// bounded over q_lo..q_hi. Conjunction intersects; disjunction takes the hull of the first and one of the two of the
-// second. What is not understood gives everything and nothing, which is always sound.
+// Every sub-condition becomes two ranges of positions: one that holds every position which is visible with some of the
+// tile (`some`), and one whose positions are visible with all of it (`all`). A comparison is solved for the position
+// along the axis, and the solution, which depends on the one across, is bounded over the tile. Conjunction intersects;
+// disjunction takes the hull of the first and one of the two of the second. What is not understood gives everything and
+// nothing, which is always sound.
 #include <limits>
 #include <optional>
 
@@ -17,8 +19,8 @@ namespace {
 Expr number(std::int64_t value) { return Expr::integer(value); }
 const Expr kNone;
 
-// Keys begin <= k < end when the guard holds. An empty begin or end: no limit on that side; an empty guard: always.
-struct KeyRange {
+// Positions begin <= x < end when the guard holds. Empty begin or end: no limit on that side; empty guard: always.
+struct Range {
   bool never = false;
   Expr guard, begin, end;
 
@@ -26,8 +28,9 @@ struct KeyRange {
 };
 
 struct Region {
-  KeyRange some, all;
-  // Over k_lo and k_hi: false only for tiles inside `some` of which no key is seen. Empty: no such test.
+  Range some, all;
+  // Over the ends of a tile along the axis: false only for tiles inside `some` of which nothing is visible.
+  // Empty: no such test.
   Expr holes;
 };
 
@@ -48,27 +51,28 @@ constexpr std::size_t kMaxBound = 96;  // operations in one derived bound; more 
 
 class TileSolver {
  public:
+  explicit TileSolver(Axis along) : axis_(along) {}
   TileAnalysis analyse(const Expr& mask);
 
  private:
   Region region(const Expr& e, bool negated);
   Region comparison(Op op, const Expr& a, const Expr& b, bool negated);
   Region not_positive(const Linear& d);           // d <= 0
-  Region free_of_keys(const Linear& rest);        // rest <= 0 without k
-  Region at_most(const Expr& t, const Expr& e);   // t(k) <= e
-  Region at_least(const Expr& t, const Expr& e);  // t(k) >= e
+  Region unsolved(const Linear& rest);            // rest <= 0 without the position solved for
+  Region at_most(const Expr& t, const Expr& e);   // t(x) <= e, x the position solved for
+  Region at_least(const Expr& t, const Expr& e);  // t(x) >= e
   Region guarded(const Expr& condition);
   Region either(const Region& a, const Region& b);
   Region both(const Region& a, const Region& b);
   Region less_equal(const Expr& a, const Expr& b);
 
-  KeyRange hull(const KeyRange& a, const KeyRange& b);
-  KeyRange longer(const KeyRange& a, const KeyRange& b);
-  KeyRange chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no);
-  KeyRange intersection(const KeyRange& a, const KeyRange& b);
-  bool complementary(const KeyRange& a, const KeyRange& b);
-  bool contiguous(const KeyRange& a, const KeyRange& b);
-  Expr touches(const KeyRange& range, bool with_begin, bool with_end);
+  Range hull(const Range& a, const Range& b);
+  Range longer(const Range& a, const Range& b);
+  Range chosen(const Expr& condition, const Range& yes, const Range& no);
+  Range intersection(const Range& a, const Range& b);
+  bool complementary(const Range& a, const Range& b);
+  bool contiguous(const Range& a, const Range& b);
+  Expr touches(const Range& range, bool with_begin, bool with_end);
 
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
   Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
@@ -81,32 +85,36 @@ class TileSolver {
     failed_ = failed_ || !e;
     return e ? tidy(e) : Expr::boolean(true);
   }
-  Expr begin_of(const KeyRange& range) { return range.begin ? range.begin : number(0); }
-  Expr end_of(const KeyRange& range) { return range.end ? range.end : Expr::variable(Variable::KLen); }
-  void set_limits(const KeyRange& range, Expr& begin, Expr& end);
+  Expr begin_of(const Range& range) { return range.begin ? range.begin : number(0); }
+  Expr end_of(const Range& range) { return range.end ? range.end : Expr::variable(along_.length); }
+  bool has_position(const Expr& e) const { return uses(e, along_.position); }
+  void set_limits(const Range& range, Expr& begin, Expr& end);
 
-  Simplifier simplifier_{true};
-  RangeAnalysis facts_{widest_ranges()};
-  QueryBounds bounds_{simplifier_, facts_};
+  const Axis axis_;
+  const AxisVariables along_ = variables_of(axis_), across_ = variables_of(other(axis_));
+  const VariableRanges ranges_ = widest_ranges(axis_);
+  Simplifier simplifier_{ranges_};
+  RangeAnalysis facts_{ranges_};
+  TileBounds bounds_{other(axis_), simplifier_, facts_};
   int steps_ = 0;
   bool failed_ = false;
 };
 
 // ---- ranges ----
 
-bool TileSolver::complementary(const KeyRange& a, const KeyRange& b) {
+bool TileSolver::complementary(const Range& a, const Range& b) {
   return a.guard && b.guard && same(condition(~a.guard), b.guard);
 }
 
-KeyRange TileSolver::chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no) {
-  KeyRange range;
+Range TileSolver::chosen(const Expr& condition, const Range& yes, const Range& no) {
+  Range range;
   if (yes.begin || no.begin) range.begin = limit(where(condition, begin_of(yes), begin_of(no)));
   if (yes.end || no.end) range.end = limit(where(condition, end_of(yes), end_of(no)));
   return range;
 }
 
-KeyRange TileSolver::intersection(const KeyRange& a, const KeyRange& b) {
-  KeyRange range;
+Range TileSolver::intersection(const Range& a, const Range& b) {
+  Range range;
   range.never = a.never || b.never;
   range.guard = a.guard && b.guard ? condition(a.guard & b.guard) : a.guard ? a.guard : b.guard;
   range.begin = a.begin && b.begin ? limit(max(a.begin, b.begin)) : a.begin ? a.begin : b.begin;
@@ -115,10 +123,10 @@ KeyRange TileSolver::intersection(const KeyRange& a, const KeyRange& b) {
 }
 
 // The smallest range that holds both. A range that turns out empty at run time may widen it, never narrow it.
-KeyRange TileSolver::hull(const KeyRange& a, const KeyRange& b) {
+Range TileSolver::hull(const Range& a, const Range& b) {
   if (a.never || b.never) return a.never ? b : a;
   if (complementary(a, b)) return chosen(a.guard, a, b);
-  KeyRange range;
+  Range range;
   if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
   if (a.end && b.end) range.end = limit(max(a.end, b.end));
   if (same(a.guard, b.guard)) {
@@ -131,20 +139,20 @@ KeyRange TileSolver::hull(const KeyRange& a, const KeyRange& b) {
   return range;
 }
 
-// One range whose keys all lie in a or in b.
-KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
+// One range whose positions all lie in a or in b.
+Range TileSolver::longer(const Range& a, const Range& b) {
   if (a.never || b.never) return a.never ? b : a;
   if (!same(a.guard, b.guard)) {
     if (complementary(a, b)) return chosen(a.guard, a, b);
-    KeyRange free_a = a, free_b = b;
+    Range free_a = a, free_b = b;
     free_a.guard = free_b.guard = kNone;
     if (!b.guard) return chosen(a.guard, longer(free_a, b), b);
     if (!a.guard) return chosen(b.guard, longer(a, free_b), a);
-    KeyRange range = chosen(a.guard, free_a, free_b);
+    Range range = chosen(a.guard, free_a, free_b);
     range.guard = condition(a.guard | b.guard);
     return range;
   }
-  KeyRange range;
+  Range range;
   range.guard = a.guard;
   if (!a.begin && !b.begin) {
     if (a.end && b.end) range.end = limit(max(a.end, b.end));
@@ -167,7 +175,7 @@ KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
   return range;
 }
 
-bool TileSolver::contiguous(const KeyRange& a, const KeyRange& b) {
+bool TileSolver::contiguous(const Range& a, const Range& b) {
   if (a.never || b.never || complementary(a, b)) return true;
   const auto before = [&](const Expr& begin, const Expr& end) {
     return !begin || !end || simplifier_.at_most(begin, end);
@@ -175,12 +183,12 @@ bool TileSolver::contiguous(const KeyRange& a, const KeyRange& b) {
   return (!a.begin && !b.begin) || (!a.end && !b.end) || (before(a.begin, b.end) && before(b.begin, a.end));
 }
 
-// Whether the KV tile k_lo..k_hi has a key in common with the range.
-Expr TileSolver::touches(const KeyRange& range, bool with_begin, bool with_end) {
+// Whether a tile along the axis has a position in common with the range.
+Expr TileSolver::touches(const Range& range, bool with_begin, bool with_end) {
   Expr test = Expr::boolean(!range.never);
   if (range.guard) test = test & range.guard;
-  if (range.begin && with_begin) test = test & (Expr::variable(Variable::KHi) >= range.begin);
-  if (range.end && with_end) test = test & (Expr::variable(Variable::KLo) < range.end);
+  if (range.begin && with_begin) test = test & (Expr::variable(along_.hi) >= range.begin);
+  if (range.end && with_end) test = test & (Expr::variable(along_.lo) < range.end);
   return test;
 }
 
@@ -220,7 +228,7 @@ Region TileSolver::guarded(const Expr& condition) {
   return region;
 }
 
-Region TileSolver::free_of_keys(const Linear& rest) {
+Region TileSolver::unsolved(const Linear& rest) {
   const Expr value = tidy(to_expr(rest));
   if (!value) return unknown();
   const Expr least = bound(value, false), most = bound(value, true);
@@ -242,31 +250,31 @@ Region TileSolver::not_positive(const Linear& d) {
   if (++steps_ > kMaxSteps) return unknown();
   Linear rest;
   rest.constant = d.constant;
-  const LinearTerm* keys = nullptr;
+  const LinearTerm* solved = nullptr;
   for (const LinearTerm& term : d.terms) {
-    if (!uses(term.atom, Variable::K)) {
+    if (!has_position(term.atom)) {
       rest.terms.push_back(term);
-    } else if (keys) {
+    } else if (solved) {
       return unknown();
     } else {
-      keys = &term;
+      solved = &term;
     }
   }
-  if (!keys) return free_of_keys(rest);
+  if (!solved) return unsolved(rest);
   // factor * t + rest <= 0.
-  const bool positive = keys->factor > 0;
+  const bool positive = solved->factor > 0;
   const auto other_side = add(Linear{}, rest, positive ? -1 : 1);
-  if (!other_side || keys->factor == std::numeric_limits<std::int64_t>::min()) return unknown();
+  if (!other_side || solved->factor == std::numeric_limits<std::int64_t>::min()) return unknown();
   Expr side = to_expr(*other_side);
-  const std::int64_t factor = positive ? keys->factor : -keys->factor;
+  const std::int64_t factor = positive ? solved->factor : -solved->factor;
   if (factor > 1) side = (positive ? side : side + number(factor - 1)) / number(factor);
   side = tidy(side);
   if (!side) return unknown();
-  return positive ? at_most(keys->atom, side) : at_least(keys->atom, side);
+  return positive ? at_most(solved->atom, side) : at_least(solved->atom, side);
 }
 
 Region TileSolver::at_most(const Expr& t, const Expr& e) {
-  if (!uses(t, Variable::K)) return less_equal(t, e);
+  if (!has_position(t)) return less_equal(t, e);
   const Node& node = *t;
   const auto& args = node.args;
   switch (node.op) {
@@ -286,11 +294,11 @@ Region TileSolver::at_most(const Expr& t, const Expr& e) {
       for (int i = 0; i < 2; ++i) {
         const Expr& factor = args[i];
         if (factor->op == Op::IntConst) return less_equal(t, e);
-        if (!uses(factor, Variable::K) && facts_.of(factor).lo >= 1) return at_most(args[1 - i], tidy(e / factor));
+        if (!has_position(factor) && facts_.of(factor).lo >= 1) return at_most(args[1 - i], tidy(e / factor));
       }
       return unknown();
     case Op::Div:
-      if (uses(args[1], Variable::K)) return unknown();
+      if (has_position(args[1])) return unknown();
       return less_equal(args[0], tidy(args[1] * e + args[1] - number(1)));
     case Op::Min: return either(less_equal(args[0], e), less_equal(args[1], e));
     case Op::Max: return both(less_equal(args[0], e), less_equal(args[1], e));
@@ -303,7 +311,7 @@ Region TileSolver::at_most(const Expr& t, const Expr& e) {
 }
 
 Region TileSolver::at_least(const Expr& t, const Expr& e) {
-  if (!uses(t, Variable::K)) return less_equal(e, t);
+  if (!has_position(t)) return less_equal(e, t);
   const Node& node = *t;
   const auto& args = node.args;
   switch (node.op) {
@@ -323,11 +331,11 @@ Region TileSolver::at_least(const Expr& t, const Expr& e) {
       for (int i = 0; i < 2; ++i) {
         const Expr& factor = args[i];
         if (factor->op == Op::IntConst) return less_equal(e, t);
-        if (uses(factor, Variable::K) || facts_.of(factor).lo < 1) continue;
+        if (has_position(factor) || facts_.of(factor).lo < 1) continue;
         return at_least(args[1 - i], tidy((e + factor - number(1)) / factor));
       }
       return unknown();
-    case Op::Div: return uses(args[1], Variable::K) ? unknown() : less_equal(tidy(args[1] * e), args[0]);
+    case Op::Div: return has_position(args[1]) ? unknown() : less_equal(tidy(args[1] * e), args[0]);
     case Op::Min: return both(less_equal(e, args[0]), less_equal(e, args[1]));
     case Op::Max: return either(less_equal(e, args[0]), less_equal(e, args[1]));
     case Op::Abs: return either(less_equal(e, args[0]), less_equal(args[0], tidy(-e)));
@@ -352,7 +360,7 @@ Region TileSolver::comparison(Op op, const Expr& a, const Expr& b, bool negated)
     case Op::Le: return less_equal(a, b);
     case Op::Eq: return both(less_equal(a, b), less_equal(b, a));
     default: {
-      // One missing key is no hole worth a test.
+      // One missing position is no hole worth a test.
       Region region = either(less_equal(tidy(a + number(1)), b), less_equal(tidy(b + number(1)), a));
       region.some = region.some.never ? region.some : everything().some;
       region.holes = kNone;
@@ -365,7 +373,7 @@ Region TileSolver::region(const Expr& e, bool negated) {
   if (++steps_ > kMaxSteps) return unknown();
   const auto& args = e->args;
   // Independent of q and k: the same for the whole tile.
-  if (!uses(e, Variable::Q) && !uses(e, Variable::K)) return guarded(condition(negated ? ~e : e));
+  if (!has_position(e) && !uses(e, across_.position)) return guarded(condition(negated ? ~e : e));
   switch (e->op) {
     case Op::Not: return region(args[0], !negated);
     case Op::And:
@@ -384,42 +392,43 @@ Region TileSolver::region(const Expr& e, bool negated) {
   }
 }
 
-// [begin, end) of the range inside 0..k_len; false when the range is too large an expression.
-void TileSolver::set_limits(const KeyRange& range, Expr& begin, Expr& end) {
+// [begin, end) of the range inside 0..length.
+void TileSolver::set_limits(const Range& range, Expr& begin, Expr& end) {
   if (range.never) {
     begin = end = number(0);
     return;
   }
-  const Expr zero = number(0), k_len = Expr::variable(Variable::KLen);
-  begin = tidy(max(min(begin_of(range), k_len), zero));
+  const Expr zero = number(0), length = Expr::variable(along_.length);
+  begin = tidy(max(min(begin_of(range), length), zero));
   end = end_of(range);
   if (range.guard) end = where(range.guard, end, zero);
-  end = tidy(max(min(end, k_len), zero));
+  end = tidy(max(min(end, length), zero));
 }
 
 TileAnalysis TileSolver::analyse(const Expr& mask) {
   Region visible = mask ? region(tidy(mask), false) : everything();
   if (failed_) visible = unknown();
   TileAnalysis tiles;
-  set_limits(visible.some, tiles.kv_begin, tiles.kv_end);
+  tiles.along = axis_;
+  set_limits(visible.some, tiles.begin, tiles.end);
   set_limits(visible.all, tiles.full_begin, tiles.full_end);
   // Bringing a 64-bit parameter to the other side of a comparison may overflow where the comparison itself does not.
-  const auto fits = [](const Expr& e) {
-    return e && node_count(e) <= kMaxBound && static_cast<bool>(check_ranges(e, widest_ranges()));
+  const auto fits = [&](const Expr& e) {
+    return e && node_count(e) <= kMaxBound && static_cast<bool>(check_ranges(e, ranges_));
   };
-  if (!fits(tiles.kv_begin)) tiles.kv_begin = number(0);
-  if (!fits(tiles.kv_end)) tiles.kv_end = Expr::variable(Variable::KLen);
+  if (!fits(tiles.begin)) tiles.begin = number(0);
+  if (!fits(tiles.end)) tiles.end = Expr::variable(along_.length);
   if (!fits(tiles.full_begin) || !fits(tiles.full_end)) tiles.full_begin = tiles.full_end = number(0);
   if (fits(visible.holes)) tiles.may_see = visible.holes;
-  const auto of_row = [&](const Expr& e) { return tidy(of_one_query(e)); };
-  tiles.row_is_range =
-      same(of_row(tiles.kv_begin), of_row(tiles.full_begin)) && same(of_row(tiles.kv_end), of_row(tiles.full_end));
+  const auto of_one = [&](const Expr& e) { return tidy(of_one_position(e, other(axis_))); };
+  tiles.line_is_range =
+      same(of_one(tiles.begin), of_one(tiles.full_begin)) && same(of_one(tiles.end), of_one(tiles.full_end));
   return tiles;
 }
 
 }  // namespace
 
-TileAnalysis analyse_tiles(const Expr& mask) { return TileSolver().analyse(mask); }
+TileAnalysis analyse_tiles(const Expr& mask, Axis along) { return TileSolver(along).analyse(mask); }
 
 TileClass classify(const TileAnalysis& analysis, Environment environment, std::int64_t q_lo, std::int64_t q_hi,
                    std::int64_t k_lo, std::int64_t k_hi) {
@@ -431,12 +440,13 @@ TileClass classify(const TileAnalysis& analysis, Environment environment, std::i
   set(Variable::KLo, k_lo);
   set(Variable::KHi, k_hi);
   const auto value = [&](const Expr& e) { return evaluate(e, environment).integer; };
-  if (k_hi < value(analysis.kv_begin) || k_lo >= value(analysis.kv_end) ||
-      value(analysis.kv_begin) >= value(analysis.kv_end)) {
+  const bool keys = analysis.along == Axis::Keys;
+  const std::int64_t lo = keys ? k_lo : q_lo, hi = keys ? k_hi : q_hi;
+  if (hi < value(analysis.begin) || lo >= value(analysis.end) || value(analysis.begin) >= value(analysis.end)) {
     return TileClass::Empty;
   }
   if (analysis.may_see && !value(analysis.may_see)) return TileClass::Empty;
-  return k_lo >= value(analysis.full_begin) && k_hi < value(analysis.full_end) ? TileClass::Full : TileClass::Mixed;
+  return lo >= value(analysis.full_begin) && hi < value(analysis.full_end) ? TileClass::Full : TileClass::Mixed;
 }
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// What a mask leaves to do: the analysis of interval.h, evaluated on a sample of query tiles.
+// What a mask leaves to do: the analysis of interval.h, evaluated on a sample of tiles.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -10,13 +10,13 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kSampledQueryTiles = 16;
-// Where in its sixteenth of the query tiles each sample lies, in sixteenths of that. Hardly ever the same place twice:
-// masks with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over
-// tiles where the work grows evenly.
-constexpr int kSamplePlaces[kSampledQueryTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-constexpr int kSampledKvTiles = 16;  // per query tile, for masks with holes
-constexpr int kLattice = 4;          // mixed tiles are sampled at 4x4 positions for the visible share
+constexpr int kSampledTiles = 16;
+// Where in its sixteenth of the tiles each sample lies, in sixteenths of that. Hardly ever the same place twice: masks
+// with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
+// where the work grows evenly.
+constexpr int kSamplePlaces[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
+constexpr int kSampledVisits = 16;  // per tile, for masks with holes
+constexpr int kLattice = 4;         // mixed tiles are sampled at 4x4 positions for the visible share
 
 // An environment for head 0 of sequence 0 with zeros in every parameter.
 struct SampleEnvironment {
@@ -38,67 +38,72 @@ struct SampleEnvironment {
   std::int64_t get(const Expr& expr) const { return evaluate(expr, environment).integer; }
 };
 
-// The keys that a query tile visits, and those of them that it sees without looking at the mask.
-struct QueryTile {
-  std::int64_t q_lo, q_hi, begin, end, full_begin, full_end;
+std::int64_t length(const Shape& shape, Axis axis) { return axis == Axis::Keys ? shape.k_len : shape.q_len; }
+
+// A tile across the axis of the analysis: the positions along the axis that it visits, and those of them that it sees
+// without looking at the mask.
+struct SampledTile {
+  std::int64_t lo, hi, begin, end, full_begin, full_end;
 };
 
 // What becomes of them in tiles.
 struct Visits {
-  double visited = 0, mixed = 0, visible_keys = 0;  // tiles, tiles, keys per query (mean)
+  double visited = 0, mixed = 0, visible = 0;  // tiles, tiles, positions seen by one of the tile (mean)
 };
 
-double visible_share(const AttentionSpec& spec, SampleEnvironment& sample, std::int64_t q_lo, std::int64_t q_hi,
-                     std::int64_t k_lo, std::int64_t k_hi) {
+double visible_share(const AttentionSpec& spec, Axis along, SampleEnvironment& sample, const SampledTile& t,
+                     std::int64_t lo, std::int64_t hi) {
   int seen = 0;
   for (int i = 0; i < kLattice; ++i) {
-    sample.set(Variable::Q, q_lo + (q_hi - q_lo) * (2 * i + 1) / (2 * kLattice));
+    sample.set(variables_of(other(along)).position, t.lo + (t.hi - t.lo) * (2 * i + 1) / (2 * kLattice));
     for (int j = 0; j < kLattice; ++j) {
-      sample.set(Variable::K, k_lo + (k_hi - k_lo) * (2 * j + 1) / (2 * kLattice));
+      sample.set(variables_of(along).position, lo + (hi - lo) * (2 * j + 1) / (2 * kLattice));
       seen += evaluate(spec.mask, sample.environment).integer != 0;
     }
   }
   return static_cast<double>(seen) / (kLattice * kLattice);
 }
 
-// Visits a sample of the KV tiles first..last-1 and scales up; only for masks with holes or for the visible share.
-Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample, const QueryTile& t,
-                    int tile_kv) {
-  const std::int64_t first = t.begin / tile_kv, last = (t.end + tile_kv - 1) / tile_kv, count = last - first;
-  sample.set(Variable::QLo, t.q_lo);
-  sample.set(Variable::QHi, t.q_hi);
-  const std::int64_t step = std::max<std::int64_t>(1, count / kSampledKvTiles);
+// Visits a sample of the tiles first..last-1 along the axis and scales up; only for masks with holes or for the visible
+// share.
+Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample,
+                    const SampledTile& t, int size) {
+  const AxisVariables along = variables_of(tiles.along), across = variables_of(other(tiles.along));
+  const std::int64_t first = t.begin / size, last = (t.end + size - 1) / size, count = last - first;
+  sample.set(across.lo, t.lo);
+  sample.set(across.hi, t.hi);
+  const std::int64_t step = std::max<std::int64_t>(1, count / kSampledVisits);
   Visits visits;
   double sampled = 0;
   for (std::int64_t tile = first; tile < last; tile += step) {
-    const std::int64_t k_lo = tile * tile_kv, k_hi = std::min((tile + 1) * tile_kv, t.end) - 1;
+    const std::int64_t lo = tile * size, hi = std::min((tile + 1) * size, t.end) - 1;
     sampled += 1;
     if (tiles.may_see) {
-      sample.set(Variable::KLo, k_lo);
-      sample.set(Variable::KHi, k_hi);
+      sample.set(along.lo, lo);
+      sample.set(along.hi, hi);
       if (!evaluate(tiles.may_see, sample.environment).integer) continue;
     }
     visits.visited += 1;
-    if (k_lo >= t.full_begin && k_hi < t.full_end) {
-      visits.visible_keys += static_cast<double>(k_hi - k_lo + 1);
+    if (lo >= t.full_begin && hi < t.full_end) {
+      visits.visible += static_cast<double>(hi - lo + 1);
       continue;
     }
     visits.mixed += 1;
-    const double share = spec.mask ? visible_share(spec, sample, t.q_lo, t.q_hi, k_lo, k_hi) : 1;
-    visits.visible_keys += share * static_cast<double>(k_hi - k_lo + 1);
+    const double share = spec.mask ? visible_share(spec, tiles.along, sample, t, lo, hi) : 1;
+    visits.visible += share * static_cast<double>(hi - lo + 1);
   }
   const double scale = sampled > 0 ? static_cast<double>(count) / sampled : 0;
-  return {visits.visited * scale, visits.mixed * scale, visits.visible_keys * scale};
+  return {visits.visited * scale, visits.mixed * scale, visits.visible * scale};
 }
 
 // The range of a tile without holes, by arithmetic alone.
-Visits count_tiles(const QueryTile& t, int tile_kv) {
+Visits count_tiles(const SampledTile& t, int size) {
   Visits visits;
-  visits.visited = static_cast<double>((t.end + tile_kv - 1) / tile_kv - t.begin / tile_kv);
-  const std::int64_t full = t.full_end / tile_kv - (t.full_begin + tile_kv - 1) / tile_kv;
+  visits.visited = static_cast<double>((t.end + size - 1) / size - t.begin / size);
+  const std::int64_t full = t.full_end / size - (t.full_begin + size - 1) / size;
   visits.mixed = visits.visited - static_cast<double>(std::max<std::int64_t>(0, full));
   const double inside = static_cast<double>(std::max<std::int64_t>(0, t.full_end - t.full_begin));
-  visits.visible_keys = inside + (static_cast<double>(t.end - t.begin) - inside) / 2;
+  visits.visible = inside + (static_cast<double>(t.end - t.begin) - inside) / 2;
   return visits;
 }
 
@@ -133,33 +138,35 @@ double symbolic_slots(const Expr& score) {
 
 }  // namespace
 
-// Evaluating the analysis is the dear part, and does not depend on how many keys a tile has.
+// Evaluating the analysis is the dear part, and does not depend on how long the visited tiles are.
 struct WorkSampler::Parts {
   const AttentionSpec& spec;
   const TileAnalysis& tiles;
   Shape shape;
-  Work same;  // as far as it is the same for every tile_kv
+  Work same;  // as far as it is the same for all of these
   std::map<int, Work> known;
   SampleEnvironment sample;
   std::int64_t samples = 0;
-  std::vector<QueryTile> visited;  // samples that see anything
+  std::vector<SampledTile> visited;  // samples that see anything
 
   Parts(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
       : spec(spec), tiles(tiles), shape(shape), sample(spec, shape) {}
 
-  void draw(int tile_q) {
-    const std::int64_t query_tiles = (shape.q_len + tile_q - 1) / tile_q;
-    samples = std::min<std::int64_t>(query_tiles, kSampledQueryTiles);
+  void draw(int size) {
+    const AxisVariables across = variables_of(other(tiles.along));
+    const std::int64_t along_length = length(shape, tiles.along), across_length = length(shape, other(tiles.along));
+    const std::int64_t count = (across_length + size - 1) / size;
+    samples = std::min<std::int64_t>(count, kSampledTiles);
     for (std::int64_t i = 0; i < samples; ++i) {
-      const int place = samples == kSampledQueryTiles ? kSamplePlaces[i] : 8;
-      const std::int64_t tile = (16 * i + place) * query_tiles / (16 * samples);
-      QueryTile t;
-      t.q_lo = tile * tile_q;
-      t.q_hi = std::min(t.q_lo + tile_q, shape.q_len) - 1;
-      sample.set(Variable::QLo, t.q_lo);
-      sample.set(Variable::QHi, t.q_hi);
-      t.begin = std::clamp<std::int64_t>(sample.get(tiles.kv_begin), 0, shape.k_len);
-      t.end = std::clamp<std::int64_t>(sample.get(tiles.kv_end), 0, shape.k_len);
+      const int place = samples == kSampledTiles ? kSamplePlaces[i] : 8;
+      const std::int64_t tile = (16 * i + place) * count / (16 * samples);
+      SampledTile t;
+      t.lo = tile * size;
+      t.hi = std::min(t.lo + size, across_length) - 1;
+      sample.set(across.lo, t.lo);
+      sample.set(across.hi, t.hi);
+      t.begin = std::clamp<std::int64_t>(sample.get(tiles.begin), 0, along_length);
+      t.end = std::clamp<std::int64_t>(sample.get(tiles.end), 0, along_length);
       if (t.begin >= t.end) continue;
       t.full_begin = std::max(t.begin, sample.get(tiles.full_begin));
       t.full_end = std::min(t.end, sample.get(tiles.full_end));
@@ -168,48 +175,50 @@ struct WorkSampler::Parts {
   }
 };
 
-WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q)
+WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int sampled)
     : parts_(std::make_unique<Parts>(spec, tiles, shape)) {
   Work& work = parts_->same;
-  work.row_is_range = tiles.row_is_range;
+  work.row_is_range = tiles.line_is_range;
   work.mask_nodes = spec.mask ? static_cast<double>(node_count(spec.mask)) : 0;
   work.score_nodes = spec.score ? static_cast<double>(node_count(spec.score)) : 0;
   work.symbolic_slots = symbolic_slots(spec.score);
   work.exact = spec.mask.get() == nullptr || params_of(spec.mask).empty();
-  if (shape.q_len >= 1 && shape.k_len >= 1) parts_->draw(tile_q);
+  if (shape.q_len >= 1 && shape.k_len >= 1) parts_->draw(sampled);
 }
 
 WorkSampler::~WorkSampler() = default;
 
-const Work& WorkSampler::with(int tile_kv) {
+const Work& WorkSampler::with(int visited) {
   Parts& p = *parts_;
-  const auto [place, fresh] = p.known.try_emplace(tile_kv, p.same);
+  const auto [place, fresh] = p.known.try_emplace(visited, p.same);
   Work& work = place->second;
   if (!fresh || p.samples == 0) return work;
-  const double samples = static_cast<double>(p.samples), k_len = static_cast<double>(p.shape.k_len);
+  const double samples = static_cast<double>(p.samples),
+               positions = static_cast<double>(length(p.shape, p.tiles.along));
   double visible = 0;
-  for (const QueryTile& tile : p.visited) {
+  for (const SampledTile& tile : p.visited) {
     const Visits visits =
-        p.tiles.may_see ? sample_tiles(p.spec, p.tiles, p.sample, tile, tile_kv) : count_tiles(tile, tile_kv);
+        p.tiles.may_see ? sample_tiles(p.spec, p.tiles, p.sample, tile, visited) : count_tiles(tile, visited);
     work.kv_tiles += visits.visited;
     work.kv_tiles_max = std::max(work.kv_tiles_max, visits.visited);
     work.mixed_tiles += visits.mixed;
-    visible += visits.visible_keys;
+    visible += visits.visible;
   }
   if (work.kv_tiles == 0 && !work.exact) {
     // Zeros hide everything: count on the data to hide nothing.
-    work.kv_tiles_max = std::ceil(k_len / tile_kv);
+    work.kv_tiles_max = std::ceil(positions / visited);
     work.kv_tiles = work.mixed_tiles = work.kv_tiles_max * samples;
-    visible = samples * k_len;
+    visible = samples * positions;
   }
   work.kv_tiles /= samples;
   work.mixed_tiles /= samples;
-  work.visible = visible / samples / k_len;
+  work.visible = visible / samples / positions;
   return work;
 }
 
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv) {
-  return WorkSampler(spec, tiles, shape, tile_q).with(tile_kv);
+  const bool keys = tiles.along == Axis::Keys;
+  return WorkSampler(spec, tiles, shape, keys ? tile_q : tile_kv).with(keys ? tile_kv : tile_q);
 }
 
 }  // namespace flashjit

@@ -24,7 +24,8 @@ struct Shape {
 Shape reference_shape(const AttentionSpec& spec);
 
 // What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. Masks that read tensors are counted
-// with zeros in them: `exact` is false.
+// with zeros in them: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV
+// tile.
 struct Work {
   double kv_tiles = 0;      // visited per query tile, mean
   double kv_tiles_max = 0;  // of the query tile with most

@@ -13,12 +13,13 @@ constexpr double kIssuePerClock = 128;  // lanes per clock and SM
 // over.
 constexpr double kSoftmaxSlots = 3;
 
-// work_of for tiles of any length; the sample of query tiles is drawn once. Spec and analysis must outlive it.
+// work_of for visited tiles of any length; the sample of tiles that visit them is drawn once. Spec and analysis must
+// outlive it.
 class WorkSampler {
  public:
-  WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q);
+  WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int sampled);
   ~WorkSampler();
-  const Work& with(int tile_kv);
+  const Work& with(int visited);
 
  private:
   struct Parts;

@@ -12,9 +12,10 @@ namespace flashjit {
 
 class Simplifier {
  public:
-  // in_range: positions may be taken to lie inside their sequences (interval.h says how); then `k < k_len` is true.
-  // Without it the value is kept for variables of any value.
-  explicit Simplifier(bool in_range) : in_range_(in_range), facts_(widest_ranges()) {}
+  // Keeps the value for variables of any value.
+  Simplifier() : in_range_(false), facts_(widest_ranges()) {}
+  // Positions may be taken to lie inside their sequences (interval.h says how); then `k < k_len` is true.
+  explicit Simplifier(const VariableRanges& ranges) : in_range_(true), facts_(ranges) {}
 
   Expr simplify(const Expr& expr);
 

@@ -402,7 +402,7 @@ Expr Simplifier::simplify(const Expr& expr) {
 
 Expr simplify(const Expr& expr) {
   if (!expr) return expr;
-  return Simplifier(false).simplify(expr);
+  return Simplifier().simplify(expr);
 }
 
 }  // namespace flashjit

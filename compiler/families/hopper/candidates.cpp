@@ -94,7 +94,7 @@ bool ranges_use_head(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
   const TileAnalysis& tiles = problem.tiles;
   if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
-  for (const Expr* expr : {&tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && uses(*expr, Variable::H)) return true;
   }
   return false;
@@ -168,7 +168,7 @@ struct Enumeration {
   // computed twice.
   bool far_keys_first() const {
     if (!spec.score || !depends_on_position(spec.score)) return false;
-    return !spec.mask || !uses(problem.tiles.kv_end, Variable::QHi);
+    return !spec.mask || !uses(problem.tiles.end, Variable::QHi);
   }
 
   // What does not depend on anything else.

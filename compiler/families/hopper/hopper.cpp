@@ -40,7 +40,7 @@ void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
 }
 
 void configure(const Problem& problem, KernelConfig& c) {
-  c.mask_is_range = problem.tiles.row_is_range;
+  c.mask_is_range = problem.tiles.line_is_range;
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
   c.score_cap = problem.score.cap;

@@ -48,6 +48,8 @@ Counted count(const AttentionSpec& spec, const Shape& shape, int tile_q, int til
   return counted;
 }
 
+double tiles_of(std::int64_t length, std::int64_t tile) { return static_cast<double>((length + tile - 1) / tile); }
+
 TEST(Work, AgreesWithCounting) {
   const Shape shapes[] = {{1, 512, 512}, {1, 128, 700}, {1, 1, 333}};
   for (const char* mask : {"", " mask=\"causal\"", " mask=\"window(100, 0)\"", " mask=\"causal & window(64, 64)\"",
@@ -62,6 +64,11 @@ TEST(Work, AgreesWithCounting) {
       EXPECT_TRUE(work.exact);
       EXPECT_GE(work.kv_tiles_max, work.kv_tiles);
       EXPECT_LE(work.mixed_tiles, work.kv_tiles);
+      const Work by_keys = work_of(*spec, analyse_tiles(spec->mask, Axis::Queries), shape, 64, 32);
+      // As many pairs of tiles, shared among the key tiles.
+      const double pairs = counted.tiles * tiles_of(shape.q_len, 64) / tiles_of(shape.k_len, 32);
+      EXPECT_NEAR(by_keys.kv_tiles, pairs, 0.1 * pairs + 0.6) << mask << " q=" << shape.q_len;
+      EXPECT_NEAR(by_keys.visible, counted.visible, 0.12) << mask << " q=" << shape.q_len;
     }
   }
 }

@@ -285,7 +285,7 @@ TEST(ExprParse, MutatedTexts) {
     const auto ranges = default_ranges(8, 8, 8, 4096, 4096);
     const bool checked = static_cast<bool>(check_ranges(*result, ranges));
     if (checked && !score) {
-      ASSERT_TRUE(analyse_tiles(simple).kv_end) << text;
+      ASSERT_TRUE(analyse_tiles(simple).end) << text;
     }
     evaluate(*result, Environment{});
   }
