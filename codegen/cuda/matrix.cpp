@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "templates/kernel_config.h"
+
 namespace flashjit {
 namespace {
 
