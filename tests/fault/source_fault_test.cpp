@@ -77,7 +77,8 @@ class ClosedSource {
 
  private:
   bool belongs(const Token& token) const {
-    static const std::regex count("_[0-9]+$"), include("\"(templates/[a-z_]+\\.(h|cuh)|[a-z]+\\.gen\\.cuh|C)\"");
+    static const std::regex count("_[0-9]+$"),
+        include("\"(templates/([a-z_]+/)?[a-z_]+\\.(h|cuh)|[a-z]+\\.gen\\.cuh|C)\"");
     switch (token.kind) {
       case Token::Word:
         return words_.contains(token.text) || words_.contains(std::regex_replace(token.text, count, ""));
