@@ -128,9 +128,9 @@ std::string emit(const Program& program, const Product& p) {
                     upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
   }
-  const std::string comment =
-      fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).", upper[0], p.rows,
-                  p.columns, upper[1], p.depth, upper[2], p.k);
+  std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
+                                    upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+  if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, element);
 }
 

@@ -57,6 +57,11 @@ bool is_legal(const Problem& problem, const Schedule& s) {
          !s.family->refuses(problem, s, nullptr);
 }
 
+bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {
+  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  return is_legal(Problem(spec, target, tiles), schedule);
+}
+
 std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule& pins) {
   std::vector<Schedule> out;
   // Of two that are predicted to take the same time the first is taken: that of the family that asks for less.

@@ -20,6 +20,7 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 // The same without the words.
 bool is_legal(const Problem& problem, const Schedule& schedule);
+bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
 // All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.
 std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule& pins);

@@ -151,7 +151,7 @@ std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, 
     Ranked ranked{.place = place};
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Work work = samplers[i].of(schedule);
-      if (i == 0 && target.gpu && !pins.order && work_grows(work)) schedule.order = TileOrder::longest_first;
+      if (i == 0 && schedule.order && !pins.order && work_grows(work)) schedule.order = TileOrder::longest_first;
       const double microseconds = predict(problem, schedule, shapes[i], work).total;
       if (i == 0) ranked.microseconds = microseconds;
       ranked.rank *= microseconds;

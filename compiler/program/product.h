@@ -17,9 +17,10 @@ struct Product {
   int rows = 0, columns = 0, depth = 0;
   int m = 0, n = 0, k = 0;  // of one instruction
   bool a_in_registers = false;
-  bool b_transposed = false;  // b's rows are contiguous along the columns of the target, as those of V
-  bool accumulates = false;   // onto what is there, unless told to begin anew; else always anew
-  int unroll = 0;             // steps along the depth that are unrolled; 0: all
+  bool b_transposed = false;     // b's rows are contiguous along the columns of the target, as those of V
+  bool accumulates = false;      // onto what is there, unless told to begin anew; else always anew
+  int unroll = 0;                // steps along the depth that are unrolled; 0: all
+  std::string_view remark = {};  // for who reads the generated code
 };
 
 // An fp32 accumulator is spread evenly over the threads of its issuer.

@@ -28,7 +28,7 @@ Result<std::string> canonical_hint(std::string_view hint) {
 std::optional<Schedule> schedule_for(const Plan& plan, const Shape& shape) {
   // The bits of the other classes may not depend on what sizes somebody expects.
   if (plan.spec.numerics != Numerics::Fast) return {};
-  const std::vector<Candidate> ranked = candidates(plan.spec, plan.target, {}, plan.tiles, shape);
+  const std::vector<Candidate> ranked = candidates(Problem(plan.spec, plan.target, plan.tiles), {}, shape);
   const Candidate& first = ranked.front();
   return first.legal && first.schedule != plan.schedule ? std::optional(first.schedule) : std::nullopt;
 }

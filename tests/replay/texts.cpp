@@ -39,7 +39,7 @@ std::string plan_text(const Plan& plan) {
 
 std::string source_text(const Plan& plan, const KernelSource& source) {
   std::string text;
-  for (const KernelLaunch& launch : plan->launches) text += fmt::format("entry {}\n", launch.entry);
+  for (const KernelLaunch& launch : plan.launches) text += fmt::format("entry {}\n", launch.entry);
   for (const SourceFile& file : source.generated) text += fmt::format("-- {}\n{}", file.name, file.text);
   return text;
 }

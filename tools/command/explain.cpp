@@ -53,7 +53,8 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
   if (hinted) text += fmt::format("  where prepare is told this shape: {}\n", print(*hinted));
   if (plan.target.gpu) {
-    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
+    text +=
+        fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
   text += plan.schedule.family->describe(plan.config);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
@@ -175,8 +176,8 @@ std::vector<Measured> measured(const Plan& plan, const std::string& store) {
     Measured m{std::move(r)};
     const Schedule& s = m.record.schedule;
     if (is_legal(plan.spec, plan.target, s)) {
-      const Work work = work_of(plan.spec, plan.tiles, m.record.shape, s);
-      m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
+      const Problem problem(plan.spec, plan.target, plan.tiles);
+      m.predicted_us = predict(problem, s, m.record.shape, work_of(problem, m.record.shape, s)).total;
     }
     found.push_back(std::move(m));
   }

@@ -270,7 +270,10 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .k = 16,
                   .a_in_registers = true,
                   .b_transposed = true,
-                  .accumulates = true}};
+                  .accumulates = true,
+                  .remark = c.row_sum == RowSum::matrix
+                                ? "The last eight columns are ones beside V: they sum the rows of P."
+                                : ""}};
 }
 
 }  // namespace flashjit
