@@ -17,7 +17,7 @@
 namespace flashjit {
 namespace {
 
-struct ExplainArgs {
+struct CacheExplainArgs {
   std::string spec, arch, schedule, directory;
   bool json = false;
 };
@@ -100,7 +100,7 @@ void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& foun
   line["nearest"] = std::move(near);
 }
 
-Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
+Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text) {
   FLASHJIT_ASSIGN(path, store_path(args.directory));
   std::vector<std::string> all = path.layers;
   all.insert(all.begin(), path.own);
@@ -122,7 +122,7 @@ Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
   return {};
 }
 
-int run(const ExplainArgs& args) {
+int run(const CacheExplainArgs& args) {
   Output output(args.json);
   Json line = result_line(args.spec, args.arch, args.schedule);
   std::string text;
@@ -137,7 +137,7 @@ int run(const ExplainArgs& args) {
 }  // namespace
 
 void add_cache_explain(CLI::App& cache, int& exit_code) {
-  auto args = std::make_shared<ExplainArgs>();
+  auto args = std::make_shared<CacheExplainArgs>();
   CLI::App* sub = cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->arch, "The target")->required();

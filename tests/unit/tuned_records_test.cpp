@@ -26,7 +26,7 @@ Schedule schedule(const std::string& text) {
 TunedRecord record(const std::string& shape, int tile_q, const std::string& spec = kSpec) {
   auto parsed = parse_shape_hint(shape);
   EXPECT_TRUE(parsed);
-  return {.spec = spec, .machine = {kTarget, "Processor A", 8, ""}, .version = "0.1.0", .shape = *parsed,
+  return {.spec = spec, .machine = {kTarget, "Processor A", 8, ""}, .version = version(), .shape = *parsed,
           .schedule = schedule("family=host,tile_q=" + std::to_string(tile_q) + ",tile_kv=256"),
           .us = 10, .us_low = 9.5, .us_high = 10.5, .default_us = 12, .date = "2026-11-21"};
 }
