@@ -1,9 +1,9 @@
-# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named PREFIX and its name, and its
+# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named by its path from BASE, and its
 # digest, which nobody then has to compute at run time.
 # Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less.
 set(body "")
 foreach(file IN LISTS FILES)
-  get_filename_component(name ${file} NAME)
+  file(RELATIVE_PATH name ${BASE} ${file})
   file(READ ${file} text)
   string(LENGTH "${text}" length)
   string(SHA256 digest "${text}")
@@ -14,7 +14,7 @@ foreach(file IN LISTS FILES)
     string(APPEND literal "R\"__fj__(${part})__fj__\"\n")
     math(EXPR at "${at} + 8000")
   endwhile()
-  string(APPEND body "    {\"${PREFIX}${name}\",\n${literal}    ,\"${digest}\"},\n")
+  string(APPEND body "    {\"${name}\",\n${literal}    ,\"${digest}\"},\n")
 endforeach()
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {

@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "compiler/candidates.h"
-#include "compiler/cost_model.h"
-#include "compiler/passes.h"
-#include "compiler/select_template.h"
+#include "compiler/choice/candidates.h"
+#include "compiler/choice/cost_model.h"
+#include "compiler/program/passes.h"
+#include "compiler/program/select_template.h"
 
 namespace flashjit {
 
@@ -42,8 +42,8 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
                  fmt::format("no schedule for {} honours the pins {}", target.name, print(pins)));
 }
 
-// Looking at a program takes longer than the passes themselves. So it is done once, at the end, and again after every pass where that
-// found something, which names the pass at fault, or where somebody watches the passes.
+// Looking at a program takes longer than the passes themselves. So it is done once, at the end, and again after every
+// pass where that found something, which names the pass at fault, or where somebody watches the passes.
 Result<Program> run_passes(const PassContext& context, const DumpSink& sink, bool after_each) {
   Program program;
   for (const Pass& pass : passes()) {
@@ -80,8 +80,8 @@ std::string why_not_hopper(const Plan& plan, const Schedule& pins) {
   if (pins.family) return fmt::format("family={} is pinned", name(*pins.family));
   if (const std::string_view field = foreign_field(pins, Family::Hopper); !field.empty())
     return fmt::format("{} is pinned, which hopper schedules do not have", field);
-  const auto best = std::ranges::find_if(
-      *plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
+  const auto best =
+      std::ranges::find_if(*plan.candidates, [](const Candidate& c) { return c.schedule.family == Family::Hopper; });
   if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
   return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the hopper family",
                      plan.candidates->front().predicted_us, best->predicted_us);
@@ -107,8 +107,9 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
   if (plan.wide_ints)
     notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
   if (plan.target.can.wgmma && plan.schedule.family == Family::Sync) {
-    notes.push_back(fmt::format("the sync family computes this with mma.sync, which reaches about 60 % of the matrix rate of {}: {}",
-                                plan.target.name, why_not_hopper(plan, pins)));
+    notes.push_back(fmt::format(
+        "the sync family computes this with mma.sync, which reaches about 60 % of the matrix rate of {}: {}",
+        plan.target.name, why_not_hopper(plan, pins)));
   }
   return notes;
 }
@@ -122,7 +123,8 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.spec = spec;
   plan.target = target;
   plan.tiles = analyse_tiles(spec.mask);
-  plan.candidates = std::make_shared<const Candidates>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
+  plan.candidates =
+      std::make_shared<const Candidates>(candidates(spec, target, pins, plan.tiles, reference_shape(spec)));
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
   FLASHJIT_ASSIGN(program, run_passes({plan.spec, plan.target, plan.tiles, plan.schedule}, sink, sink != nullptr));

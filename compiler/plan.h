@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/interval.h"
-#include "compiler/ir.h"
+#include "compiler/analysis/interval.h"
+#include "compiler/program/ir.h"
 #include "compiler/result.h"
-#include "compiler/schedule.h"
-#include "compiler/spec.h"
-#include "compiler/target.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
 #include "templates/kernel_config.h"
 
 namespace flashjit {
@@ -20,9 +20,9 @@ namespace flashjit {
 // One schedule that was considered.
 struct Candidate {
   Schedule schedule;
-  double predicted_us = 0;    // on the cost model's reference shape
-  double rank = 1;            // product of the predicted times of all shapes that count
-  bool legal = true;          // if not, why_illegal() of candidates.h says why
+  double predicted_us = 0;  // on the cost model's reference shape
+  double rank = 1;          // product of the predicted times of all shapes that count
+  bool legal = true;        // if not, why_illegal() of candidates.h says why
 };
 
 using Candidates = std::vector<Candidate>;
@@ -30,21 +30,22 @@ using Candidates = std::vector<Candidate>;
 struct Plan {
   AttentionSpec spec;
   Target target;
-  Schedule schedule;            // complete
-  KernelConfig config;          // GPU families
+  Schedule schedule;    // complete
+  KernelConfig config;  // GPU families
   int smem_bytes = 0;
   int threads = 0;
-  TileAnalysis tiles;           // of spec.mask
-  bool wide_ints = false;       // some int of mask or score may leave 32 bits
-  std::vector<std::string> notes;         // what is slower than it could be, and why
+  TileAnalysis tiles;                            // of spec.mask
+  bool wide_ints = false;                        // some int of mask or score may leave 32 bits
+  std::vector<std::string> notes;                // what is slower than it could be, and why
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
-  Program program;                        // after the last pass
+  Program program;                               // after the last pass
 };
 
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 
 // The whole compiler: spec -> program -> passes -> plan.
-Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {}, const DumpSink& dump = {});
+Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
+                       const DumpSink& dump = {});
 
 }  // namespace flashjit

@@ -11,7 +11,8 @@ namespace flashjit {
 
 enum class ErrorKind {
   Invalid,      // the input is wrong: names field, value, limit, way out
-  Unsupported,  // legal, but no kernel of this build or target does it; names the field and the nearest thing that works
+  Unsupported,  // legal, but no kernel of this build or target does it; names the field and the nearest thing that
+                // works
   NotFound,     // a file, a library, a device or a kernel is missing
   Io,           // the operating system refused
   Compile,      // NVRTC or LLVM refused generated code; detail holds the log
@@ -90,8 +91,8 @@ class [[nodiscard]] Result<void> {
   if (auto&& flashjit_try_result = (result); !flashjit_try_result) return flashjit_try_result.error()
 
 // Declares `name` with the value of `result`, or returns its error from the enclosing function.
-#define FLASHJIT_ASSIGN(name, result)         \
-  auto name##_result = (result);              \
+#define FLASHJIT_ASSIGN(name, result)               \
+  auto name##_result = (result);                    \
   if (!name##_result) return name##_result.error(); \
   auto& name = *name##_result
 

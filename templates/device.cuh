@@ -25,8 +25,9 @@ __device__ inline void store_shared(u32 address, u32 value) {
 }
 
 __device__ inline void store_shared(u32 address, uint4 value) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
 }
 
 __device__ inline void load_shared_pair(u32& a, u32& b, u32 address) {
@@ -35,7 +36,9 @@ __device__ inline void load_shared_pair(u32& a, u32& b, u32 address) {
 __device__ inline uint4 load_shared(u32 address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address) : "memory");
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
   return value;
 }
 
@@ -47,11 +50,12 @@ template <int bytes>
 __device__ inline void copy_async(u32 shared, const void* global, bool valid) {
   const int source_bytes = valid ? bytes : 0;
   if constexpr (bytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 ::"r"(shared), "l"(global), "r"(source_bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 ::"r"(shared), "l"(global), "n"(bytes), "r"(source_bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(bytes),
+                 "r"(source_bytes)
+                 : "memory");
   }
 }
 
@@ -62,8 +66,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// The same value, but new to the optimiser: what is derived from it inside a loop is computed there again instead of being
-// kept in registers (dozens of hoisted addresses) across the loop.
+// The same value, but new to the optimiser: what is derived from it inside a loop is computed there again instead of
+// being kept in registers (dozens of hoisted addresses) across the loop.
 __device__ inline u32 recompute(u32 value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -74,12 +78,16 @@ __device__ inline u32 recompute(u32 value) {
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(u32 (&f)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+               : "r"(address)
+               : "memory");
 }
 
 __device__ inline void load_matrices_transposed(u32 (&f)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+               : "r"(address)
+               : "memory");
 }
 
 // d (16x8, fp32) += a (16x16) * b (16x8). Lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
@@ -123,7 +131,6 @@ __device__ inline float float_from_f16(u16 bits) {
 __device__ inline void store_global(void* address, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }
-
 
 // ---- arithmetic ----
 

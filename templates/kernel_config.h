@@ -6,9 +6,9 @@ namespace flashjit {
 
 enum class Element { f16, bf16, f32 };
 enum class LseBase { none, natural, log2 };
-enum class Loop { sync, hopper };              // which templates/*_forward.cuh
+enum class Loop { sync, hopper };                      // which templates/*_forward.cuh
 enum class Reference { lazy, tile, previous, first };  // what the exponent of a score is taken relative to
-enum class Exclusive { none, issue, softmax }; // what only one warpgroup at a time may do
+enum class Exclusive { none, issue, softmax };         // what only one warpgroup at a time may do
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
 
@@ -20,29 +20,29 @@ struct KernelConfig {
   int head_dim_v = 0;
   int heads_q = 0;
   int heads_kv = 0;
-  bool packed = false;              // sequences lie one after the other; offsets are read on the device
+  bool packed = false;  // sequences lie one after the other; offsets are read on the device
   LseBase lse = LseBase::none;
   bool max_logit = false;
   bool sink = false;
-  float scale = 0;                  // natural units: score = scale * q.k
-  bool has_score = false;           // variant.gen.cuh's score() changes s
+  float scale = 0;         // natural units: score = scale * q.k
+  bool has_score = false;  // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
-  float score_cap = 0;              // not 0: score() is this times tanh(score_factor * q.k), both positive
+  float score_cap = 0;  // not 0: score() is this times tanh(score_factor * q.k), both positive
   float score_factor = 0;
-  bool score_loads = false;         // from tensors, at places that depend on the key
-  int inputs_16 = 0;                // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and
-                                    // the producer copies those tiles
-  int inputs_32 = 0;                // likewise, of 32 bits
-  int inputs_q = 0;                 // which of them are read at the query as well; the others are the same for all queries
-  bool inputs_of_batches = false;   // one of them is the same for all batch indices
-  bool has_mask = false;            // variant.gen.cuh's visible() is not always true
-  bool mask_has_holes = false;      // variant.gen.cuh's may_see() is not always true
-  bool mask_is_range = false;       // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
-  int copy_bytes = 16;              // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
+  bool score_loads = false;  // from tensors, at places that depend on the key
+  int inputs_16 = 0;  // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and
+                      // the producer copies those tiles
+  int inputs_32 = 0;  // likewise, of 32 bits
+  int inputs_q = 0;   // which of them are read at the query as well; the others are the same for all queries
+  bool inputs_of_batches = false;  // one of them is the same for all batch indices
+  bool has_mask = false;           // variant.gen.cuh's visible() is not always true
+  bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
+  bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
+  int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
   Loop loop = Loop::sync;
-  int tile_q = 0;                   // rows of a block: queries, or (query, head of a group) pairs
+  int tile_q = 0;  // rows of a block: queries, or (query, head of a group) pairs
   int tile_kv = 0;
   int stages = 1;
   bool longest_first = false;
@@ -51,17 +51,17 @@ struct KernelConfig {
   int warps = 0;
   bool q_in_registers = false;
   int blocks_per_sm = 1;
-  int unroll_d = 0;                 // k-steps of QK unrolled at a time
+  int unroll_d = 0;  // k-steps of QK unrolled at a time
   // of the hopper loop
-  int warpgroups = 0;               // that compute, 64 rows each; one more copies
+  int warpgroups = 0;  // that compute, 64 rows each; one more copies
   int q_stages = 1;
-  bool overlap = false;             // Q K^T of the next tile is issued before P V of this one
+  bool overlap = false;  // Q K^T of the next tile is issued before P V of this one
   Exclusive exclusive = Exclusive::none;
-  int fma_exponentials = 0;         // of eight, how many are a polynomial on the FMA pipes
-  bool sum_in_matrix = false;       // row sums come from a column of ones beside V
-  bool persistent = false;          // a block works on several query tiles, one after the other
-  int cluster = 1;                  // blocks that share K and V by multicast
-  bool pack_heads = false;          // the query heads of a KV head share a tile
+  int fma_exponentials = 0;    // of eight, how many are a polynomial on the FMA pipes
+  bool sum_in_matrix = false;  // row sums come from a column of ones beside V
+  bool persistent = false;     // a block works on several query tiles, one after the other
+  int cluster = 1;             // blocks that share K and V by multicast
+  bool pack_heads = false;     // the query heads of a KV head share a tile
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -73,8 +73,9 @@ constexpr int threads_of(const KernelConfig& c) { return c.warps * 32; }
 constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; }
 
 // A row-major tile of 16-bit elements in shared memory, in 16-byte chunks. The chunk index is XOR-ed with row bits so
-// that the eight rows an ldmatrix reads lie in eight different bank groups. `group` is the largest power of two (at most
-// 8) that divides the chunks of a row; within it the XOR stays inside the row, so every width works without padding.
+// that the eight rows an ldmatrix reads lie in eight different bank groups. `group` is the largest power of two (at
+// most 8) that divides the chunks of a row; within it the XOR stays inside the row, so every width works without
+// padding.
 struct TileLayout {
   int rows = 0;
   int chunks = 0;  // 16-byte chunks per row
@@ -85,10 +86,10 @@ struct TileLayout {
   }
 };
 
-// Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each warp only
-// touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes through
-// the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the block agree on and
-// would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
+// Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each
+// warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
+// through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
+// block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
 constexpr int kBlockStateBytes = 80;
 
 struct SyncLayout {
@@ -114,9 +115,10 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
 
 // ---- the hopper family ----
 
-// A tile as TMA writes and WGMMA reads it: panels of 64 columns, one below the other; within a panel the hardware XORs 16-byte chunks
-// with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would save their memory, but copying
-// takes the time of its rows (d=40, two warpgroups: 32-byte rows 0.85 of 128-byte ones; H200, 2026-11-21).
+// A tile as TMA writes and WGMMA reads it: panels of 64 columns, one below the other; within a panel the hardware XORs
+// 16-byte chunks with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would save
+// their memory, but copying takes the time of its rows (d=40, two warpgroups: 32-byte rows 0.85 of 128-byte ones; H200,
+// 2026-11-21).
 constexpr int kPanelWidth = 128;  // bytes
 
 struct PanelLayout {
@@ -137,8 +139,9 @@ constexpr int kThreadsPerWarpgroup = 128;
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
 constexpr int queries_per_tile(const KernelConfig& c) { return c.pack_heads ? c.tile_q / group_size(c) : c.tile_q; }
-// Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as long as the block
-// has rows that is never so with a causal mask. Holes are those of the block. (With one stage the producer would wait for that tile.)
+// Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
+// long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the
+// producer would wait for that tile.)
 constexpr bool has_own_tiles(const KernelConfig& c) {
   return c.warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes;
 }
@@ -148,16 +151,20 @@ constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.s
 
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
-constexpr int consumer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160; }
+constexpr int consumer_registers(const KernelConfig& c) {
+  return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
+}
 
 // Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
 constexpr bool stages_output(const KernelConfig& c) {
-  return c.q_stages == 2 && c.output != Element::f32 && panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
+  return c.q_stages == 2 && c.output != Element::f32 &&
+         panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
          (!c.pack_heads || 16 % group_size(c) == 0);
 }
 
-// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by its 64 rows, or
-// by one row that all queries share. One panel below the other, and one input below the other, in the order of the parameters.
+// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
+// its 64 rows, or by one row that all queries share. One panel below the other, and one input below the other, in the
+// order of the parameters.
 constexpr int kMaxInputs = 4;
 
 constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
@@ -178,7 +185,8 @@ constexpr int inputs_bytes(const KernelConfig& c) { return input_offset(c, kMaxP
 // How many bytes the copies for one warpgroup bring.
 constexpr int copied_input_bytes(const KernelConfig& c) {
   int bytes = 0;
-  for (int i = 0; i < kMaxParams; ++i) bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
+  for (int i = 0; i < kMaxParams; ++i)
+    bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
   return bytes;
 }
 // The place of parameter i among the inputs.
@@ -188,11 +196,11 @@ constexpr int input_number(const KernelConfig& c, int i) {
   return number;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ], tiles on 1024 bytes, where every
-// swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
+// tiles on 1024 bytes, where every swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
-// With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's state is read until
-// O is written, which is after Q of the next item may have been released.
+// With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
+// state is read until O is written, which is after Q of the next item may have been released.
 constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
 constexpr int kRedoPlaces = 64;
@@ -223,8 +231,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   return s;
 }
 
-// The textbook version: three kernels, one after the other, through memory. Scores and product work on square tiles with
-// four warps of 16 rows each, softmax on one row per block.
+// The textbook version: three kernels, one after the other, through memory. Scores and product work on square tiles
+// with four warps of 16 rows each, softmax on one row per block.
 constexpr int kNaiveTile = 64;
 constexpr int kNaiveThreads = 128;
 

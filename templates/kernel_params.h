@@ -12,8 +12,9 @@ struct Strides {
   Int64 batch, head, token;
 };
 
-// A run-time parameter of a mask or score: a tensor (data, strides in elements) or a scalar. GPU kernels find the scalar in
-// `data` itself (an integer, or the bits of a 32-bit float), host kernels where `data` points to, in its declared type.
+// A run-time parameter of a mask or score: a tensor (data, strides in elements) or a scalar. GPU kernels find the
+// scalar in `data` itself (an integer, or the bits of a 32-bit float), host kernels where `data` points to, in its
+// declared type.
 struct ExtraParam {
   const void* data;
   Int64 stride[4];
@@ -24,26 +25,26 @@ struct KernelParams {
   const void* k;
   const void* v;
   void* o;
-  float* lse;        // [batch, head, query] or, packed, [head, token]; contiguous
-  float* max_logit;  // like lse
-  const float* sink; // [head]
+  float* lse;            // [batch, head, query] or, packed, [head, token]; contiguous
+  float* max_logit;      // like lse
+  const float* sink;     // [head]
   const int* offsets_q;  // packed: batch + 1 token offsets
   const int* offsets_k;
   Strides q_stride, k_stride, v_stride, o_stride;
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
-  int q_len, k_len;  // dense: the lengths; packed: no sequence is longer
-  int tiles_q;       // query tiles of the longest sequence (hopper: tiles of a cluster)
+  int q_len, k_len;     // dense: the lengths; packed: no sequence is longer
+  int tiles_q;          // query tiles of the longest sequence (hopper: tiles of a cluster)
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
-  int* work_counters;   // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
-                        // Null: items are dealt out evenly
+  int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
+                       // Null: items are dealt out evenly
   ExtraParam extra[kMaxParams];
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
 //   dense               d, token, head, batch
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
-//   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper_work.cuh
+//   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/work.cuh
 //   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {
   unsigned long long words[16];

@@ -9,16 +9,26 @@ namespace flashjit {
 
 // Floor division and its remainder; the divisor is positive. Ints are 32 or 64 bits wide; the wider of two decides.
 template <class A, class B>
-__device__ inline auto floor_div(A a, B b) { return a / b - (a % b < 0 ? 1 : 0); }
+__device__ inline auto floor_div(A a, B b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
 template <class A, class B>
-__device__ inline auto floor_mod(A a, B b) { return a % b + (a % b < 0 ? b : 0); }
+__device__ inline auto floor_mod(A a, B b) {
+  return a % b + (a % b < 0 ? b : 0);
+}
 
 template <class A, class B>
-__device__ inline auto min_i(A a, B b) { return a < b ? a : b; }
+__device__ inline auto min_i(A a, B b) {
+  return a < b ? a : b;
+}
 template <class A, class B>
-__device__ inline auto max_i(A a, B b) { return a > b ? a : b; }
+__device__ inline auto max_i(A a, B b) {
+  return a > b ? a : b;
+}
 template <class A>
-__device__ inline auto abs_i(A a) { return a < 0 ? -a : a; }
+__device__ inline auto abs_i(A a) {
+  return a < 0 ? -a : a;
+}
 
 __device__ inline float min_f(float a, float b) { return fminf(a, b); }
 __device__ inline float max_f(float a, float b) { return fmaxf(a, b); }
@@ -32,8 +42,9 @@ __device__ inline float to_float(Int64 x) { return static_cast<float>(x); }
 __device__ inline float exp_(float x) { return expf(x); }
 __device__ inline float log_(float x) { return logf(x); }
 __device__ inline float sqrt_(float x) { return sqrtf(x); }
-// 1 - 2 / (e^2x + 1): two special-function instructions; absolute error near 1e-7 (tanh.approx has 5e-4 relative). e^2x that
-// overflows gives 1, that underflows gives -1. Near 0 the difference cancels: two terms of the series leave 5e-6 of the value.
+// 1 - 2 / (e^2x + 1): two special-function instructions; absolute error near 1e-7 (tanh.approx has 5e-4 relative). e^2x
+// that overflows gives 1, that underflows gives -1. Near 0 the difference cancels: two terms of the series leave 5e-6
+// of the value.
 __device__ inline float tanh_(Scaled s) {
   const float x = s;
   const float series = x * fmaf(x * x, -1.0f / 3, 1.0f);
@@ -43,10 +54,13 @@ __device__ inline float tanh_(Scaled s) {
 __device__ inline float tanh_(float x) { return tanh_(scaled(x)); }
 __device__ inline float sigmoid_(float x) { return reciprocal_approx(1.0f + exp2_approx(-x * kLog2e)); }
 
-// What a score function is given to take tanh with, for every argument; templates/symbolic.cuh has one for small arguments.
+// What a score function is given to take tanh with, for every argument; templates/symbolic.cuh has one for small
+// arguments.
 struct FullRange {
   template <class X>
-  __device__ Scaled tanh_(X x) const { return scaled(flashjit::tanh_(x)); }
+  __device__ Scaled tanh_(X x) const {
+    return scaled(flashjit::tanh_(x));
+  }
 };
 
 }  // namespace flashjit

@@ -7,7 +7,7 @@
 namespace flashjit {
 
 struct Sequence {
-  int b, h, hk;        // batch index, query head, KV head
+  int b, h, hk;  // batch index, query head, KV head
   int q_len, k_len;
   Int64 q_token, k_token;  // packed: first token; dense: 0
 };

@@ -1,7 +1,7 @@
-// Numbers that remember what they are made of. The main step of a hopper kernel evaluates the score function on these: constants
-// meet constants when the kernel is compiled, what is the same for a whole row is computed once, and the rest becomes part of the
-// exponent. Each converts to the number it stands for, which is what happens in every operation that is not written down here.
-// No includes: a test compiles this for the host.
+// Numbers that remember what they are made of. The main step of a hopper kernel evaluates the score function on these:
+// constants meet constants when the kernel is compiled, what is the same for a whole row is computed once, and the rest
+// becomes part of the exponent. Each converts to the number it stands for, which is what happens in every operation
+// that is not written down here. No includes: a test compiles this for the host.
 #pragma once
 
 namespace flashjit {
@@ -20,9 +20,9 @@ using IfFloat = typename IfSame<X, float, Result>::type;
 
 // ---- ints ----
 
-// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop over the columns
-// is unrolled. What is added to it goes to the base, so that converting k - q to float takes one conversion for a row of a tile:
-// conversions run at an eighth of the rate of additions.
+// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop
+// over the columns is unrolled. What is added to it goes to the base, so that converting k - q to float takes one
+// conversion for a row of a tile: conversions run at an eighth of the rate of additions.
 template <class Int>
 struct KeyPosition {
   Int base;
@@ -30,28 +30,50 @@ struct KeyPosition {
   __device__ operator Int() const { return base + distance; }
 };
 template <class Int, class X>
-__device__ inline IfInt<X, KeyPosition<Int>> operator+(KeyPosition<Int> k, X x) { return {k.base + x, k.distance}; }
+__device__ inline IfInt<X, KeyPosition<Int>> operator+(KeyPosition<Int> k, X x) {
+  return {k.base + x, k.distance};
+}
 template <class Int, class X>
-__device__ inline IfInt<X, KeyPosition<Int>> operator+(X x, KeyPosition<Int> k) { return {k.base + x, k.distance}; }
+__device__ inline IfInt<X, KeyPosition<Int>> operator+(X x, KeyPosition<Int> k) {
+  return {k.base + x, k.distance};
+}
 template <class Int, class X>
-__device__ inline IfInt<X, KeyPosition<Int>> operator-(KeyPosition<Int> k, X x) { return {k.base - x, k.distance}; }
+__device__ inline IfInt<X, KeyPosition<Int>> operator-(KeyPosition<Int> k, X x) {
+  return {k.base - x, k.distance};
+}
 template <class Int, class X>
-__device__ inline IfInt<X, KeyPosition<Int>> operator-(X x, KeyPosition<Int> k) { return {x - k.base, -k.distance}; }
+__device__ inline IfInt<X, KeyPosition<Int>> operator-(X x, KeyPosition<Int> k) {
+  return {x - k.base, -k.distance};
+}
 template <class Int>
-__device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) { return {-k.base, -k.distance}; }
+__device__ inline KeyPosition<Int> operator-(KeyPosition<Int> k) {
+  return {-k.base, -k.distance};
+}
 // Comparisons are with the distance, a constant.
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator<(KeyPosition<Int> k, X x) { return k.distance < x - k.base; }
+__device__ inline IfInt<X, bool> operator<(KeyPosition<Int> k, X x) {
+  return k.distance < x - k.base;
+}
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator<=(KeyPosition<Int> k, X x) { return k.distance <= x - k.base; }
+__device__ inline IfInt<X, bool> operator<=(KeyPosition<Int> k, X x) {
+  return k.distance <= x - k.base;
+}
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator>(KeyPosition<Int> k, X x) { return k.distance > x - k.base; }
+__device__ inline IfInt<X, bool> operator>(KeyPosition<Int> k, X x) {
+  return k.distance > x - k.base;
+}
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator>=(KeyPosition<Int> k, X x) { return k.distance >= x - k.base; }
+__device__ inline IfInt<X, bool> operator>=(KeyPosition<Int> k, X x) {
+  return k.distance >= x - k.base;
+}
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator==(KeyPosition<Int> k, X x) { return k.distance == x - k.base; }
+__device__ inline IfInt<X, bool> operator==(KeyPosition<Int> k, X x) {
+  return k.distance == x - k.base;
+}
 template <class Int, class X>
-__device__ inline IfInt<X, bool> operator!=(KeyPosition<Int> k, X x) { return k.distance != x - k.base; }
+__device__ inline IfInt<X, bool> operator!=(KeyPosition<Int> k, X x) {
+  return k.distance != x - k.base;
+}
 
 // Its absolute value.
 template <class Int>
@@ -60,7 +82,9 @@ struct KeyDistance {
   __device__ operator Int() const { return k < 0 ? -static_cast<Int>(k) : static_cast<Int>(k); }
 };
 template <class Int>
-__device__ inline KeyDistance<Int> abs_i(KeyPosition<Int> k) { return {k}; }
+__device__ inline KeyDistance<Int> abs_i(KeyPosition<Int> k) {
+  return {k};
+}
 
 // ---- floats ----
 
@@ -73,11 +97,17 @@ __device__ inline Scaled scaled(Scaled s) { return s; }
 __device__ inline Scaled scaled(float x) { return {x, 1.0f}; }
 __device__ inline Scaled operator-(Scaled s) { return {s.x, -s.factor}; }
 template <class X>
-__device__ inline IfFloat<X, Scaled> operator*(Scaled s, X x) { return {s.x, s.factor * x}; }
+__device__ inline IfFloat<X, Scaled> operator*(Scaled s, X x) {
+  return {s.x, s.factor * x};
+}
 template <class X>
-__device__ inline IfFloat<X, Scaled> operator*(X x, Scaled s) { return {s.x, x * s.factor}; }
+__device__ inline IfFloat<X, Scaled> operator*(X x, Scaled s) {
+  return {s.x, x * s.factor};
+}
 template <class X>
-__device__ inline IfFloat<X, Scaled> operator/(Scaled s, X x) { return {s.x, s.factor / x}; }
+__device__ inline IfFloat<X, Scaled> operator/(Scaled s, X x) {
+  return {s.x, s.factor / x};
+}
 
 // base + slope * distance, the distance being a constant like a key's.
 struct Linear {
@@ -86,24 +116,42 @@ struct Linear {
 };
 __device__ inline Linear operator-(Linear l) { return {-l.base, -l.slope, l.distance}; }
 template <class X>
-__device__ inline IfFloat<X, Linear> operator+(Linear l, X x) { return {l.base + x, l.slope, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator+(Linear l, X x) {
+  return {l.base + x, l.slope, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator+(X x, Linear l) { return {x + l.base, l.slope, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator+(X x, Linear l) {
+  return {x + l.base, l.slope, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator-(Linear l, X x) { return {l.base - x, l.slope, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator-(Linear l, X x) {
+  return {l.base - x, l.slope, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator-(X x, Linear l) { return {x - l.base, -l.slope, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator-(X x, Linear l) {
+  return {x - l.base, -l.slope, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator*(Linear l, X x) { return {l.base * x, l.slope * x, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator*(Linear l, X x) {
+  return {l.base * x, l.slope * x, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator*(X x, Linear l) { return {x * l.base, x * l.slope, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator*(X x, Linear l) {
+  return {x * l.base, x * l.slope, l.distance};
+}
 template <class X>
-__device__ inline IfFloat<X, Linear> operator/(Linear l, X x) { return {l.base / x, l.slope / x, l.distance}; }
+__device__ inline IfFloat<X, Linear> operator/(Linear l, X x) {
+  return {l.base / x, l.slope / x, l.distance};
+}
 
 template <class Int>
-__device__ inline Linear to_float(KeyPosition<Int> k) { return {static_cast<float>(k.base), 1.0f, static_cast<float>(k.distance)}; }
+__device__ inline Linear to_float(KeyPosition<Int> k) {
+  return {static_cast<float>(k.base), 1.0f, static_cast<float>(k.distance)};
+}
 template <class Int>
-__device__ inline float to_float(KeyDistance<Int> d) { return fabsf(to_float(d.k)); }
+__device__ inline float to_float(KeyDistance<Int> d) {
+  return fabsf(to_float(d.k));
+}
 
 // A scaled number plus another: a float or a Linear.
 template <class Addend>
@@ -125,25 +173,43 @@ struct IfAddendOf<Linear, Result> {
 template <class X, class Result>
 using IfAddend = typename IfAddendOf<X, Result>::type;
 template <class X>
-__device__ inline IfAddend<X, Shifted<X>> operator+(Scaled s, X x) { return {s, x}; }
+__device__ inline IfAddend<X, Shifted<X>> operator+(Scaled s, X x) {
+  return {s, x};
+}
 template <class X>
-__device__ inline IfAddend<X, Shifted<X>> operator+(X x, Scaled s) { return {s, x}; }
+__device__ inline IfAddend<X, Shifted<X>> operator+(X x, Scaled s) {
+  return {s, x};
+}
 template <class X>
-__device__ inline IfAddend<X, Shifted<X>> operator-(Scaled s, X x) { return {s, -x}; }
+__device__ inline IfAddend<X, Shifted<X>> operator-(Scaled s, X x) {
+  return {s, -x};
+}
 template <class X>
-__device__ inline IfAddend<X, Shifted<X>> operator-(X x, Scaled s) { return {-s, x}; }
+__device__ inline IfAddend<X, Shifted<X>> operator-(X x, Scaled s) {
+  return {-s, x};
+}
 template <class A, class X>
-__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(Shifted<A> s, X x) { return {s.s, s.addend + x}; }
+__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(Shifted<A> s, X x) {
+  return {s.s, s.addend + x};
+}
 template <class A, class X>
-__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(X x, Shifted<A> s) { return {s.s, x + s.addend}; }
+__device__ inline IfAddend<X, Shifted<decltype(A() + X())>> operator+(X x, Shifted<A> s) {
+  return {s.s, x + s.addend};
+}
 template <class A, class X>
-__device__ inline IfAddend<X, Shifted<decltype(A() - X())>> operator-(Shifted<A> s, X x) { return {s.s, s.addend - x}; }
+__device__ inline IfAddend<X, Shifted<decltype(A() - X())>> operator-(Shifted<A> s, X x) {
+  return {s.s, s.addend - x};
+}
 template <class A, class X>
-__device__ inline IfAddend<X, Shifted<decltype(X() - A())>> operator-(X x, Shifted<A> s) { return {-s.s, x - s.addend}; }
+__device__ inline IfAddend<X, Shifted<decltype(X() - A())>> operator-(X x, Shifted<A> s) {
+  return {-s.s, x - s.addend};
+}
 
 // logit * scale - offset: what 2 is raised to.
 __device__ inline float exponent(float logit, float scale, float offset) { return fmaf(logit, scale, -offset); }
-__device__ inline float exponent(Scaled logit, float scale, float offset) { return fmaf(logit.x, logit.factor * scale, -offset); }
+__device__ inline float exponent(Scaled logit, float scale, float offset) {
+  return fmaf(logit.x, logit.factor * scale, -offset);
+}
 __device__ inline float exponent(Linear logit, float scale, float offset) {
   return fmaf(logit.slope * scale, logit.distance, exponent(logit.base, scale, offset));
 }
@@ -154,25 +220,32 @@ __device__ inline float exponent(Shifted<A> logit, float scale, float offset) {
 
 // ---- tanh of small arguments ----
 
-// x * (c0 + c1 * square + c2 * square^2), square being x * x: factors go into the coefficients, which are constants where they are.
+// x * (c0 + c1 * square + c2 * square^2), square being x * x: factors go into the coefficients, which are constants
+// where they are.
 struct Odd {
   float x, square, c0, c1, c2;
   __device__ operator float() const { return x * fmaf(fmaf(c2, square, c1), square, c0); }
 };
 __device__ inline Odd operator-(Odd o) { return {o.x, o.square, -o.c0, -o.c1, -o.c2}; }
 template <class X>
-__device__ inline IfFloat<X, Odd> operator*(Odd o, X x) { return {o.x, o.square, o.c0 * x, o.c1 * x, o.c2 * x}; }
+__device__ inline IfFloat<X, Odd> operator*(Odd o, X x) {
+  return {o.x, o.square, o.c0 * x, o.c1 * x, o.c2 * x};
+}
 template <class X>
-__device__ inline IfFloat<X, Odd> operator*(X x, Odd o) { return o * x; }
+__device__ inline IfFloat<X, Odd> operator*(X x, Odd o) {
+  return o * x;
+}
 template <class X>
-__device__ inline IfFloat<X, Odd> operator/(Odd o, X x) { return {o.x, o.square, o.c0 / x, o.c1 / x, o.c2 / x}; }
+__device__ inline IfFloat<X, Odd> operator/(Odd o, X x) {
+  return {o.x, o.square, o.c0 / x, o.c1 / x, o.c2 / x};
+}
 __device__ inline float exponent(Odd logit, float scale, float offset) {
   const float p = fmaf(fmaf(logit.c2 * scale, logit.square, logit.c1 * scale), logit.square, logit.c0 * scale);
   return fmaf(logit.x, p, -offset);
 }
 
-// For arguments up to kLargest, an odd polynomial of degree 5, relative error 2.9e-6, no special function. It grows with its argument
-// everywhere, and beyond kLargest faster than tanh.
+// For arguments up to kLargest, an odd polynomial of degree 5, relative error 2.9e-6, no special function. It grows
+// with its argument everywhere, and beyond kLargest faster than tanh.
 struct SmallArguments {
   static constexpr float kLargest = 0.35f, kValueThere = 0.336377f;
   static constexpr float c0 = 0.999997131f, c1 = -0.332909541f, c2 = 0.123950313f;
@@ -184,9 +257,9 @@ struct SmallArguments {
   }
 };
 
-// An exponent that is cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient is 1, and it is
-// t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read, which they have to share with the
-// products beside them (d=128: 0.985 of the time; H200, 2026-11-22).
+// An exponent that is cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient
+// is 1, and it is t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read,
+// which they have to share with the products beside them (d=128: 0.985 of the time; H200, 2026-11-22).
 struct CappedExponent {
   float root, half, rest;
 
@@ -195,7 +268,8 @@ struct CappedExponent {
     for (int i = 0; i < 64; ++i) root = (4 * root + x / (root * root * root * root)) / 5;
     return root;
   }
-  __device__ constexpr CappedExponent(float cap, float factor) : root(fifth_root(SmallArguments::c2 * cap)), half(0), rest(0) {
+  __device__ constexpr CappedExponent(float cap, float factor)
+      : root(fifth_root(SmallArguments::c2 * cap)), half(0), rest(0) {
     half = SmallArguments::c1 * cap / (root * root * root) / 2;
     rest = SmallArguments::c0 * cap / root - half * half;
     root *= factor;
@@ -207,8 +281,8 @@ struct CappedExponent {
   }
 };
 
-// Finds out whether SmallArguments will do. Arguments made of other tanh are taken from what that gives: where it is wrong, the inner
-// arguments have said so.
+// Finds out whether SmallArguments will do. Arguments made of other tanh are taken from what that gives: where it is
+// wrong, the inner arguments have said so.
 struct Probe {
   struct Largest {
     float x[4] = {};  // of the arguments as they are scaled: four chains of dependent instructions
@@ -226,7 +300,8 @@ struct Probe {
     return SmallArguments().tanh_(s);
   }
 
-  // Within bounds that keep coefficients and powers in the range of fp32. Maxima pass over NaN, which stays NaN either way.
+  // Within bounds that keep coefficients and powers in the range of fp32. Maxima pass over NaN, which stays NaN either
+  // way.
   __device__ bool small() const {
     const float x = fmaxf(fmaxf(largest.x[0], largest.x[1]), fmaxf(largest.x[2], largest.x[3]));
     return x * largest.factor <= SmallArguments::kLargest && x <= 0x1p16f && largest.factor <= 0x1p20f;

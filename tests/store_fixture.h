@@ -1,8 +1,8 @@
 // What tests of the store share: a folder of their own, and keys.
 #pragma once
 
-#include "runtime/key.h"
-#include "runtime/store_entry.h"
+#include "runtime/store/key.h"
+#include "runtime/store/entry.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -16,7 +16,9 @@ class StoreFolderTest : public testing::Test {
   }
   static Result<StoreEntry> must_not_make() { return invalid("this should be on disk"); }
   std::string store_path() const { return folder + "/store"; }
-  std::string file_of(const StoreKey& key) const { return store_path() + "/v1/" + key.digest.substr(0, 2) + "/" + key.digest.substr(2); }
+  std::string file_of(const StoreKey& key) const {
+    return store_path() + "/v1/" + key.digest.substr(0, 2) + "/" + key.digest.substr(2);
+  }
 
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();

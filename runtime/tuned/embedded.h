@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "codegen/embedded_templates.h"
+#include "codegen/cuda/embedded_templates.h"
 
 namespace flashjit {
 

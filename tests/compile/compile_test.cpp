@@ -1,7 +1,7 @@
-// Target x dtype x head dim x mask x score through NVRTC: every default schedule (and, where that may be of the hopper family, the
-// best one of the sync family, which must do when hopper kernels do not) compiles, spills nothing, uses the shared
-// memory that was predicted, and fits its target as often as it says it does. (Hopper kernels that are not as planned are never
-// the result: see compile_spec.)
+// Target x dtype x head dim x mask x score through NVRTC: every default schedule (and, where that may be of the hopper
+// family, the best one of the sync family, which must do when hopper kernels do not) compiles, spills nothing, uses the
+// shared memory that was predicted, and fits its target as often as it says it does. (Hopper kernels that are not as
+// planned are never the result: see compile_spec.)
 //
 //   compile_check                  a spread-out sample
 //   compile_check --all            every combination (takes long)
@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "compiler/target.h"
+#include "compiler/spec/target.h"
 #include "fmt/format.h"
-#include "runtime/compile.h"
-#include "runtime/nvrtc_log.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/nvrtc_log.h"
 
 namespace flashjit {
 namespace {
@@ -82,8 +82,8 @@ std::vector<Row> every_row() {
   return rows;
 }
 
-// The table that compile times are quoted for comes first; the rest is walked with a golden step, which spreads any number
-// of samples evenly over all axes.
+// The table that compile times are quoted for comes first; the rest is walked with a golden step, which spreads any
+// number of samples evenly over all axes.
 std::vector<Row> sample(int count) {
   std::vector<Row> rows;
   for (const char* name : {"sm_80", "sm_90a"}) {
@@ -116,13 +116,15 @@ std::string problem_of(const Compiled& compiled) {
   }
   const auto log = compiled.binary->facts.find("log");
   for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
-    if (entry.static_smem_bytes > 0) return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
+    if (entry.static_smem_bytes > 0)
+      return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
     if (entry.stack_bytes > 0) return fmt::format("has a stack frame of {} bytes", entry.stack_bytes);
   }
   const int blocks = plan.schedule.blocks_per_sm.value_or(1);
   const int registers = (facts.registers + 7) / 8 * 8 * facts.threads * blocks;
   if (registers > target.registers_per_sm) {
-    return fmt::format("{} blocks of {} registers x {} threads do not fit an SM", blocks, facts.registers, facts.threads);
+    return fmt::format("{} blocks of {} registers x {} threads do not fit an SM", blocks, facts.registers,
+                       facts.threads);
   }
   constexpr int kReservedPerBlock = 1024;
   if (blocks * (plan.smem_bytes + kReservedPerBlock) > target.smem_per_sm) {
@@ -151,18 +153,20 @@ Outcome compile(const Row& row) {
 }
 
 void print_row(const Outcome& o) {
-  fmt::print("{:8} {:4} {:3} registers {:6} smem {:5.0f} ms  {}  [{}]{}{}\n", o.row.target, o.problem.empty() ? "ok" : "BAD",
-             o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule, o.problem.empty() ? o.passed_over ? " after another that was passed over" : "" : ": ", o.problem);
+  fmt::print("{:8} {:4} {:3} registers {:6} smem {:5.0f} ms  {}  [{}]{}{}\n", o.row.target,
+             o.problem.empty() ? "ok" : "BAD", o.registers, o.smem_bytes, o.milliseconds, o.row.spec, o.schedule,
+             o.problem.empty() ? o.passed_over ? " after another that was passed over" : "" : ": ", o.problem);
   std::fflush(stdout);
 }
 
 void print_json(const Outcome& o) {
   std::string spec;
   for (const char c : o.row.spec) spec += c == '"' ? "\\\"" : std::string(1, c);
-  fmt::print("{{\"spec\": \"{}\", \"target\": \"{}\", \"schedule\": \"{}\", \"ok\": {}, \"problem\": \"{}\", \"registers\": {}, "
-             "\"spill_bytes\": {}, \"smem_bytes\": {}, \"compile_ms\": {:.1f}, \"passed_over\": {}}}\n",
-             spec, o.row.target, o.schedule, o.problem.empty(), o.problem, o.registers, o.spill_bytes, o.smem_bytes,
-             o.milliseconds, o.passed_over);
+  fmt::print(
+      "{{\"spec\": \"{}\", \"target\": \"{}\", \"schedule\": \"{}\", \"ok\": {}, \"problem\": \"{}\", \"registers\": {}, "
+      "\"spill_bytes\": {}, \"smem_bytes\": {}, \"compile_ms\": {:.1f}, \"passed_over\": {}}}\n",
+      spec, o.row.target, o.schedule, o.problem.empty(), o.problem, o.registers, o.spill_bytes, o.smem_bytes,
+      o.milliseconds, o.passed_over);
   std::fflush(stdout);
 }
 
@@ -180,10 +184,11 @@ int finish(const std::vector<Outcome>& outcomes, bool json) {
   if (outcomes.empty()) return 0;
   std::sort(times.begin(), times.end());
   if (!json) {
-    fmt::print("{} kernels, {} bad, {} where the first choice was passed over; compile median {:.0f} ms, worst {:.0f} ms ({} {}); at most {} "
-               "registers\n",
-               outcomes.size(), bad, passed_over, times[times.size() / 2], times.back(), slowest->row.target, slowest->row.spec,
-               most_registers);
+    fmt::print(
+        "{} kernels, {} bad, {} where the first choice was passed over; compile median {:.0f} ms, worst {:.0f} ms ({} {}); at most {} "
+        "registers\n",
+        outcomes.size(), bad, passed_over, times[times.size() / 2], times.back(), slowest->row.target,
+        slowest->row.spec, most_registers);
   }
   return bad == 0 ? 0 : 1;
 }

@@ -14,10 +14,12 @@ FixedCase side_by_side(std::string_view name, std::string_view spec, Lens q_lens
   return {name, spec, std::move(q_lens), std::move(k_lens), Data::Normal, false, true, 0, false, true};
 }
 
-constexpr std::string_view kPlain64 = "fwd bf16 d=64 heads=4 lse=ln", kMax64 = "fwd bf16 d=64 heads=4 lse=ln max_logit", kCausal64 = "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln",
-                           kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln", kCap128 = "fwd bf16 d=128 heads=4/2 score=\"softcap(50.0)\" lse=ln",
-                           kHalf64 = "fwd fp16 d=64 heads=4 lse=ln",
-                           kSums128 = "fwd bf16 d=128 heads=4/2", kSumsHalf128 = "fwd fp16 d=128 heads=4/2",
+constexpr std::string_view kPlain64 = "fwd bf16 d=64 heads=4 lse=ln", kMax64 = "fwd bf16 d=64 heads=4 lse=ln max_logit",
+                           kCausal64 = "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln",
+                           kPlain128 = "fwd bf16 d=128 heads=4/2 lse=ln",
+                           kCap128 = "fwd bf16 d=128 heads=4/2 score=\"softcap(50.0)\" lse=ln",
+                           kHalf64 = "fwd fp16 d=64 heads=4 lse=ln", kSums128 = "fwd bf16 d=128 heads=4/2",
+                           kSumsHalf128 = "fwd fp16 d=128 heads=4/2",
                            kSumsCausal128 = "fwd bf16 d=128 heads=4/2 mask=\"causal\"",
                            kPacked64 = "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" lse=ln";
 

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/device_memory.h"
-#include "runtime/environment.h"
-#include "runtime/nvrtc.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/engine/environment.h"
+#include "runtime/compile/nvrtc.h"
 
 namespace flashjit {
 namespace {
@@ -129,18 +129,22 @@ TEST_F(DeviceTest, AReplayHasTheBitsOfALaunch) {
   }
 }
 
-// A kernel that keeps an SM busy until five seconds are over: code that were loaded by the first launch would wait for it.
+// A kernel that keeps an SM busy until five seconds are over: code that were loaded by the first launch would wait for
+// it.
 TEST_F(DeviceTest, TheFirstLaunchWaitsForNoOtherKernel) {
   const auto query = reinterpret_cast<CuResult (*)(CuStream)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamQuery"));
   ASSERT_TRUE(query);
-  const auto create = reinterpret_cast<CuResult (*)(CuStream*, unsigned)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamCreate"));
+  const auto create =
+      reinterpret_cast<CuResult (*)(CuStream*, unsigned)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamCreate"));
   KernelSource source;
   source.entries = {"spin"};
-  source.generated = {{"spin.cu", "extern \"C\" __global__ void spin() {\n"
-                                  "  unsigned long long start, now;\n"
-                                  "  asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(start));\n"
-                                  "  do asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(now)); while (now - start < 5000000000ull);\n"
-                                  "}\n"}};
+  source.generated = {
+      {"spin.cu",
+       "extern \"C\" __global__ void spin() {\n"
+       "  unsigned long long start, now;\n"
+       "  asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(start));\n"
+       "  do asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(now)); while (now - start < 5000000000ull);\n"
+       "}\n"}};
   const auto settings = read_environment();
   ASSERT_TRUE(settings);
   const auto nvrtc = Nvrtc::open(settings->nvrtc);
@@ -184,7 +188,8 @@ TEST_F(DeviceTest, TheCallersContextStaysCurrent) {
     ASSERT_TRUE(kernel && kernel->run(arguments));
     ASSERT_EQ(gpu.driver->api.get_context(&context), 0);
     EXPECT_EQ(context, nullptr);
-  }).join();
+  })
+      .join();
   const Stream on = stream();
   EXPECT_TRUE(on.synchronize());
 }

@@ -1,7 +1,8 @@
-// What a launch and a prepare that has nothing to do cost the processor, beside the driver's own launch of the same kernel with the same
-// parameters, in rounds that take turns; and a prepare that finds its kernel in the store, beside loading that code. One JSON object per line;
-// times in nanoseconds of one call, the clock's own cost taken off. `launch_cost [ordinal]`; figures are in RESULTS.md. Without a GPU: exit
-// code 77. (launch_cost_here is the same on the recording driver, which costs nothing: what is left is ours.)
+// What a launch and a prepare that has nothing to do cost the processor, beside the driver's own launch of the same
+// kernel with the same parameters, in rounds that take turns; and a prepare that finds its kernel in the store, beside
+// loading that code. One JSON object per line; times in nanoseconds of one call, the clock's own cost taken off.
+// `launch_cost [ordinal]`; figures are in RESULTS.md. Without a GPU: exit code 77. (launch_cost_here is the same on the
+// recording driver, which costs nothing: what is left is ours.)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,9 +15,9 @@
 #include <vector>
 
 #include "flashjit/flashjit.h"
-#include "runtime/device_memory.h"
-#include "runtime/kernels.h"
-#include "runtime/tensor_maps.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/launch/kernels.h"
+#include "runtime/launch/tensor_maps.h"
 #include "tests/embed/allocations.h"
 
 namespace flashjit {
@@ -47,9 +48,10 @@ struct Measured {
     return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
   }
   void print(std::string_view what, double clock, int threads = 1) {
-    fmt::print("{{\"what\": \"{}\", \"threads\": {}, \"ns\": {:.0f}, \"ns_p10\": {:.0f}, \"ns_p90\": {:.0f}, \"ns_p99\": {:.0f}, "
-               "\"calls\": {}, \"allocations\": {}}}\n",
-               what, threads, at(0.5) - clock, at(0.1) - clock, at(0.9) - clock, at(0.99) - clock, times.size(), allocated);
+    fmt::print(
+        "{{\"what\": \"{}\", \"threads\": {}, \"ns\": {:.0f}, \"ns_p10\": {:.0f}, \"ns_p90\": {:.0f}, \"ns_p99\": {:.0f}, "
+        "\"calls\": {}, \"allocations\": {}}}\n",
+        what, threads, at(0.5) - clock, at(0.1) - clock, at(0.9) - clock, at(0.99) - clock, times.size(), allocated);
   }
 };
 
@@ -112,7 +114,8 @@ class Bench {
   static std::string spec() { return fmt::format("fwd bf16 d={} heads={} mask=\"causal\"", kDim, kHeads); }
 
   // The parameters of a launch, by a driver that notes them down in place of launching.
-  Result<std::shared_ptr<GpuKernel>> record(const GpuContext& gpu, const std::string& target, const char* schedule, const Stream& stream) {
+  Result<std::shared_ptr<GpuKernel>> record(const GpuContext& gpu, const std::string& target, const char* schedule,
+                                            const Stream& stream) {
     DriverApi api = gpu.driver->api;
     api.launch = [](const CuLaunchConfig* config, CuFunction function, void** arguments, void**) {
       recorded.config = *config;
@@ -141,16 +144,19 @@ class Bench {
     flashjit_engine_options options = {};
     options.struct_size = sizeof options;
     options.ordinal = ordinal_;
-    if (flashjit_engine_create(&options, &c_engine, nullptr) || flashjit_prepare(c_engine, spec().c_str(), &pins, &c_kernel, nullptr)) {
+    if (flashjit_engine_create(&options, &c_engine, nullptr) ||
+        flashjit_prepare(c_engine, spec().c_str(), &pins, &c_kernel, nullptr)) {
       return internal("the C interface refuses what the C++ interface takes");
     }
     void* arguments[] = {&recorded.params, &recorded.maps};
     const struct {
       const char* name;
       std::function<bool()> once;
-    } ways[] = {{"cuLaunchKernelEx", [&] { return gpu.driver->api.launch(&recorded.config, recorded.function, arguments, nullptr) == 0; }},
-                     {"Kernel::run", [&] { return bool(kernel->run(tensors_.cpp, stream.get())); }},
-                     {"flashjit_run", [&] { return flashjit_run(c_kernel, &tensors_.c, stream.get(), nullptr) == FLASHJIT_OK; }}};
+    } ways[] = {
+        {"cuLaunchKernelEx",
+         [&] { return gpu.driver->api.launch(&recorded.config, recorded.function, arguments, nullptr) == 0; }},
+        {"Kernel::run", [&] { return bool(kernel->run(tensors_.cpp, stream.get())); }},
+        {"flashjit_run", [&] { return flashjit_run(c_kernel, &tensors_.c, stream.get(), nullptr) == FLASHJIT_OK; }}};
     std::vector<Measured> measured(std::size(ways));
     for (int round = -2; round < kRounds; ++round) {  // two for warming up
       for (std::size_t way = 0; way < measured.size(); ++way) {
@@ -163,8 +169,8 @@ class Bench {
     for (std::size_t way = 0; way < measured.size(); ++way) {
       measured[way].print(fmt::format("{} {}", ways[way].name, schedule), clock_);
     }
-    fmt::print("{{\"what\": \"over the driver's launch {}\", \"ns\": {:.0f}, \"ns_c\": {:.0f}, \"limit\": 1500}}\n", schedule,
-               measured[1].at(0.5) - measured[0].at(0.5), measured[2].at(0.5) - measured[0].at(0.5));
+    fmt::print("{{\"what\": \"over the driver's launch {}\", \"ns\": {:.0f}, \"ns_c\": {:.0f}, \"limit\": 1500}}\n",
+               schedule, measured[1].at(0.5) - measured[0].at(0.5), measured[2].at(0.5) - measured[0].at(0.5));
     flashjit_kernel_destroy(c_kernel);
     flashjit_engine_destroy(c_engine);
     return {};
@@ -178,9 +184,18 @@ class Bench {
       for (int i = 0; i < 5000; ++i) measured.call(once, 10);
       measured.print(name, clock_ / 10);
     };
-    measure("cuCtxGetCurrent", [&] { CuContext context; return api.get_context(&context) == 0; });
-    measure("cuStreamIsCapturing", [&] { int capturing; return api.stream_is_capturing(stream.get(), &capturing) == 0; });
-    measure("cuStreamGetId", [&] { unsigned long long id; return api.stream_id(stream.get(), &id) == 0; });
+    measure("cuCtxGetCurrent", [&] {
+      CuContext context;
+      return api.get_context(&context) == 0;
+    });
+    measure("cuStreamIsCapturing", [&] {
+      int capturing;
+      return api.stream_is_capturing(stream.get(), &capturing) == 0;
+    });
+    measure("cuStreamGetId", [&] {
+      unsigned long long id;
+      return api.stream_id(stream.get(), &id) == 0;
+    });
     KernelConfig config;
     config.loop = Loop::hopper;
     config.head_dim_qk = config.head_dim_v = kDim;
@@ -189,7 +204,8 @@ class Bench {
     config.tile_q = config.tile_kv = 128;
     const auto layouts = tensor_map_layouts(config, recorded.params);
     TensorMaps maps;
-    if (layouts) measure("cuTensorMapEncodeTiled", [&] { return bool(encode(*driver_, Element::bf16, layouts->q, maps.q)); });
+    if (layouts)
+      measure("cuTensorMapEncodeTiled", [&] { return bool(encode(*driver_, Element::bf16, layouts->q, maps.q)); });
   }
 
   // Many threads ask for the same kernel, as often as they can.
@@ -221,7 +237,8 @@ class Bench {
     if (!mkdtemp(folder.data())) return internal("no temporary folder");
     const auto measure = [&]() -> Result<void> {
       FLASHJIT_ASSIGN(counters, WorkCounters::create(gpu));
-      for (const char* text : {"fwd bf16 d=64 heads=16", "fwd bf16 d=128 heads=16 mask=\"causal\"", "fwd bf16 d=256 heads=8 mask=\"causal\"",
+      for (const char* text : {"fwd bf16 d=64 heads=16", "fwd bf16 d=128 heads=16 mask=\"causal\"",
+                               "fwd bf16 d=256 heads=8 mask=\"causal\"",
                                "fwd fp16 d=80 heads=32/8 mask=\"window(1024, 0)\" score=\"softcap(50)\""}) {
         FLASHJIT_ASSIGN(compiled, compile_spec(text, target, ""));
         Measured prepare, load;
@@ -237,9 +254,11 @@ class Bench {
           if (round >= 0 && source != "disk") return internal("not found in the store: " + source);
           (round < 0 ? first : load).call([&] { return bool(GpuKernel::load(gpu, ordinal_, compiled, counters)); });
         }
-        fmt::print("{{\"what\": \"prepare out of the store\", \"spec\": \"{}\", \"over_load_us\": {:.0f}, \"over_load_us_p90\": {:.0f}, "
-                   "\"load_us\": {:.0f}, \"limit\": 1000}}\n", json_text(text), (prepare.at(0.5) - load.at(0.5)) / 1000,
-                   (prepare.at(0.9) - load.at(0.9)) / 1000, load.at(0.5) / 1000);
+        fmt::print(
+            "{{\"what\": \"prepare out of the store\", \"spec\": \"{}\", \"over_load_us\": {:.0f}, \"over_load_us_p90\": {:.0f}, "
+            "\"load_us\": {:.0f}, \"limit\": 1000}}\n",
+            json_text(text), (prepare.at(0.5) - load.at(0.5)) / 1000, (prepare.at(0.9) - load.at(0.9)) / 1000,
+            load.at(0.5) / 1000);
       }
       return {};
     };
@@ -267,6 +286,7 @@ class Bench {
 int main(int count, char** words) {
   const auto done = flashjit::Bench(count > 1 ? std::atoi(words[1]) : 0).run();
   if (done) return 0;
-  fmt::print("{}: {}\n", done.error().kind == flashjit::ErrorKind::NotFound ? "skipped" : "error", done.error().message);
+  fmt::print("{}: {}\n", done.error().kind == flashjit::ErrorKind::NotFound ? "skipped" : "error",
+             done.error().message);
   return done.error().kind == flashjit::ErrorKind::NotFound ? 77 : 1;
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "runtime/device_memory.h"
+#include "runtime/driver/device_memory.h"
 
 namespace flashjit::testing_random {
 namespace {
@@ -39,7 +39,8 @@ class Launches {
       for (auto& [tensor, buffer] : outputs_[i]) {
         std::vector<std::uint8_t> bytes(tensor->image.size());
         FLASHJIT_TRY(buffer.download(bytes.data()));
-        if (bytes != tensor->image) return internal(fmt::format("{}: outputs {} have other bits than a launch by itself", when, i));
+        if (bytes != tensor->image)
+          return internal(fmt::format("{}: outputs {} have other bits than a launch by itself", when, i));
         FLASHJIT_TRY(spoil(*tensor, buffer));
       }
     }
@@ -90,9 +91,9 @@ Result<void> with_graphs(const GpuContext& gpu, Launches& launches, const Stream
   std::vector<Graph> graphs;
   for (int g = 0; g < kGraphs; ++g) {
     FLASHJIT_ASSIGN(graph, Graph::capture(gpu, streams[0], [&]() -> Result<void> {
-      for (int i = 0; i < kPerGraph; ++i) FLASHJIT_TRY(launches.launch(g * kPerGraph + i, streams[0]));
-      return {};
-    }));
+                      for (int i = 0; i < kPerGraph; ++i) FLASHJIT_TRY(launches.launch(g * kPerGraph + i, streams[0]));
+                      return {};
+                    }));
     graphs.push_back(std::move(graph));
   }
   int set = kGraphs * kPerGraph;

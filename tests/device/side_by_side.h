@@ -4,13 +4,13 @@
 #include <string>
 
 #include "flashjit/flashjit.hpp"
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 #include "tests/random/case.h"
 
 namespace flashjit::testing_random {
 
-// The outputs of `c` hold what one launch by itself gave: every other launch must give the same bits. Says what is wrong; empty:
-// nothing.
+// The outputs of `c` hold what one launch by itself gave: every other launch must give the same bits. Says what is
+// wrong; empty: nothing.
 std::string run_side_by_side(const GpuContext& gpu, Case& c, Kernel& kernel);
 
 }  // namespace flashjit::testing_random

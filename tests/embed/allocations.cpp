@@ -29,7 +29,9 @@ void* __libc_memalign(std::size_t, std::size_t);
 void* malloc(std::size_t bytes) { return may_allocate() ? __libc_malloc(bytes) : nullptr; }
 void* calloc(std::size_t count, std::size_t bytes) { return may_allocate() ? __libc_calloc(count, bytes) : nullptr; }
 void* realloc(void* memory, std::size_t bytes) { return may_allocate() ? __libc_realloc(memory, bytes) : nullptr; }
-void* memalign(std::size_t alignment, std::size_t bytes) { return may_allocate() ? __libc_memalign(alignment, bytes) : nullptr; }
+void* memalign(std::size_t alignment, std::size_t bytes) {
+  return may_allocate() ? __libc_memalign(alignment, bytes) : nullptr;
+}
 void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return memalign(alignment, bytes); }
 int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
   *memory = memalign(alignment, bytes);

@@ -1,4 +1,5 @@
-// What bounds, isolates, replaces and forbids compiled code, through the engine of the library: the recording driver takes any machine code.
+// What bounds, isolates, replaces and forbids compiled code, through the engine of the library: the recording driver
+// takes any machine code.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -35,7 +36,8 @@ TEST_F(BoundsTest, QuickCodeAnswersAndTheBestCodeReplacesIt) {
   ASSERT_TRUE((*kernel)->run(arguments()));
   const int unloads = fake_cuda::fake_cuda_counters().unloads;
   while (engine->counters().replaced_kernels == 0) std::this_thread::sleep_for(5ms);
-  for (const std::string& note : (*kernel)->facts().notes) EXPECT_EQ(note.find("quickly compiled"), std::string::npos) << note;
+  for (const std::string& note : (*kernel)->facts().notes)
+    EXPECT_EQ(note.find("quickly compiled"), std::string::npos) << note;
   ASSERT_TRUE((*kernel)->run(arguments()));
   EXPECT_EQ(fake_cuda::fake_cuda_counters().unloads, unloads) << "graphs may still launch the quick code";
   const auto again = engine->prepare(kSpec, within(1ms));
@@ -58,7 +60,8 @@ TEST_F(BoundsTest, FromTheSyncFamilyToHopper) {
   ASSERT_TRUE((*kernel)->run(arguments()));
 }
 
-// The hint chooses another hopper schedule (192 rows instead of 128): that is what is waited for, and no pin of the quick code.
+// The hint chooses another hopper schedule (192 rows instead of 128): that is what is waited for, and no pin of the
+// quick code.
 TEST_F(BoundsTest, AHintDoesNotKeepQuickCodeFromAnswering) {
   const auto newer = Engine::create({.ordinal = 1, .disk_cache = false});
   ASSERT_TRUE(newer) << newer.error().message;
@@ -172,12 +175,15 @@ TEST_F(BoundsTest, FactsAndCountersSayWhereAKernelCameFrom) {
 // Bundles and entries of shared directories that are on the list are used, others not.
 TEST_F(BoundsTest, TheListOfTrustedFilesHoldsForAnEngine) {
   const TemporaryFolder temporary;
-  const std::string folder = temporary.path(), site = folder + "/site", list = folder + "/list", bundle = folder + "/x.fjb";
+  const std::string folder = temporary.path(), site = folder + "/site", list = folder + "/list",
+                    bundle = folder + "/x.fjb";
   const auto shell = [](const std::string& command) { return std::system(command.c_str()) == 0; };
   const std::string command = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "flashjit";
   ASSERT_TRUE((*Engine::create({.cache_dir = site}))->prepare(kSpec));
-  ASSERT_TRUE(shell("echo '" + std::string(kSpec) + "' | '" + command + "' build - --arch sm_80 --no-cache -o '" + bundle + "' > /dev/null 2>&1"));
-  ASSERT_TRUE(shell("umask 022; sha256sum '" + site + "'/v1/*/* '" + bundle + "' > '" + list + "'; sha256sum /dev/null > '" + list + "-of-others'"));
+  ASSERT_TRUE(shell("echo '" + std::string(kSpec) + "' | '" + command + "' build - --arch sm_80 --no-cache -o '" +
+                    bundle + "' > /dev/null 2>&1"));
+  ASSERT_TRUE(shell("umask 022; sha256sum '" + site + "'/v1/*/* '" + bundle + "' > '" + list +
+                    "'; sha256sum /dev/null > '" + list + "-of-others'"));
 
   const auto source = [&](const EngineOptions& options) {
     const auto made = Engine::create(options);
@@ -187,9 +193,12 @@ TEST_F(BoundsTest, TheListOfTrustedFilesHoldsForAnEngine) {
   };
   EXPECT_EQ(source({.cache_dir = folder + "/a:" + site, .trusted_list = list}), "disk ");
   EXPECT_EQ(source({.disk_cache = false, .bundles = {bundle}, .trusted_list = list}), "bundle ");
-  EXPECT_NE(source({.cache_dir = folder + "/b:" + site, .trusted_list = list + "-of-others"}).find("compiled no entry in " + folder + "/b; an entry that is not on"),
+  EXPECT_NE(source({.cache_dir = folder + "/b:" + site, .trusted_list = list + "-of-others"})
+                .find("compiled no entry in " + folder + "/b; an entry that is not on"),
             std::string::npos);
-  EXPECT_NE(source({.disk_cache = false, .bundles = {bundle}, .trusted_list = list + "-of-others"}).find("is not in " + list + "-of-others"), std::string::npos);
+  EXPECT_NE(source({.disk_cache = false, .bundles = {bundle}, .trusted_list = list + "-of-others"})
+                .find("is not in " + list + "-of-others"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-/* Every function of the C API, from C, used rightly and wrongly. `gpu`: on the recording driver; `host`: on the processor, where
- * the numbers are looked at too. Exit code 77: the machine lacks what is needed. */
+/* Every function of the C API, from C, used rightly and wrongly. `gpu`: on the recording driver; `host`: on the
+ * processor, where the numbers are looked at too. Exit code 77: the machine lacks what is needed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,19 +9,19 @@
 
 static int failures = 0;
 
-#define CHECK(condition)                                               \
-  do {                                                                 \
-    if (!(condition)) {                                                \
-      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);   \
-      ++failures;                                                      \
-    }                                                                  \
+#define CHECK(condition)                                             \
+  do {                                                               \
+    if (!(condition)) {                                              \
+      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                    \
+    }                                                                \
   } while (0)
 
 /* The call gave this error; one of its words is looked for. */
 static void expect(int line, flashjit_status status, flashjit_error* error, flashjit_status wanted, const char* words) {
   if (status != wanted || flashjit_error_kind(error) != wanted || !strstr(flashjit_error_message(error), words)) {
-    printf("line %d: wanted %s with '%s', got %s: %s\n", line, flashjit_status_name(wanted), words, flashjit_status_name(status),
-           flashjit_error_message(error));
+    printf("line %d: wanted %s with '%s', got %s: %s\n", line, flashjit_status_name(wanted), words,
+           flashjit_status_name(status), flashjit_error_message(error));
     ++failures;
   }
   if (strchr(flashjit_error_message(error), '\n')) {
@@ -30,19 +30,22 @@ static void expect(int line, flashjit_status status, flashjit_error* error, flas
   }
   flashjit_error_destroy(error);
 }
-#define EXPECT(call, wanted, words)                       \
-  do {                                                    \
-    flashjit_error* error = NULL;                         \
-    const flashjit_status status = (call);                \
-    expect(__LINE__, status, error, wanted, words);       \
+#define EXPECT(call, wanted, words)                 \
+  do {                                              \
+    flashjit_error* error = NULL;                   \
+    const flashjit_status status = (call);          \
+    expect(__LINE__, status, error, wanted, words); \
   } while (0)
 
 enum { TOKENS = 3, HEADS = 4, KV_HEADS = 2, D = 32 };
-static const char* const spec_host = "fwd fp32 d=32 heads=4/2 mask=\"causal\" score=\"s * cap\" params=\"cap: fp32\" lse=ln";
-static const char* const spec_gpu = "fwd bf16 d=32 heads=4/2 mask=\"causal\" score=\"s * cap\" params=\"cap: fp32\" lse=ln";
+static const char* const spec_host =
+    "fwd fp32 d=32 heads=4/2 mask=\"causal\" score=\"s * cap\" params=\"cap: fp32\" lse=ln";
+static const char* const spec_gpu =
+    "fwd bf16 d=32 heads=4/2 mask=\"causal\" score=\"s * cap\" params=\"cap: fp32\" lse=ln";
 
 typedef struct problem {
-  float q[TOKENS * HEADS * D], k[TOKENS * KV_HEADS * D], v[TOKENS * KV_HEADS * D], o[TOKENS * HEADS * D], lse[HEADS * TOKENS];
+  float q[TOKENS * HEADS * D], k[TOKENS * KV_HEADS * D], v[TOKENS * KV_HEADS * D], o[TOKENS * HEADS * D],
+      lse[HEADS * TOKENS];
   int64_t wide[4], narrow[4], rows[3];
   flashjit_tensor tensors[5];
   flashjit_param cap;
@@ -80,7 +83,8 @@ static void set_up(problem* p, int host) {
   p->cap.name = "cap";
   p->cap.scalar = 2;
   p->arguments.struct_size = sizeof p->arguments;
-  p->arguments.q = &p->tensors[0], p->arguments.k = &p->tensors[1], p->arguments.v = &p->tensors[2], p->arguments.o = &p->tensors[3];
+  p->arguments.q = &p->tensors[0], p->arguments.k = &p->tensors[1], p->arguments.v = &p->tensors[2],
+  p->arguments.o = &p->tensors[3];
   p->arguments.lse = &p->tensors[4];
   p->arguments.params = &p->cap;
   p->arguments.param_count = 1;
@@ -92,7 +96,8 @@ static void without_a_library_call(void) {
   CHECK(flashjit_version()[0] >= '0' && flashjit_version()[0] <= '9');
   CHECK(strcmp(flashjit_status_name(FLASHJIT_OK), "ok") == 0);
   CHECK(strcmp(flashjit_status_name(FLASHJIT_CAPTURE), "capture") == 0);
-  for (i = FLASHJIT_OK; i <= FLASHJIT_CANCELLED; ++i) CHECK(strcmp(flashjit_status_name((flashjit_status)i), "unknown") != 0);
+  for (i = FLASHJIT_OK; i <= FLASHJIT_CANCELLED; ++i)
+    CHECK(strcmp(flashjit_status_name((flashjit_status)i), "unknown") != 0);
   CHECK(strcmp(flashjit_status_name((flashjit_status)99), "unknown") == 0);
   CHECK(flashjit_error_kind(NULL) == FLASHJIT_OK);
   CHECK(strcmp(flashjit_error_message(NULL), "") == 0);
@@ -222,7 +227,8 @@ static void prepares_refused(flashjit_engine* engine, const char* spec) {
   memset(&newer, 0, sizeof newer);
   newer.known.struct_size = sizeof newer;
   newer.unknown = 1;
-  EXPECT(flashjit_prepare(engine, spec, &newer.known, &kernel, &error), FLASHJIT_UNSUPPORTED, "newer flashjit_prepare_options");
+  EXPECT(flashjit_prepare(engine, spec, &newer.known, &kernel, &error), FLASHJIT_UNSUPPORTED,
+         "newer flashjit_prepare_options");
   {
     flashjit_error* error = NULL;
     CHECK(flashjit_prepare(engine, "fwd bf16 d=64 heads=4 mask=\"k <= \"", NULL, &kernel, &error) == FLASHJIT_INVALID);
@@ -239,9 +245,9 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
     uint64_t unknown;
   } newer;
   int i;
-#define REFUSED(field, value, words)                                                                  \
-  set_up(&p, host);                                                                                   \
-  p.field = (value);                                                                                  \
+#define REFUSED(field, value, words) \
+  set_up(&p, host);                  \
+  p.field = (value);                 \
   EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, words)
   set_up(&p, host);
   EXPECT(flashjit_run(NULL, &p.arguments, NULL, &error), FLASHJIT_INVALID, "neither may be null");
@@ -353,7 +359,7 @@ int main(int argc, char** argv) {
   set_up(&p, host);
   CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
   if (host) numbers_are_right(kernel);
-  if (!host) {  /* null is the first GPU */
+  if (!host) { /* null is the first GPU */
     CHECK(flashjit_engine_create(NULL, &other, &error) == FLASHJIT_OK);
     CHECK(strcmp(flashjit_engine_target(other), "sm_80") == 0);
     flashjit_engine_destroy(other);

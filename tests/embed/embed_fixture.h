@@ -1,4 +1,5 @@
-// What tests of engines and kernels on the recording driver share. Any machine code runs there, so arguments can be anything.
+// What tests of engines and kernels on the recording driver share. Any machine code runs there, so arguments can be
+// anything.
 #pragma once
 
 #include <gtest/gtest.h>

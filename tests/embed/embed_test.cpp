@@ -1,4 +1,5 @@
-// Engines and kernels on the recording driver, from outside. What needs machine code needs NVRTC, and is skipped without.
+// Engines and kernels on the recording driver, from outside. What needs machine code needs NVRTC, and is skipped
+// without.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,7 +127,8 @@ TEST(EmbedTest, PrepareDuringACaptureIsRefusedBeforeAnyHarm) {
   const auto refused = made->prepare(kSpec, {.capturing_stream = stream.handle});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().kind, ErrorKind::Capture);
-  EXPECT_NE(refused.error().message.find("prepare it before the capture"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("prepare it before the capture"), std::string::npos)
+      << refused.error().message;
   EXPECT_EQ(fake_cuda_counters().loads, loads);
   EXPECT_EQ(fake_cuda_counters().calls, calls + 1) << "is this stream capturing, and nothing more";
   EXPECT_EQ(stream.end_capture(), 0) << "the capture stays sound";
@@ -145,7 +147,7 @@ TEST(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
   ENGINE(made, 1);
   Stream stream(1);
   stream.begin_capture();
-  EXPECT_TRUE(prepared(*made));         // a persistent kernel: memory for its counters is allocated too
+  EXPECT_TRUE(prepared(*made));  // a persistent kernel: memory for its counters is allocated too
   EXPECT_TRUE(prepared(*made, kSync));
   EXPECT_EQ(stream.end_capture(), 0);
   EXPECT_EQ(fake_cuda_counters().broken_captures, 0);
@@ -200,7 +202,8 @@ TEST(EmbedTest, ManyThreadsAndStreams) {
       const char* const schedule = t % 2 ? kSync : "";
       for (int i = 0; i < kLaunches; ++i) {
         const auto kernel = made->prepare(kSpec, {.schedule = schedule});
-        if (!kernel || !(*kernel)->run(arguments(), stream.handle) || fake_cuda_last_launch().stream != stream.handle) ++wrong;
+        if (!kernel || !(*kernel)->run(arguments(), stream.handle) || fake_cuda_last_launch().stream != stream.handle)
+          ++wrong;
       }
     });
   }
@@ -243,18 +246,20 @@ int status_of_child(const std::function<void()>& work) {
 TEST(EmbedTest, ExitWhileOthersPrepareAndRun) {
   for (int round = 0; round < 12; ++round) {
     EXPECT_EQ(status_of_child([&] {
-      auto made = Engine::create({.ordinal = 1});
-      if (!made || !(*made)->prepare(kSpec)) return;
-      for (int t = 0; t < 3; ++t) {
-        std::thread([engine = *made] {
-          for (const Arguments call = arguments();;) {
-            const auto kernel = engine->prepare(kSpec);
-            if (kernel) static_cast<void>((*kernel)->run(call));
-          }
-        }).detach();
-      }
-      usleep(static_cast<unsigned>(round) * 3'000);
-    }), 0) << "round " << round;
+                auto made = Engine::create({.ordinal = 1});
+                if (!made || !(*made)->prepare(kSpec)) return;
+                for (int t = 0; t < 3; ++t) {
+                  std::thread([engine = *made] {
+                    for (const Arguments call = arguments();;) {
+                      const auto kernel = engine->prepare(kSpec);
+                      if (kernel) static_cast<void>((*kernel)->run(call));
+                    }
+                  }).detach();
+                }
+                usleep(static_cast<unsigned>(round) * 3'000);
+              }),
+              0)
+        << "round " << round;
   }
 }
 
@@ -263,13 +268,14 @@ TEST(EmbedTest, AForkHasWhatWasPreparedAndLeavesTheParentAlone) {
   const auto kernel = prepared(*made);
   ASSERT_TRUE(kernel);
   EXPECT_EQ(status_of_child([&] {
-    if (!made->prepare(kSpec) || !made->prepare(kSpec, {.schedule = kSync})) std::_Exit(1);
-  }), 0);
+              if (!made->prepare(kSpec) || !made->prepare(kSpec, {.schedule = kSync})) std::_Exit(1);
+            }),
+            0);
   EXPECT_TRUE(kernel->run(arguments()));
 }
 
-// Calls `call` with every allocation failing, then all but the first, ..., until the outcome is as wanted. Returns how many
-// allocations that took.
+// Calls `call` with every allocation failing, then all but the first, ..., until the outcome is as wanted. Returns how
+// many allocations that took.
 template <class Call>
 int allocations_until(flashjit_status wanted, const Call& call) {
   for (int n = 0; n < 5000; ++n) {
@@ -293,16 +299,25 @@ TEST(EmbedTest, LackOfMemoryIsAnErrorWhereverItComes) {
   flashjit_engine_options options = {};
   options.struct_size = sizeof options;
   options.ordinal = 1;
-  EXPECT_GT(allocations_until(FLASHJIT_OK, [&](flashjit_error** error) { return flashjit_engine_create(&options, &c_engine, error); }), 3);
+  EXPECT_GT(
+      allocations_until(FLASHJIT_OK,
+                        [&](flashjit_error** error) { return flashjit_engine_create(&options, &c_engine, error); }),
+      3);
   ASSERT_NE(c_engine, nullptr);
   flashjit_kernel *kernel = nullptr, *again = nullptr;
   // Refused: the parser, the message, what waits for the kernel.
-  EXPECT_GT(allocations_until(FLASHJIT_INVALID, [&](flashjit_error** error) {
-    return flashjit_prepare(c_engine, "fwd bf16 d=64 heads=4/3 mask=\"causal & window(30, 0)\"", nullptr, &kernel, error);
-  }), 10);
+  EXPECT_GT(allocations_until(FLASHJIT_INVALID,
+                              [&](flashjit_error** error) {
+                                return flashjit_prepare(c_engine,
+                                                        "fwd bf16 d=64 heads=4/3 mask=\"causal & window(30, 0)\"",
+                                                        nullptr, &kernel, error);
+                              }),
+            10);
   EXPECT_EQ(kernel, nullptr);
   ASSERT_EQ(flashjit_prepare(c_engine, kSpec, nullptr, &kernel, nullptr), FLASHJIT_OK);
-  const auto prepare_again = [&](flashjit_error** error) { return flashjit_prepare(c_engine, kSpec, nullptr, &again, error); };
+  const auto prepare_again = [&](flashjit_error** error) {
+    return flashjit_prepare(c_engine, kSpec, nullptr, &again, error);
+  };
   EXPECT_EQ(allocations_until(FLASHJIT_OK, prepare_again), 1) << "what is handed out, and nothing else";
   allocations.fail_at = 0;
   const std::string without_memory = flashjit_kernel_facts(again);
@@ -311,7 +326,9 @@ TEST(EmbedTest, LackOfMemoryIsAnErrorWhereverItComes) {
   EXPECT_NE(std::string(flashjit_kernel_facts(again)).find("sm_90a"), std::string::npos);
   flashjit_arguments nothing = {};
   nothing.struct_size = sizeof nothing;
-  EXPECT_GT(allocations_until(FLASHJIT_INVALID, [&](flashjit_error** error) { return flashjit_run(kernel, &nothing, nullptr, error); }), 1);
+  EXPECT_GT(allocations_until(FLASHJIT_INVALID,
+                              [&](flashjit_error** error) { return flashjit_run(kernel, &nothing, nullptr, error); }),
+            1);
   flashjit_kernel_destroy(again);
   flashjit_kernel_destroy(kernel);
   flashjit_engine_destroy(c_engine);

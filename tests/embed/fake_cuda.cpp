@@ -13,8 +13,19 @@
 namespace fake_cuda {
 namespace {
 
-enum Code { kDone = 0, kInvalidValue = 1, kNotInitialised = 3, kInvalidDevice = 101, kInvalidImage = 200, kInvalidContext = 201,
-            kNoBinary = 209, kInvalidHandle = 400, kNotFound = 500, kUnsupportedInCapture = 900, kBrokenCapture = 901 };
+enum Code {
+  kDone = 0,
+  kInvalidValue = 1,
+  kNotInitialised = 3,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kNoBinary = 209,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kUnsupportedInCapture = 900,
+  kBrokenCapture = 901
+};
 
 constexpr int kMajor[kDevices] = {8, 9, 9}, kSms[kDevices] = {108, 132, 132};
 constexpr int kGlobal = 0, kRelaxed = 2;
@@ -61,8 +72,8 @@ thread_local double milliseconds = 0;  // that the launches of this thread took
 
 Context* top() { return current.empty() ? nullptr : current.back(); }
 
-// Calls that may wait or that need the whole device: they break every capture in the global mode, unless this thread has said
-// that it knows what it does.
+// Calls that may wait or that need the whole device: they break every capture in the global mode, unless this thread
+// has said that it knows what it does.
 int unsafe_call() {
   ++counters.calls;
   if (capture_mode == kRelaxed) return kDone;
@@ -79,9 +90,13 @@ int unsafe_call() {
 
 int init(unsigned) { return ++counters.initialised, kDone; }
 int driver_version(int* version) { return *version = 13000, kDone; }
-int device_count(int* count) { return *count = counters.initialised ? kDevices : 0, counters.initialised ? kDone : kNotInitialised; }
+int device_count(int* count) {
+  return *count = counters.initialised ? kDevices : 0, counters.initialised ? kDone : kNotInitialised;
+}
 int device_get(int* device, int ordinal) { return *device = ordinal, ordinal < kDevices ? kDone : kInvalidDevice; }
-int device_name(char* name, int bytes, int device) { return std::strncpy(name, device == 0 ? "Fake A100" : "Fake H200", static_cast<std::size_t>(bytes)), kDone; }
+int device_name(char* name, int bytes, int device) {
+  return std::strncpy(name, device == 0 ? "Fake A100" : "Fake H200", static_cast<std::size_t>(bytes)), kDone;
+}
 int device_uuid(char* uuid, int device) { return std::memset(uuid, device, 16), kDone; }
 int device_memory(std::size_t* bytes, int) { return *bytes = std::size_t{80} << 30, kDone; }
 int device_attribute(int* value, int attribute, int device) {
@@ -99,14 +114,20 @@ int device_attribute(int* value, int attribute, int device) {
 // The architecture is where the ELF header of a cubin has it.
 int library_load(Library** library, const std::uint8_t* code, int*, void**, unsigned, int*, void**, unsigned) {
   if (const int broken = unsafe_call()) return broken;
-  if (std::memcmp(code, "\x7f" "ELF", 4) != 0) return kInvalidImage;
+  if (std::memcmp(code,
+                  "\x7f"
+                  "ELF",
+                  4) != 0)
+    return kInvalidImage;
   ++counters.loads;
   *library = new Library{code[0x31] / 10};
   return kDone;
 }
 int library_unload(Library* library) { return ++counters.unloads, delete library, kDone; }
 int library_kernel(Library** kernel, Library* library, const char*) { return *kernel = library, kDone; }
-int kernel_set_attribute(int, int, Library* kernel, int device) { return kernel->major == kMajor[device] ? kDone : kNoBinary; }
+int kernel_set_attribute(int, int, Library* kernel, int device) {
+  return kernel->major == kMajor[device] ? kDone : kNoBinary;
+}
 int kernel_function(Function** function, Library* kernel) {
   Context* context = top();
   if (!context) return kInvalidContext;
@@ -139,8 +160,8 @@ int launch(const unsigned* config, Function* function, void** parameters, void**
   return kDone;
 }
 
-int tensor_map_encode(std::uint64_t* map, int, std::uint32_t rank, void* address, const std::uint64_t* size, const std::uint64_t*,
-                      const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
+int tensor_map_encode(std::uint64_t* map, int, std::uint32_t rank, void* address, const std::uint64_t* size,
+                      const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
   ++counters.encodings;
   std::fill_n(map, 16, 0);
   map[0] = reinterpret_cast<std::uintptr_t>(address);
@@ -158,18 +179,26 @@ int memory_allocate(std::uint64_t* pointer, std::size_t bytes) {
 }
 int memory_free(std::uint64_t pointer) { return ++counters.frees, std::free(reinterpret_cast<void*>(pointer)), kDone; }
 int memory_set(std::uint64_t, unsigned char, std::size_t, void*) { return kDone; }
-int copy_to_device(std::uint64_t to, const void* from, std::size_t bytes) { return std::memcpy(reinterpret_cast<void*>(to), from, bytes), kDone; }
-int copy_to_host(void* to, std::uint64_t from, std::size_t bytes) { return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), kDone; }
+int copy_to_device(std::uint64_t to, const void* from, std::size_t bytes) {
+  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), kDone;
+}
+int copy_to_host(void* to, std::uint64_t from, std::size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), kDone;
+}
 
 // Events have the time of the launches before them.
 int event_create(double** event, unsigned) { return *event = new double(0), kDone; }
 int event_destroy(double* event) { return delete event, kDone; }
 int event_record(double* event, void*) { return *event = milliseconds, kDone; }
 int event_synchronize(double*) { return kDone; }
-int event_elapsed(float* elapsed, const double* begin, const double* end) { return *elapsed = static_cast<float>(*end - *begin), kDone; }
+int event_elapsed(float* elapsed, const double* begin, const double* end) {
+  return *elapsed = static_cast<float>(*end - *begin), kDone;
+}
 
 int error_name(int code, const char** name) {
-  *name = code == kUnsupportedInCapture ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" : code == kNoBinary ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_FAKE";
+  *name = code == kUnsupportedInCapture ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+          : code == kNoBinary           ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+                                        : "CUDA_ERROR_FAKE";
   return kDone;
 }
 int error_text(int, const char** text) { return *text = "said the fake driver", kDone; }
@@ -194,7 +223,9 @@ int cuCtxPopCurrent_v2(void** context) {
   current.pop_back();
   return kDone;
 }
-int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &primary[static_cast<std::size_t>(device)], kDone; }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  return *context = &primary[static_cast<std::size_t>(device)], kDone;
+}
 
 int cuStreamCreate(void** stream, unsigned) {
   if (!top()) return kInvalidContext;
@@ -230,32 +261,45 @@ int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, i
   const struct {
     std::string_view name;
     void* function;
-  } rows[] = {{"cuGetErrorName", reinterpret_cast<void*>(error_name)}, {"cuGetErrorString", reinterpret_cast<void*>(error_text)},
-              {"cuInit", reinterpret_cast<void*>(init)}, {"cuDriverGetVersion", reinterpret_cast<void*>(driver_version)},
-              {"cuDeviceGetCount", reinterpret_cast<void*>(device_count)}, {"cuDeviceGet", reinterpret_cast<void*>(device_get)},
-              {"cuDeviceGetName", reinterpret_cast<void*>(device_name)}, {"cuDeviceGetUuid", reinterpret_cast<void*>(device_uuid)},
+  } rows[] = {{"cuGetErrorName", reinterpret_cast<void*>(error_name)},
+              {"cuGetErrorString", reinterpret_cast<void*>(error_text)},
+              {"cuInit", reinterpret_cast<void*>(init)},
+              {"cuDriverGetVersion", reinterpret_cast<void*>(driver_version)},
+              {"cuDeviceGetCount", reinterpret_cast<void*>(device_count)},
+              {"cuDeviceGet", reinterpret_cast<void*>(device_get)},
+              {"cuDeviceGetName", reinterpret_cast<void*>(device_name)},
+              {"cuDeviceGetUuid", reinterpret_cast<void*>(device_uuid)},
               {"cuDeviceGetAttribute", reinterpret_cast<void*>(device_attribute)},
               {"cuDeviceTotalMem", reinterpret_cast<void*>(device_memory)},
               {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(cuDevicePrimaryCtxRetain)},
               {"cuCtxGetCurrent", reinterpret_cast<void*>(cuCtxGetCurrent)},
               {"cuCtxPushCurrent", reinterpret_cast<void*>(cuCtxPushCurrent_v2)},
               {"cuCtxPopCurrent", reinterpret_cast<void*>(cuCtxPopCurrent_v2)},
-              {"cuLibraryLoadData", reinterpret_cast<void*>(library_load)}, {"cuLibraryUnload", reinterpret_cast<void*>(library_unload)},
+              {"cuLibraryLoadData", reinterpret_cast<void*>(library_load)},
+              {"cuLibraryUnload", reinterpret_cast<void*>(library_unload)},
               {"cuLibraryGetKernel", reinterpret_cast<void*>(library_kernel)},
               {"cuKernelSetAttribute", reinterpret_cast<void*>(kernel_set_attribute)},
-              {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)}, {"cuFuncLoad", reinterpret_cast<void*>(function_load)},
+              {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)},
+              {"cuFuncLoad", reinterpret_cast<void*>(function_load)},
               {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
               {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(tensor_map_encode)},
               {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
-              {"cuStreamIsCapturing", reinterpret_cast<void*>(cuStreamIsCapturing)}, {"cuStreamGetId", reinterpret_cast<void*>(stream_id)},
-              {"cuStreamCreate", reinterpret_cast<void*>(cuStreamCreate)}, {"cuStreamDestroy", reinterpret_cast<void*>(cuStreamDestroy_v2)},
+              {"cuStreamIsCapturing", reinterpret_cast<void*>(cuStreamIsCapturing)},
+              {"cuStreamGetId", reinterpret_cast<void*>(stream_id)},
+              {"cuStreamCreate", reinterpret_cast<void*>(cuStreamCreate)},
+              {"cuStreamDestroy", reinterpret_cast<void*>(cuStreamDestroy_v2)},
               {"cuStreamSynchronize", reinterpret_cast<void*>(stream_synchronize)},
               {"cuStreamBeginCapture", reinterpret_cast<void*>(cuStreamBeginCapture_v2)},
-              {"cuStreamEndCapture", reinterpret_cast<void*>(cuStreamEndCapture)}, {"cuGraphDestroy", reinterpret_cast<void*>(cuGraphDestroy)},
-              {"cuMemAlloc", reinterpret_cast<void*>(memory_allocate)}, {"cuMemFree", reinterpret_cast<void*>(memory_free)},
-              {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to_device)}, {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_to_host)},
-              {"cuEventCreate", reinterpret_cast<void*>(event_create)}, {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
-              {"cuEventRecord", reinterpret_cast<void*>(event_record)}, {"cuEventSynchronize", reinterpret_cast<void*>(event_synchronize)},
+              {"cuStreamEndCapture", reinterpret_cast<void*>(cuStreamEndCapture)},
+              {"cuGraphDestroy", reinterpret_cast<void*>(cuGraphDestroy)},
+              {"cuMemAlloc", reinterpret_cast<void*>(memory_allocate)},
+              {"cuMemFree", reinterpret_cast<void*>(memory_free)},
+              {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to_device)},
+              {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_to_host)},
+              {"cuEventCreate", reinterpret_cast<void*>(event_create)},
+              {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
+              {"cuEventRecord", reinterpret_cast<void*>(event_record)},
+              {"cuEventSynchronize", reinterpret_cast<void*>(event_synchronize)},
               {"cuEventElapsedTime", reinterpret_cast<void*>(event_elapsed)},
               {"cuMemsetD8Async", reinterpret_cast<void*>(memory_set)}};
   *function = reinterpret_cast<void*>(not_here);

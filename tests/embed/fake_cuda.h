@@ -1,6 +1,6 @@
-// A libcuda.so.1 that records instead of computing: three GPUs of two architectures, contexts, streams, captures and memory, with
-// the driver's rules about them. Whatever breaks such a rule fails as it does in the driver. Programs are linked with it, so it is
-// what the library finds when it opens libcuda.so.1.
+// A libcuda.so.1 that records instead of computing: three GPUs of two architectures, contexts, streams, captures and
+// memory, with the driver's rules about them. Whatever breaks such a rule fails as it does in the driver. Programs are
+// linked with it, so it is what the library finds when it opens libcuda.so.1.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ struct Launch {
 };
 
 struct Counters {
-  std::atomic<int> initialised = 0, loads = 0, unloads = 0, launches = 0, encodings = 0, allocations = 0, frees = 0, pushes = 0,
-                   broken_captures = 0, calls = 0;  // calls: of any function
+  std::atomic<int> initialised = 0, loads = 0, unloads = 0, launches = 0, encodings = 0, allocations = 0, frees = 0,
+                   pushes = 0, broken_captures = 0, calls = 0;  // calls: of any function
 };
 
 extern "C" {

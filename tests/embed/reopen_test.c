@@ -1,4 +1,5 @@
-/* The library opened, used, closed and opened again, as plug-ins have it; closed at last with an engine and kernel still there. */
+/* The library opened, used, closed and opened again, as plug-ins have it; closed at last with an engine and kernel
+ * still there. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 #include "flashjit/flashjit.h"
 
 typedef flashjit_status (*create_function)(const flashjit_engine_options*, flashjit_engine**, flashjit_error**);
-typedef flashjit_status (*prepare_function)(flashjit_engine*, const char*, const flashjit_prepare_options*, flashjit_kernel**, flashjit_error**);
+typedef flashjit_status (*prepare_function)(flashjit_engine*, const char*, const flashjit_prepare_options*,
+                                            flashjit_kernel**, flashjit_error**);
 typedef const char* (*message_function)(const flashjit_error*);
 typedef void (*destroy_kernel_function)(flashjit_kernel*);
 typedef void (*destroy_engine_function)(flashjit_engine*);
@@ -32,7 +34,8 @@ int main(int argc, char** argv) {
     destroy_engine_function destroy_engine;
     void* library = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!library || !find(library, "flashjit_engine_create", &create, sizeof create) ||
-        !find(library, "flashjit_prepare", &prepare, sizeof prepare) || !find(library, "flashjit_error_message", &message, sizeof message) ||
+        !find(library, "flashjit_prepare", &prepare, sizeof prepare) ||
+        !find(library, "flashjit_error_message", &message, sizeof message) ||
         !find(library, "flashjit_kernel_destroy", &destroy_kernel, sizeof destroy_kernel) ||
         !find(library, "flashjit_engine_destroy", &destroy_engine, sizeof destroy_engine)) {
       printf("%s\n", dlerror());
@@ -42,7 +45,8 @@ int main(int argc, char** argv) {
     options.struct_size = sizeof options;
     options.host = round % 2; /* the recording driver, and the processor */
     if (create(&options, &engine, &error) != FLASHJIT_OK ||
-        prepare(engine, options.host ? "fwd fp32 d=32 heads=2" : "fwd fp16 d=64 heads=2", NULL, &kernel, &error) != FLASHJIT_OK) {
+        prepare(engine, options.host ? "fwd fp32 d=32 heads=2" : "fwd fp16 d=64 heads=2", NULL, &kernel, &error) !=
+            FLASHJIT_OK) {
       printf("skipped: %s\n", message(error));
       return 77;
     }

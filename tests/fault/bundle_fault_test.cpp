@@ -1,5 +1,5 @@
-// A bundle of real kernels: every byte and every length damaged, threads that read it while it is damaged, builders that are killed.
-// Skipped where NVRTC is not installed.
+// A bundle of real kernels: every byte and every length damaged, threads that read it while it is damaged, builders
+// that are killed. Skipped where NVRTC is not installed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/bundle.h"
-#include "runtime/environment.h"
+#include "runtime/bundle/bundle.h"
+#include "runtime/engine/environment.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -47,7 +47,8 @@ class BundleFaultTest : public testing::Test {
   static BundleKey key(const char* spec) { return *bundle_key(spec, kTarget, ""); }
   std::string write(const Bytes& bytes) const {
     const std::string path = folder + "/x.fjb";
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     chmod(path.c_str(), 0644);
     return path;
   }
@@ -137,7 +138,8 @@ TEST_F(BundleFaultTest, AKilledBuildLeavesTheOldBundle) {
     if (child == 0) {
       setenv("FLASHJIT_CACHE_DIR", (folder + "/store").c_str(), 1);
       if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(1);
-      execl(FLASHJIT_BINARY_DIR "/bin/flashjit", "flashjit", "build", manifest.c_str(), "--arch", kTarget, "-o", path.c_str(), nullptr);
+      execl(FLASHJIT_BINARY_DIR "/bin/flashjit", "flashjit", "build", manifest.c_str(), "--arch", kTarget, "-o",
+            path.c_str(), nullptr);
       _exit(127);
     }
     usleep(static_cast<useconds_t>(i) * 30'000);

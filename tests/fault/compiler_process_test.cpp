@@ -1,6 +1,6 @@
-// A compiler that crashes, hangs or talks nonsense, in a process of its own: each is an error of that kernel, and the next compile
-// works. The bad compilers are scripts.
-#include "runtime/compiler_process.h"
+// A compiler that crashes, hangs or talks nonsense, in a process of its own: each is an error of that kernel, and the
+// next compile works. The bad compilers are scripts.
+#include "runtime/compile/compiler_process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -100,11 +100,13 @@ class CompilerProcess : public testing::Test {
     return compile_spec(kSpec, "sm_80", "", options);
   }
   // The kind and words of the error, and that the same store then compiles the same kernel.
-  void refused(const std::string& with, ErrorKind kind, std::initializer_list<const char*> words, CompileBounds bounds = {}) {
+  void refused(const std::string& with, ErrorKind kind, std::initializer_list<const char*> words,
+               CompileBounds bounds = {}) {
     const auto outcome = compile(with, bounds);
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().kind, kind) << outcome.error().message;
-    for (const char* word : words) EXPECT_NE(outcome.error().message.find(word), std::string::npos) << outcome.error().message;
+    for (const char* word : words)
+      EXPECT_NE(outcome.error().message.find(word), std::string::npos) << outcome.error().message;
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a process is left behind";
     const auto next = compile(program);
     ASSERT_TRUE(next) << next.error().message;
@@ -136,15 +138,31 @@ TEST_F(CompilerProcess, RefusedSourceGivesTheLog) {
   EXPECT_NE(outcome.error().detail.find("nowhere"), std::string::npos);
 }
 
-TEST_F(CompilerProcess, CrashAtOnce) { refused(script("kill -SEGV $$"), ErrorKind::Compile, {"signal 11", "Segmentation fault"}); }
-TEST_F(CompilerProcess, CrashAfterReading) { refused(script("cat > /dev/null; kill -ABRT $$"), ErrorKind::Compile, {"signal 6"}); }
-TEST_F(CompilerProcess, KilledForWantOfMemory) { refused(script("cat > /dev/null; kill -KILL $$"), ErrorKind::Compile, {"signal 9", "memory"}); }
+TEST_F(CompilerProcess, CrashAtOnce) {
+  refused(script("kill -SEGV $$"), ErrorKind::Compile, {"signal 11", "Segmentation fault"});
+}
+TEST_F(CompilerProcess, CrashAfterReading) {
+  refused(script("cat > /dev/null; kill -ABRT $$"), ErrorKind::Compile, {"signal 6"});
+}
+TEST_F(CompilerProcess, KilledForWantOfMemory) {
+  refused(script("cat > /dev/null; kill -KILL $$"), ErrorKind::Compile, {"signal 9", "memory"});
+}
 TEST_F(CompilerProcess, EndsWithoutAnAnswer) { refused(script("exit 3"), ErrorKind::Compile, {"status 3", "0 bytes"}); }
-TEST_F(CompilerProcess, Garbage) { refused(script("cat > /dev/null; echo this is no answer"), ErrorKind::Compile, {"status 0", "not complete"}); }
-TEST_F(CompilerProcess, GarbageBeforeTheRequestIsRead) { refused(script("echo no; exit 0"), ErrorKind::Compile, {"status 0"}); }
-TEST_F(CompilerProcess, TruncatedAnswer) { refused(script("'" + program + "' | head -c 4000"), ErrorKind::Compile, {"4000 bytes"}); }
-TEST_F(CompilerProcess, AnswerWithMore) { refused(script("'" + program + "'; echo"), ErrorKind::Compile, {"not complete"}); }
-TEST_F(CompilerProcess, MissingProgram) { refused(folder + "/nothing", ErrorKind::NotFound, {"isolate_compiler", "/nothing", "install"}); }
+TEST_F(CompilerProcess, Garbage) {
+  refused(script("cat > /dev/null; echo this is no answer"), ErrorKind::Compile, {"status 0", "not complete"});
+}
+TEST_F(CompilerProcess, GarbageBeforeTheRequestIsRead) {
+  refused(script("echo no; exit 0"), ErrorKind::Compile, {"status 0"});
+}
+TEST_F(CompilerProcess, TruncatedAnswer) {
+  refused(script("'" + program + "' | head -c 4000"), ErrorKind::Compile, {"4000 bytes"});
+}
+TEST_F(CompilerProcess, AnswerWithMore) {
+  refused(script("'" + program + "'; echo"), ErrorKind::Compile, {"not complete"});
+}
+TEST_F(CompilerProcess, MissingProgram) {
+  refused(folder + "/nothing", ErrorKind::NotFound, {"isolate_compiler", "/nothing", "install"});
+}
 
 TEST_F(CompilerProcess, NotExecutable) {
   const std::string path = script("exit 0");
@@ -171,7 +189,8 @@ TEST_F(CompilerProcess, AnotherCompilerThanTheKeySays) {
   auto nvrtc = Nvrtc::open(read_environment()->nvrtc);
   ASSERT_TRUE(nvrtc);
   const KernelSource source{.generated = {{"entry.cu", "extern \"C\" __global__ void f() {}"}}};
-  const auto outcome = run_compiler_process(program, {(*nvrtc)->path(), "nvrtc of yesterday", {}, source, CompilerOutput::Cubin}, {});
+  const auto outcome =
+      run_compiler_process(program, {(*nvrtc)->path(), "nvrtc of yesterday", {}, source, CompilerOutput::Cubin}, {});
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().kind, ErrorKind::NotFound);
   EXPECT_NE(outcome.error().message.find("nvrtc of yesterday"), std::string::npos);

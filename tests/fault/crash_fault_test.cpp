@@ -23,13 +23,15 @@ TEST_F(StoreFault, WritersThatAreKilledLeaveNoTornEntry) {
   };
   const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < 10; ++i) ASSERT_EQ(end_of(store_one(key("to take the time " + std::to_string(i)))), 0);
-  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began).count() / 10;
+  const auto took =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began).count() / 10;
   ASSERT_TRUE(clear_store(store_path()));
   int whole = 0;
   for (int round = 0; round < rounds; ++round) {
     const StoreKey name = key(std::to_string(round));
     const pid_t child = store_one(name);
-    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(took * 5 / 4))));
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(took * 5 / 4))));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
     // The lock of the dead is free, and what it left is whole or not there.
@@ -60,7 +62,10 @@ TEST_F(StoreFault, WritersThatAreKilledLeaveNoTornEntry) {
 }
 
 TEST_F(StoreFault, LeftOverTemporariesAreSwept) {
-  { KernelStore store({.directory = store_path()}); ASSERT_TRUE(store.fetch(key(), make)); }
+  {
+    KernelStore store({.directory = store_path()});
+    ASSERT_TRUE(store.fetch(key(), make));
+  }
   const std::string shelf = fs::path(file_of(key())).parent_path();
   std::ofstream(shelf + "/.tmp-1-old") << "x";
   std::ofstream(shelf + "/.tmp-1-new") << "x";
@@ -100,7 +105,8 @@ TEST_P(OneCompile, PerKeyAndTheSameBytesForAll) {
         KernelStore store({.directory = store_path()});
         std::atomic<int> wrong = 0;
         std::vector<std::thread> threads;
-        for (int i = 0; i < crowd.threads; ++i) threads.emplace_back([&, i] { wrong += !one_thread(store, i % crowd.keys); });
+        for (int i = 0; i < crowd.threads; ++i)
+          threads.emplace_back([&, i] { wrong += !one_thread(store, i % crowd.keys); });
         for (std::thread& thread : threads) thread.join();
         const Counters counters = store.counters();
         return wrong == 0 && counters.bad_entries + counters.private_compiles + counters.not_persisted == 0 ? 0 : 1;
@@ -113,10 +119,11 @@ TEST_P(OneCompile, PerKeyAndTheSameBytesForAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Crowds, OneCompile,
-                         testing::Values(Crowd{64, 1, 1}, Crowd{1, 64, 1}, Crowd{8, 8, 1}, Crowd{8, 8, 4}), [](const auto& info) {
+                         testing::Values(Crowd{64, 1, 1}, Crowd{1, 64, 1}, Crowd{8, 8, 1}, Crowd{8, 8, 4}),
+                         [](const auto& info) {
                            const Crowd& crowd = info.param;
-                           return std::to_string(crowd.processes) + "Processes" + std::to_string(crowd.threads) + "Threads" +
-                                  std::to_string(crowd.keys) + "Keys";
+                           return std::to_string(crowd.processes) + "Processes" + std::to_string(crowd.threads) +
+                                  "Threads" + std::to_string(crowd.keys) + "Keys";
                          });
 
 TEST_F(StoreFault, ProcessesMakeDifferentKeysInParallel) {
@@ -145,11 +152,14 @@ class HeldLock : public StoreFault {
   void hold() {
     holder = start([&] {
       KernelStore store({.directory = store_path()});
-      return store.fetch(key(), [&]() -> Result<StoreEntry> {
-        ++inside;
-        if (!go.reaches(1)) return invalid("nobody said go");
-        return kernel();
-      }) ? 0 : 1;
+      return store.fetch(key(),
+                         [&]() -> Result<StoreEntry> {
+                           ++inside;
+                           if (!go.reaches(1)) return invalid("nobody said go");
+                           return kernel();
+                         })
+                 ? 0
+                 : 1;
     });
     ASSERT_TRUE(inside.reaches(1));
   }

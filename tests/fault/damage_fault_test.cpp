@@ -23,7 +23,8 @@ TEST_F(StoreFault, DamagedEntriesAreMisses) {
       {"cut in the header", [](const std::string& f) { fs::resize_file(f, 13); }},
       {"cut at the end", [](const std::string& f) { fs::resize_file(f, fs::file_size(f) - 1); }},
       {"one byte more", [](const std::string& f) { std::ofstream(f, std::ios::app) << 'x'; }},
-      {"twice", [](const std::string& f) {
+      {"twice",
+       [](const std::string& f) {
          std::ifstream once(f, std::ios::binary);
          const std::string bytes((std::istreambuf_iterator<char>(once)), {});
          std::ofstream(f, std::ios::app | std::ios::binary) << bytes;
@@ -31,7 +32,8 @@ TEST_F(StoreFault, DamagedEntriesAreMisses) {
       {"huge and sparse", [](const std::string& f) { fs::resize_file(f, std::uintmax_t{1} << 40); }},
       {"a directory", [&](const std::string& f) { replace(f, [&] { fs::create_directory(f); }); }},
       {"a FIFO", [&](const std::string& f) { replace(f, [&] { ASSERT_EQ(mkfifo(f.c_str(), 0600), 0); }); }},
-      {"a symbolic link", [&](const std::string& f) {
+      {"a symbolic link",
+       [&](const std::string& f) {
          fs::rename(f, f + "x");
          fs::create_symlink(f + "x", f);
        }},
@@ -42,7 +44,10 @@ TEST_F(StoreFault, DamagedEntriesAreMisses) {
   for (const Damage& damage : damages) {
     SCOPED_TRACE(damage.name);
     fs::remove_all(store_path());
-    { KernelStore store({.directory = store_path()}); ASSERT_TRUE(store.fetch(key(), make)); }
+    {
+      KernelStore store({.directory = store_path()});
+      ASSERT_TRUE(store.fetch(key(), make));
+    }
     damage.make(file_of(key()));
     KernelStore store({.directory = store_path()});
     const auto fetched = store.fetch(key(), make);
@@ -117,7 +122,8 @@ TEST_F(EveryByte, CutOffIsFound) {
 TEST_F(StoreFault, SwappedEntriesAreMisses) {
   {
     KernelStore store({.directory = store_path()});
-    for (const char* name : {"a", "b"}) ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(*name == 'a' ? 10 : 20)); }));
+    for (const char* name : {"a", "b"})
+      ASSERT_TRUE(store.fetch(key(name), [&] { return Result<StoreEntry>(kernel(*name == 'a' ? 10 : 20)); }));
   }
   fs::rename(file_of(key("a")), folder + "/a");
   fs::rename(file_of(key("b")), file_of(key("a")));
@@ -147,7 +153,8 @@ TEST_F(StoreFault, AnEntryForAnotherTargetIsAMiss) {
   entry.key_text = other.text;
   ASSERT_TRUE(directory->publish(wanted.digest, entry));
   ASSERT_EQ(directory->load(wanted.digest).lookup, StoreDirectory::Lookup::Hit);
-  for (const std::string& path : {store_path(), folder + "/own:" + store_path()}) {  // as the own directory and as a layer
+  for (const std::string& path :
+       {store_path(), folder + "/own:" + store_path()}) {  // as the own directory and as a layer
     KernelStore store({.directory = path});
     const auto fetched = store.fetch(wanted, make);
     ASSERT_TRUE(fetched);

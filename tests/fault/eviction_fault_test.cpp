@@ -1,4 +1,5 @@
-// The size cap of the store when things go wrong: evicting processes that die, several at once, file systems without writing.
+// The size cap of the store when things go wrong: evicting processes that die, several at once, file systems without
+// writing.
 #include "tests/fault/store_fixture.h"
 
 #include <fcntl.h>
@@ -57,13 +58,18 @@ TEST_F(EvictionFault, EvictorsThatAreKilledLeaveASoundStore) {
 
 TEST_F(EvictionFault, ProcessesThatEvictAndPublishAtOnceLoseOnlyWhatIsOldest) {
   constexpr int kProcesses = 4, kRounds = 50, kSafeRounds = 6;
-  { KernelStore store({.directory = store_path()}); ASSERT_TRUE(store.fetch(key("process 0 round 00"), make)); }
+  {
+    KernelStore store({.directory = store_path()});
+    ASSERT_TRUE(store.fetch(key("process 0 round 00"), make));
+  }
   const std::uint64_t size = stat_store(store_path())->bytes;
   ASSERT_TRUE(clear_store(store_path()));
   const std::uint64_t cap = 40 * size;  // 36 remain after an eviction: more than the last six rounds of four
 
   SharedCounter arrived;
-  const auto name = [](int process, int round) { return "process " + std::to_string(process) + " round " + std::to_string(round + 10); };
+  const auto name = [](int process, int round) {
+    return "process " + std::to_string(process) + " round " + std::to_string(round + 10);
+  };
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
     children.push_back(start([&, process] {
@@ -93,12 +99,14 @@ TEST_F(EvictionFault, ProcessesThatEvictAndPublishAtOnceLoseOnlyWhatIsOldest) {
   EXPECT_LE(left.size(), 40u);
   EXPECT_GE(left.size(), 36u);
   for (int round = kRounds - kSafeRounds; round < kRounds; ++round) {
-    for (int process = 0; process < kProcesses; ++process) EXPECT_TRUE(left.count(key(name(process, round)).digest)) << round;
+    for (int process = 0; process < kProcesses; ++process)
+      EXPECT_TRUE(left.count(key(name(process, round)).digest)) << round;
   }
   EXPECT_FALSE(left.count(key(name(0, 0)).digest));
 }
 
-// Eight processes write ten times the cap, with readers beside them. All sizes are looked at from outside, all the time.
+// Eight processes write ten times the cap, with readers beside them. All sizes are looked at from outside, all the
+// time.
 TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
   constexpr int kWriters = 8, kReaders = 4;
   const int entries = is_long() ? 10'000 : 1500;  // of all writers; the cap is a tenth
@@ -114,15 +122,16 @@ TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
     writers.push_back(start([&, writer] {
       KernelStore store({.directory = store_path(), .max_bytes = cap});
       int wrong = 0;
-      for (int i = 0; i < entries / kWriters; ++i) wrong += !store.fetch(key(std::to_string(writer) + " " + std::to_string(i)), make);
+      for (int i = 0; i < entries / kWriters; ++i)
+        wrong += !store.fetch(key(std::to_string(writer) + " " + std::to_string(i)), make);
       writing->fetch_sub(1);
       return wrong == 0 && store.counters().not_persisted + store.counters().bad_entries == 0 ? 0 : 1;
     }));
   }
   for (int reader = 0; reader < kReaders; ++reader) {
     readers.push_back(start([&] {
-      // What is used again and again: a fresh store each time, as another process would be. Its time of use is set by hand,
-      // because a hit tells it once an hour only.
+      // What is used again and again: a fresh store each time, as another process would be. Its time of use is set by
+      // hand, because a hit tells it once an hour only.
       while (writing > 0) {
         KernelStore store({.directory = store_path(), .max_bytes = cap});
         for (int i = 0; i < favourites; ++i) {
@@ -139,13 +148,14 @@ TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
   std::uint64_t most = 0;
   // Children that take too long are ended by their alarm, without a word.
   for (const auto until = Clock::now() + std::chrono::seconds(child_seconds()); writing > 0 && Clock::now() < until;) {
-    // A listing takes time: what is written meanwhile and what is gone meanwhile may both be counted, so only names count that
-    // two listings in a row have.
+    // A listing takes time: what is written meanwhile and what is gone meanwhile may both be counted, so only names
+    // count that two listings in a row have.
     const auto first = StoreDirectory::open(store_path())->list();
     std::set<std::string> names;
     for (const auto& item : first) names.insert(item.digest);
     std::uint64_t both = 0;
-    for (const auto& item : StoreDirectory::open(store_path())->list()) both += names.count(item.digest) ? item.bytes : 0;
+    for (const auto& item : StoreDirectory::open(store_path())->list())
+      both += names.count(item.digest) ? item.bytes : 0;
     most = std::max(most, both);
   }
   for (const pid_t child : writers) EXPECT_EQ(end_of(child), 0);

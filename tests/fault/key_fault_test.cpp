@@ -1,5 +1,5 @@
-// A key that forgets something gives an old kernel for a new problem. What must be in it is read from the definitions of the structs,
-// so that a field that is added later fails here until somebody says what it changes.
+// A key that forgets something gives an old kernel for a new problem. What must be in it is read from the definitions
+// of the structs, so that a field that is added later fails here until somebody says what it changes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <regex>
 #include <set>
 
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 namespace flashjit {
 namespace {
@@ -47,10 +47,13 @@ void expect_all_named(const std::vector<std::string>& fields, const Rows& rows, 
     EXPECT_TRUE(std::ranges::any_of(rows, [&](const auto& row) { return row.field == field; }))
         << what << "::" << field << " is new: add a row that says how it changes the key";
   }
-  for (const auto& row : rows) EXPECT_TRUE(std::ranges::count(fields, row.field)) << what << " has no field " << row.field;
+  for (const auto& row : rows)
+    EXPECT_TRUE(std::ranges::count(fields, row.field)) << what << " has no field " << row.field;
 }
 
-StoreKey key_for(const Plan& plan, const KernelSource& source) { return key_of(plan, source, "nvrtc 13.0", {"-std=c++17"}); }
+StoreKey key_for(const Plan& plan, const KernelSource& source) {
+  return key_of(plan, source, "nvrtc 13.0", {"-std=c++17"});
+}
 
 StoreKey key_for(const Plan& plan) {
   const auto source = emit_cuda(plan);
@@ -63,7 +66,8 @@ struct SpecRow {
   const char* text;  // a spec that differs from the base in this field
   std::function<bool(const AttentionSpec&, const AttentionSpec&)> differs;
 };
-#define FLASHJIT_ROW(field, text) {#field, text, [](const AttentionSpec& a, const AttentionSpec& b) { return !(a.field == b.field); }}
+#define FLASHJIT_ROW(field, text) \
+  {#field, text, [](const AttentionSpec& a, const AttentionSpec& b) { return !(a.field == b.field); }}
 
 constexpr char kBase[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\"";
 
@@ -74,15 +78,20 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(operation, "bwd bf16 d=64 heads=4/2 mask=\"causal\""),
     FLASHJIT_ROW(dtype, "fwd fp16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(kv_dtype, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\""),
-    FLASHJIT_ROW(out_dtype, "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(out_dtype,
+                 "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(d_qk, "fwd bf16 d=72/64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(d_v, "fwd bf16 d=64/72 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(heads_q, "fwd bf16 d=64 heads=6/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(heads_kv, "fwd bf16 d=64 heads=4 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
-    FLASHJIT_ROW(layout, "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(
+        layout,
+        "fwd bf16 d=64 heads=4/2 layout=packed mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(page_size, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\""),
-    FLASHJIT_ROW(mask_text, "fwd bf16 d=64 heads=4/2 mask=\"k <= qpos + 1\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
-    FLASHJIT_ROW(score_text, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s - extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(mask_text,
+                 "fwd bf16 d=64 heads=4/2 mask=\"k <= qpos + 1\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(score_text,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s - extra[h]\" params=\"extra: fp32[1]\""),
     {"mask", "fwd bf16 d=64 heads=4/2 mask=\"k <= qpos + 2\" score=\"s + extra[h]\" params=\"extra: fp32[1]\"",
      [](const AttentionSpec& a, const AttentionSpec& b) { return !same_text(a.mask, b.mask); }},
     {"score", "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s * extra[h]\" params=\"extra: fp32[1]\"",
@@ -91,22 +100,33 @@ const SpecRow kSpecRows[] = {
      [](const AttentionSpec& a, const AttentionSpec& b) { return !same_params(a.declared, b.declared); }},
     {"params", "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: bf16[1]\"",
      [](const AttentionSpec& a, const AttentionSpec& b) { return !same_params(a.params, b.params); }},
-    FLASHJIT_ROW(scale, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" scale=0.5"),
-    FLASHJIT_ROW(alignment, "fwd bf16 d=64 heads=4/2 align=top_left mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
-    FLASHJIT_ROW(lse, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" lse=ln"),
-    FLASHJIT_ROW(max_logit, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" max_logit"),
+    FLASHJIT_ROW(scale,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" scale=0.5"),
+    FLASHJIT_ROW(
+        alignment,
+        "fwd bf16 d=64 heads=4/2 align=top_left mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(lse,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" lse=ln"),
+    FLASHJIT_ROW(max_logit,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" max_logit"),
     FLASHJIT_ROW(sink, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" sink"),
     FLASHJIT_ROW(dropout, "fwd bf16 d=64 heads=4/2 mask=\"causal\" dropout=0.25"),
-    FLASHJIT_ROW(batch, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
-    FLASHJIT_ROW(q_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" q_len<=4096"),
-    FLASHJIT_ROW(k_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_len<=4096"),
-    FLASHJIT_ROW(align_bytes, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" bytes=2"),
-    FLASHJIT_ROW(numerics, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" numerics=deterministic"),
+    FLASHJIT_ROW(batch,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
+    FLASHJIT_ROW(
+        q_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" q_len<=4096"),
+    FLASHJIT_ROW(
+        k_len, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_len<=4096"),
+    FLASHJIT_ROW(align_bytes,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" bytes=2"),
+    FLASHJIT_ROW(
+        numerics,
+        "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" numerics=deterministic"),
 };
 #undef FLASHJIT_ROW
 
 TEST(KeyFault, EveryFieldOfTheSpec) {
-  expect_all_named(fields_of_struct("compiler/spec.h", "AttentionSpec"), kSpecRows, "AttentionSpec");
+  expect_all_named(fields_of_struct("compiler/spec/spec.h", "AttentionSpec"), kSpecRows, "AttentionSpec");
   const auto base = parse_spec(kBase);
   ASSERT_TRUE(base) << base.error().message;
   const auto plan = plan_spec(kBase, "sm_80", "");
@@ -133,7 +153,8 @@ TEST(KeyFault, EveryFieldOfTheSpec) {
 
 TEST(KeyFault, OrderAndSpacesAreNoPartOfIt) {
   const auto key = [](const char* text) { return key_for(*plan_spec(text, "sm_80", "")).digest; };
-  EXPECT_EQ(key("fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln"), key("fwd  bf16 lse=ln heads=4/4 mask=\"causal\"  d=64/64"));
+  EXPECT_EQ(key("fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln"),
+            key("fwd  bf16 lse=ln heads=4/4 mask=\"causal\"  d=64/64"));
 }
 
 struct ScheduleRow {
@@ -163,7 +184,7 @@ const ScheduleRow kScheduleRows[] = {
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {
-  expect_all_named(fields_of_struct("compiler/schedule.h", "Schedule"), kScheduleRows, "Schedule");
+  expect_all_named(fields_of_struct("compiler/spec/schedule.h", "Schedule"), kScheduleRows, "Schedule");
   auto plan = plan_spec(kBase, "sm_90a", "");
   ASSERT_TRUE(plan);
   const auto source = emit_cuda(*plan);
@@ -185,13 +206,21 @@ struct CoveredRow {
 };
 
 TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
-  const CoveredRow plan_rows[] = {
-      {"spec", "its own field"}, {"target", "its name; what it can do is seen in schedule and source"}, {"schedule", "its own field"},
-      {"config", "config.gen.cuh, see below"}, {"smem_bytes", "follows from config"}, {"threads", "follows from config"},
-      {"tiles", "variant.gen.cuh"}, {"wide_ints", "variant.gen.cuh"}, {"notes", "texts"}, {"candidates", "not compiled"}, {"program", "text"}};
+  const CoveredRow plan_rows[] = {{"spec", "its own field"},
+                                  {"target", "its name; what it can do is seen in schedule and source"},
+                                  {"schedule", "its own field"},
+                                  {"config", "config.gen.cuh, see below"},
+                                  {"smem_bytes", "follows from config"},
+                                  {"threads", "follows from config"},
+                                  {"tiles", "variant.gen.cuh"},
+                                  {"wide_ints", "variant.gen.cuh"},
+                                  {"notes", "texts"},
+                                  {"candidates", "not compiled"},
+                                  {"program", "text"}};
   expect_all_named(fields_of_struct("compiler/plan.h", "Plan"), plan_rows, "Plan");
-  const CoveredRow source_rows[] = {{"generated", "below"}, {"headers", "below"}, {"entries", "names within generated files"}};
-  expect_all_named(fields_of_struct("codegen/emit_cuda.h", "KernelSource"), source_rows, "KernelSource");
+  const CoveredRow source_rows[] = {
+      {"generated", "below"}, {"headers", "below"}, {"entries", "names within generated files"}};
+  expect_all_named(fields_of_struct("codegen/cuda/emit.h", "KernelSource"), source_rows, "KernelSource");
 
   auto plan = plan_spec(kBase, "sm_90a", "family=hopper");
   ASSERT_TRUE(plan) << plan.error().message;
@@ -227,7 +256,8 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
 TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
   std::string text;
   for (const char* family : {"family=sync", "family=hopper"}) {
-    const auto plan = plan_spec("fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "sm_90a", family);
+    const auto plan =
+        plan_spec("fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "sm_90a", family);
     ASSERT_TRUE(plan) << plan.error().message;
     text += emit_cuda(*plan)->generated[0].text;
   }

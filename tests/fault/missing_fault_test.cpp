@@ -9,7 +9,7 @@
 
 #include "flashjit/flashjit.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 #include "tests/temporary_folder.h"
 
 namespace flashjit {
@@ -47,28 +47,32 @@ int refused(const Result<T>& result, ErrorKind kind, std::initializer_list<const
 
 TEST(Missing, Nvrtc) {
   EXPECT_EQ(in_child([] {
-    setenv("FLASHJIT_NVRTC", "/nowhere/libnvrtc.so", 1);
-    return refused(compile_spec(kSpec, "sm_90a", ""), ErrorKind::NotFound, {"FLASHJIT_NVRTC", "/nowhere/libnvrtc.so"});
-  }), 0);
+              setenv("FLASHJIT_NVRTC", "/nowhere/libnvrtc.so", 1);
+              return refused(compile_spec(kSpec, "sm_90a", ""), ErrorKind::NotFound,
+                             {"FLASHJIT_NVRTC", "/nowhere/libnvrtc.so"});
+            }),
+            0);
 }
 
 TEST(Missing, Gpu) {
   EXPECT_EQ(in_child([] {
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    return refused(Engine::create({}), ErrorKind::NotFound, {"driver", "host"});
-  }), 0);
+              setenv("CUDA_VISIBLE_DEVICES", "", 1);
+              return refused(Engine::create({}), ErrorKind::NotFound, {"driver", "host"});
+            }),
+            0);
 }
 
 TEST(Missing, GpuThroughTheCInterface) {
   EXPECT_EQ(in_child([] {
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    flashjit_engine* engine = nullptr;
-    flashjit_error* error = nullptr;
-    if (flashjit_engine_create(nullptr, &engine, &error) != FLASHJIT_NOT_FOUND || engine || !error) return 1;
-    if (flashjit_error_kind(error) != FLASHJIT_NOT_FOUND || !*flashjit_error_message(error)) return 2;
-    flashjit_error_destroy(error);
-    return flashjit_engine_create(nullptr, &engine, nullptr) == FLASHJIT_NOT_FOUND ? 0 : 3;
-  }), 0);
+              setenv("CUDA_VISIBLE_DEVICES", "", 1);
+              flashjit_engine* engine = nullptr;
+              flashjit_error* error = nullptr;
+              if (flashjit_engine_create(nullptr, &engine, &error) != FLASHJIT_NOT_FOUND || engine || !error) return 1;
+              if (flashjit_error_kind(error) != FLASHJIT_NOT_FOUND || !*flashjit_error_message(error)) return 2;
+              flashjit_error_destroy(error);
+              return flashjit_engine_create(nullptr, &engine, nullptr) == FLASHJIT_NOT_FOUND ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(Missing, NullsThroughTheCInterface) {
@@ -91,11 +95,15 @@ TEST(Missing, NullsThroughTheCInterface) {
 }
 
 TEST(Missing, BadOptions) {
-  EXPECT_EQ(refused(Engine::create({.device = Device::Host, .threads = -1}), ErrorKind::Invalid, {"threads: -1", "0..1024"}), 0);
+  EXPECT_EQ(
+      refused(Engine::create({.device = Device::Host, .threads = -1}), ErrorKind::Invalid, {"threads: -1", "0..1024"}),
+      0);
   EXPECT_EQ(in_child([] {
-    setenv("FLASHJIT_THREADS", "many", 1);
-    return refused(Engine::create({.device = Device::Host}), ErrorKind::Invalid, {"FLASHJIT_THREADS", "many"});
-  }), 0);
+              setenv("FLASHJIT_THREADS", "many", 1);
+              return refused(Engine::create({.device = Device::Host}), ErrorKind::Invalid,
+                             {"FLASHJIT_THREADS", "many"});
+            }),
+            0);
   EXPECT_EQ(refused(compile_spec(kSpec, "sm_1", ""), ErrorKind::Invalid, {"sm_1"}), 0);
   EXPECT_EQ(refused(compile_spec(kSpec, "x86-64-v3", ""), ErrorKind::Invalid, {"x86-64-v3"}), 0);
 }
@@ -112,14 +120,15 @@ class CompileWithStore : public testing::Test {
 
 TEST_F(CompileWithStore, JitOffNeedsABundle) {
   EXPECT_EQ(in_child([&] {
-    KernelStore store({.directory = folder + "/store"});
-    const CompileOptions options{.store = &store};
-    if (!compile_spec(kSpec, "sm_80", "", options)) return 10;
-    setenv("FLASHJIT_JIT", "off", 1);
-    // Not even from memory: which compiler made a kernel of the store cannot be told without opening one.
-    return refused(compile_spec(kSpec, "sm_80", "", options), ErrorKind::NotFound,
-                   {"FLASHJIT_JIT=off", "'fwd bf16 d=64", "flashjit build", "--arch sm_80"});
-  }), 0);
+              KernelStore store({.directory = folder + "/store"});
+              const CompileOptions options{.store = &store};
+              if (!compile_spec(kSpec, "sm_80", "", options)) return 10;
+              setenv("FLASHJIT_JIT", "off", 1);
+              // Not even from memory: which compiler made a kernel of the store cannot be told without opening one.
+              return refused(compile_spec(kSpec, "sm_80", "", options), ErrorKind::NotFound,
+                             {"FLASHJIT_JIT=off", "'fwd bf16 d=64", "flashjit build", "--arch sm_80"});
+            }),
+            0);
 }
 
 TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
@@ -129,16 +138,17 @@ TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
   EXPECT_EQ(here->facts.smem_bytes, here->plan.smem_bytes);
   EXPECT_GT(here->facts.registers, 0);
   EXPECT_EQ(in_child([&] {
-    if (chdir(folder.c_str()) != 0) return 1;
-    setenv("HOME", "/nowhere", 1);
-    setenv("TMPDIR", folder.c_str(), 1);
-    if (!setlocale(LC_ALL, "de_DE.UTF-8")) setlocale(LC_ALL, "C.UTF-8");
-    const auto there = compile_spec(kSpec, "sm_80", "");
-    if (!there) return 2;
-    if (there->binary->payload != here->binary->payload) return 3;
-    if (there->source.generated.back().text != here->source.generated.back().text) return 4;
-    return there->key.digest == here->key.digest && there->key.text == here->key.text ? 0 : 5;
-  }), 0);
+              if (chdir(folder.c_str()) != 0) return 1;
+              setenv("HOME", "/nowhere", 1);
+              setenv("TMPDIR", folder.c_str(), 1);
+              if (!setlocale(LC_ALL, "de_DE.UTF-8")) setlocale(LC_ALL, "C.UTF-8");
+              const auto there = compile_spec(kSpec, "sm_80", "");
+              if (!there) return 2;
+              if (there->binary->payload != here->binary->payload) return 3;
+              if (there->source.generated.back().text != here->source.generated.back().text) return 4;
+              return there->key.digest == here->key.digest && there->key.text == here->key.text ? 0 : 5;
+            }),
+            0);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include <random>
 
 #include "flashjit/flashjit.h"
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 
 namespace flashjit {
 namespace {
@@ -44,17 +44,20 @@ TEST_F(ProcessFault, NoCudaLibraryIsLinked) {
     for (std::size_t got; (got = fread(buffer, 1, sizeof buffer, out)) > 0;) text.append(buffer, got);
     pclose(out);
     if (text.find("NEEDED") == std::string::npos) GTEST_SKIP() << "readelf is not here";
-    for (const char* library : {"libcuda", "libnvrtc", "libLLVM", "libnvidia"}) EXPECT_EQ(text.find(library), std::string::npos) << name;
+    for (const char* library : {"libcuda", "libnvrtc", "libLLVM", "libnvidia"})
+      EXPECT_EQ(text.find(library), std::string::npos) << name;
   }
 }
 
-// Compiles where nothing can be written, with every libcuda of this machine hidden, and forks: the child finds no driver that was
-// started before it.
+// Compiles where nothing can be written, with every libcuda of this machine hidden, and forks: the child finds no
+// driver that was started before it.
 TEST_F(ProcessFault, CompilesWithoutDriverAndWithoutTemporaryFiles) {
   if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
   const int result = in_child([&] {
-    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kMayNotMount;
-    for (const char* place : {"/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/lib/x86_64-linux-gnu/libcuda.so.1"}) {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      return kMayNotMount;
+    for (const char* place :
+         {"/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/lib/x86_64-linux-gnu/libcuda.so.1"}) {
       if (fs::exists(place) && mount("/dev/null", place, nullptr, MS_BIND, nullptr) != 0) return kMayNotMount;
     }
     // Opened before /tmp, where a build may lie, is covered.
@@ -71,7 +74,9 @@ TEST_F(ProcessFault, CompilesWithoutDriverAndWithoutTemporaryFiles) {
       return 3;
     }
     if (contents("/proc/self/maps").find("libcuda.so") != std::string::npos) return 4;
-    return in_child([&] { return contents("/proc/self/maps").find("libcuda.so") == std::string::npos && compile_number(0) ? 0 : 5; });
+    return in_child([&] {
+      return contents("/proc/self/maps").find("libcuda.so") == std::string::npos && compile_number(0) ? 0 : 5;
+    });
   });
   if (result == kMayNotMount) GTEST_SKIP() << "needs the right to mount";
   EXPECT_EQ(result, 0);
@@ -83,24 +88,30 @@ TEST_F(ProcessFault, NoNameInTheTemporaryFolder) {
     const std::string path = std::string(FLASHJIT_BINARY_DIR) + name;
     if (!fs::exists(path)) continue;
     const std::string bytes = contents(path);
-    const std::string own_build = FLASHJIT_BINARY_DIR, own_source = std::string(FLASHJIT_TESTS_DIR).substr(0, std::string(FLASHJIT_TESTS_DIR).rfind('/'));
+    const std::string own_build = FLASHJIT_BINARY_DIR,
+                      own_source =
+                          std::string(FLASHJIT_TESTS_DIR).substr(0, std::string(FLASHJIT_TESTS_DIR).rfind('/'));
     for (const char* word : {"/tmp/", "/var/tmp", "/dev/shm", "TMPDIR", "tmpnam", "tempnam", "mktemp"}) {
       for (std::size_t at = bytes.find(word); at != std::string::npos; at = bytes.find(word, at + 1)) {
         // Where it was built is not where it writes.
-        if (bytes.compare(at, own_source.size(), own_source) == 0 || bytes.compare(at, own_build.size(), own_build) == 0) continue;
+        if (bytes.compare(at, own_source.size(), own_source) == 0 ||
+            bytes.compare(at, own_build.size(), own_build) == 0)
+          continue;
         ADD_FAILURE() << name << ": " << bytes.substr(at, 60).c_str();
       }
     }
   }
 }
 
-// A copy of the command that belongs to root and has the setuid bit, run by somebody whose environment names everything.
+// A copy of the command that belongs to root and has the setuid bit, run by somebody whose environment names
+// everything.
 TEST_F(ProcessFault, SetuidProgramsIgnoreTheEnvironment) {
   const std::string command = std::string(FLASHJIT_BINARY_DIR) + "/bin/flashjit";
   if (geteuid() != 0) GTEST_SKIP() << "needs root to make a setuid program";
   if (!fs::exists(command)) GTEST_SKIP() << "the command is not built";
   struct statvfs place;
-  if (statvfs(folder.c_str(), &place) == 0 && (place.f_flag & ST_NOSUID) != 0) GTEST_SKIP() << "no setuid programs in the temporary folder";
+  if (statvfs(folder.c_str(), &place) == 0 && (place.f_flag & ST_NOSUID) != 0)
+    GTEST_SKIP() << "no setuid programs in the temporary folder";
   chmod(folder.c_str(), 0755);
   const std::string copy = folder + "/flashjit", evil = folder + "/evil", out = folder + "/out";
   fs::copy_file(command, copy);
@@ -110,14 +121,19 @@ TEST_F(ProcessFault, SetuidProgramsIgnoreTheEnvironment) {
   chmod(out.c_str(), 0666);
   const auto doctor = [&](mode_t mode) {
     chmod(copy.c_str(), mode);
-    EXPECT_EQ(as_user(kOtherUser, [&] {
-      for (const char* name : {"FLASHJIT_CACHE_DIR", "FLASHJIT_DUMP_DIR", "FLASHJIT_NVRTC", "XDG_CACHE_HOME", "HOME"}) setenv(name, evil.c_str(), 1);
-      setenv("FLASHJIT_LOG", (evil + "/log").c_str(), 1);
-      const int fd = open(out.c_str(), O_WRONLY | O_TRUNC);
-      dup2(fd, 1);
-      execl(copy.c_str(), "flashjit", "doctor", "--json", nullptr);
-      return 1;
-    }) & ~1, 0);  // 1: doctor found something missing
+    EXPECT_EQ(as_user(kOtherUser,
+                      [&] {
+                        for (const char* name :
+                             {"FLASHJIT_CACHE_DIR", "FLASHJIT_DUMP_DIR", "FLASHJIT_NVRTC", "XDG_CACHE_HOME", "HOME"})
+                          setenv(name, evil.c_str(), 1);
+                        setenv("FLASHJIT_LOG", (evil + "/log").c_str(), 1);
+                        const int fd = open(out.c_str(), O_WRONLY | O_TRUNC);
+                        dup2(fd, 1);
+                        execl(copy.c_str(), "flashjit", "doctor", "--json", nullptr);
+                        return 1;
+                      }) &
+                  ~1,
+              0);  // 1: doctor found something missing
     return contents(out);
   };
   EXPECT_NE(doctor(0755).find("evil"), std::string::npos);
@@ -136,19 +152,22 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
   for (int round = 0; round < (is_long() ? 100 : 8); ++round) {
     const auto delay = milliseconds(random() % 600);
     EXPECT_EQ(in_child([&] {
-      auto* const store = new KernelStore({.directory = store_path()});  // never deleted: threads use it
-      for (int thread = 0; thread < 2; ++thread) {
-        std::thread([&, thread] {
-          for (int i = 0;; ++i) {
-            (void)compile_spec("fwd bf16 d=64 heads=4 mask=\"window(" + std::to_string(1000 * round + 2 * i + thread) + ", 0)\"", "sm_80", "",
-                               {.store = store});
-          }
-        }).detach();
-      }
-      std::this_thread::sleep_for(delay);
-      exit(0);
-      return 1;
-    }), 0) << "after " << delay.count() << " ms";
+                auto* const store = new KernelStore({.directory = store_path()});  // never deleted: threads use it
+                for (int thread = 0; thread < 2; ++thread) {
+                  std::thread([&, thread] {
+                    for (int i = 0;; ++i) {
+                      (void)compile_spec("fwd bf16 d=64 heads=4 mask=\"window(" +
+                                             std::to_string(1000 * round + 2 * i + thread) + ", 0)\"",
+                                         "sm_80", "", {.store = store});
+                    }
+                  }).detach();
+                }
+                std::this_thread::sleep_for(delay);
+                exit(0);
+                return 1;
+              }),
+              0)
+        << "after " << delay.count() << " ms";
   }
   if (fs::exists(store_path() + "/v1")) {
     const auto listed = list_store(store_path());
@@ -157,8 +176,8 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
   }
 }
 
-// exit() by a thread that has nothing to do with compiling, during its first compiles: NVRTC makes static objects in the first, which must
-// not be destroyed while it goes on.
+// exit() by a thread that has nothing to do with compiling, during its first compiles: NVRTC makes static objects in
+// the first, which must not be destroyed while it goes on.
 TEST_F(ProcessFault, AnotherThreadExitsDuringCompiles) {
   if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
   const unsigned seed = std::random_device{}();
@@ -167,48 +186,55 @@ TEST_F(ProcessFault, AnotherThreadExitsDuringCompiles) {
   for (int round = 0; round < (is_long() ? 300 : 12); ++round) {
     const auto delay = milliseconds(random() % 500);
     EXPECT_EQ(in_child([&] {
-      std::thread([&] {
-        for (int i = 0;; ++i) (void)compile_number(i);
-      }).detach();
-      std::thread([&] {
-        std::this_thread::sleep_for(delay);
-        exit(0);
-      }).detach();
-      for (;;) pause();
-      return 1;
-    }), 0) << "after " << delay.count() << " ms";
+                std::thread([&] {
+                  for (int i = 0;; ++i) (void)compile_number(i);
+                }).detach();
+                std::thread([&] {
+                  std::this_thread::sleep_for(delay);
+                  exit(0);
+                }).detach();
+                for (;;) pause();
+                return 1;
+              }),
+              0)
+        << "after " << delay.count() << " ms";
   }
 }
 
 TEST_F(ProcessFault, TheLibraryIsGivenBackDuringACompile) {
   const std::string path = std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit.so";
-  if (!fs::exists(path) || !fs::exists(std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit_host.so")) GTEST_SKIP() << "built without the host backend (LLVM 19)";
+  if (!fs::exists(path) || !fs::exists(std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit_host.so"))
+    GTEST_SKIP() << "built without the host backend (LLVM 19)";
   std::mt19937 random(std::random_device{}());
   for (int round = 0; round < (is_long() ? 100 : 8); ++round) {
     const auto delay = milliseconds(random() % 60);
     EXPECT_EQ(in_child([&] {
-      void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (!library) return 1;
-      const auto create = reinterpret_cast<decltype(&flashjit_engine_create)>(dlsym(library, "flashjit_engine_create"));
-      const auto prepare = reinterpret_cast<decltype(&flashjit_prepare)>(dlsym(library, "flashjit_prepare"));
-      flashjit_engine_options options = {};
-      options.struct_size = sizeof options;
-      options.host = 1;
-      options.threads = 2;
-      flashjit_engine* engine = nullptr;
-      if (create(&options, &engine, nullptr) != FLASHJIT_OK) return 2;
-      std::thread([=] {
-        for (int i = 0;; ++i) {
-          flashjit_kernel* kernel = nullptr;
-          prepare(engine, ("fwd bf16 d=64 heads=4 mask=\"window(" + std::to_string(i) + ", 0)\"").c_str(), nullptr, &kernel, nullptr);
-        }
-      }).detach();
-      std::this_thread::sleep_for(delay);
-      dlclose(library);
-      std::this_thread::sleep_for(milliseconds(20));
-      exit(0);
-      return 3;
-    }), 0) << "after " << delay.count() << " ms";
+                void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+                if (!library) return 1;
+                const auto create =
+                    reinterpret_cast<decltype(&flashjit_engine_create)>(dlsym(library, "flashjit_engine_create"));
+                const auto prepare = reinterpret_cast<decltype(&flashjit_prepare)>(dlsym(library, "flashjit_prepare"));
+                flashjit_engine_options options = {};
+                options.struct_size = sizeof options;
+                options.host = 1;
+                options.threads = 2;
+                flashjit_engine* engine = nullptr;
+                if (create(&options, &engine, nullptr) != FLASHJIT_OK) return 2;
+                std::thread([=] {
+                  for (int i = 0;; ++i) {
+                    flashjit_kernel* kernel = nullptr;
+                    prepare(engine, ("fwd bf16 d=64 heads=4 mask=\"window(" + std::to_string(i) + ", 0)\"").c_str(),
+                            nullptr, &kernel, nullptr);
+                  }
+                }).detach();
+                std::this_thread::sleep_for(delay);
+                dlclose(library);
+                std::this_thread::sleep_for(milliseconds(20));
+                exit(0);
+                return 3;
+              }),
+              0)
+        << "after " << delay.count() << " ms";
   }
 }
 

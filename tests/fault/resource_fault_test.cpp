@@ -9,14 +9,18 @@
 
 #include <fstream>
 
-#include "runtime/environment.h"
+#include "runtime/engine/environment.h"
 #include "tests/fault/system_calls.h"
 
 namespace flashjit {
 namespace {
 
 TEST_F(StoreFault, NoDirectoryCanBeNamed) {
-  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = ""}, "HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR"); }), 0);
+  EXPECT_EQ(in_child([&] {
+              return works_from_memory({.directory = ""},
+                                       "HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
+            }),
+            0);
 }
 
 TEST_F(StoreFault, AFileWhereTheDirectoryShouldBe) {
@@ -35,18 +39,20 @@ TEST_F(StoreFault, ReadOnlyDirectoryStillServes) {
     });
   };
   ASSERT_EQ(as_user([&] {
-    KernelStore store({.directory = store_path()});
-    return store.fetch(key("old"), make) && store.notes().empty() ? 0 : 1;
-  }), 0);
+              KernelStore store({.directory = store_path()});
+              return store.fetch(key("old"), make) && store.notes().empty() ? 0 : 1;
+            }),
+            0);
   for (const auto& entry : fs::recursive_directory_iterator(store_path())) {
     if (entry.is_directory()) chmod(entry.path().c_str(), 0500);
   }
   chmod(store_path().c_str(), 0500);
   EXPECT_EQ(as_user([&] {
-    KernelStore store({.directory = store_path()});
-    const auto fetched = store.fetch(key("old"), make);
-    return fetched && std::string_view(fetched->source) == "disk" ? 0 : 1;
-  }), 0);
+              KernelStore store({.directory = store_path()});
+              const auto fetched = store.fetch(key("old"), make);
+              return fetched && std::string_view(fetched->source) == "disk" ? 0 : 1;
+            }),
+            0);
   EXPECT_EQ(as_user([&] { return works_from_memory({.directory = store_path()}, "Permission denied"); }), 0);
   EXPECT_EQ(as_user([&] { return works_from_memory({.directory = store_path() + "/new"}, "Permission denied"); }), 0);
 }
@@ -54,10 +60,11 @@ TEST_F(StoreFault, ReadOnlyDirectoryStillServes) {
 TEST_F(StoreFault, FullDiskLeavesNothingBehind) {
   // A limit on file size is what an unprivileged test can have of a full disk; it also raises SIGXFSZ.
   EXPECT_EQ(in_child([&] {
-    const rlimit limit = {4096, 4096};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    return works_from_memory({.directory = store_path()}, "File too large");
-  }), 0);
+              const rlimit limit = {4096, 4096};
+              setrlimit(RLIMIT_FSIZE, &limit);
+              return works_from_memory({.directory = store_path()}, "File too large");
+            }),
+            0);
   for (const auto& entry : fs::recursive_directory_iterator(store_path())) {
     EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "lock") << entry.path();
   }
@@ -72,7 +79,8 @@ bool mount_small(const std::string& place, const char* options) {
 TEST_F(StoreFault, FullFileSystem) {
   fs::create_directory(store_path());
   // Full of bytes; of files, at each step: the lock, the version's folder, a shelf.
-  for (const char* options : {"size=16k,mode=0700", "nr_inodes=4,mode=0700", "nr_inodes=3,mode=0700", "nr_inodes=2,mode=0700"}) {
+  for (const char* options :
+       {"size=16k,mode=0700", "nr_inodes=4,mode=0700", "nr_inodes=3,mode=0700", "nr_inodes=2,mode=0700"}) {
     const int result = in_child([&] {
       if (!mount_small(store_path(), options)) return kMayNotMount;
       if (const int wrong = works_from_memory({.directory = store_path()}, "No space left on device")) return wrong;
@@ -88,11 +96,14 @@ TEST_F(StoreFault, EveryStepOfAPublishMayFail) {
     for (const char* step : {"mkdirat", "openat", "write", "fsync", "renameat"}) {
       SCOPED_TRACE(testing::Message() << step << ": " << strerror(error));
       fs::remove_all(store_path());
-      { KernelStore store({.directory = store_path()}); }
+      {
+        KernelStore store({.directory = store_path()});
+      }
       EXPECT_EQ(in_child([&] {
-        system_calls::fail(step, error);
-        return works_from_memory({.directory = store_path()}, strerrordesc_np(error));
-      }), 0);
+                  system_calls::fail(step, error);
+                  return works_from_memory({.directory = store_path()}, strerrordesc_np(error));
+                }),
+                0);
       EXPECT_TRUE(files().empty());
       KernelStore store({.directory = store_path()});  // and all is well when the disk is
       EXPECT_TRUE(store.fetch(key(), make));
@@ -103,10 +114,11 @@ TEST_F(StoreFault, EveryStepOfAPublishMayFail) {
 
 TEST_F(StoreFault, HalfAWriteAtATime) {
   EXPECT_EQ(in_child([&] {
-    system_calls::short_transfers = true;
-    KernelStore store({.directory = store_path()});
-    return store.fetch(key(), make) && is_on_disk() ? 0 : 1;
-  }), 0);
+              system_calls::short_transfers = true;
+              KernelStore store({.directory = store_path()});
+              return store.fetch(key(), make) && is_on_disk() ? 0 : 1;
+            }),
+            0);
   EXPECT_TRUE(is_on_disk());
 }
 
@@ -115,12 +127,13 @@ TEST_F(StoreFault, ARenameThatWasDoneAndReportsFailure) {
   for (const int error : {ENOENT, EBUSY, EIO}) {
     fs::remove_all(store_path());
     EXPECT_EQ(in_child([&] {
-      system_calls::fail("renameat", error);
-      system_calls::rename_is_done = true;
-      KernelStore store({.directory = store_path()});
-      const auto fetched = store.fetch(key(), make);
-      return fetched && store.counters().not_persisted == 0 && store.notes().empty() ? 0 : 1;
-    }), 0);
+                system_calls::fail("renameat", error);
+                system_calls::rename_is_done = true;
+                KernelStore store({.directory = store_path()});
+                const auto fetched = store.fetch(key(), make);
+                return fetched && store.counters().not_persisted == 0 && store.notes().empty() ? 0 : 1;
+              }),
+              0);
     EXPECT_EQ(files().size(), 1u);
     EXPECT_TRUE(is_on_disk());
   }
@@ -130,29 +143,37 @@ TEST_F(StoreFault, AFileSystemWithoutLocks) {
   for (const int error : {ENOLCK, EINVAL, ENOSYS, EOPNOTSUPP}) {
     fs::remove_all(store_path());
     EXPECT_EQ(in_child([&] {
-      system_calls::fail("fcntl", error);
-      KernelStore store({.directory = store_path(), .max_bytes = 0});
-      for (const char* name : {"b", "a"}) {
-        if (!store.fetch(key(name), make)) return 1;
-      }
-      // Nobody waited, it was stored, and the cap holds.
-      if (store.counters().private_compiles != 2 || store.counters().not_persisted != 0 || store.counters().evictions != 1) return 2;
-      return is_on_disk() ? 0 : 3;
-    }), 0);
+                system_calls::fail("fcntl", error);
+                KernelStore store({.directory = store_path(), .max_bytes = 0});
+                for (const char* name : {"b", "a"}) {
+                  if (!store.fetch(key(name), make)) return 1;
+                }
+                // Nobody waited, it was stored, and the cap holds.
+                if (store.counters().private_compiles != 2 || store.counters().not_persisted != 0 ||
+                    store.counters().evictions != 1)
+                  return 2;
+                return is_on_disk() ? 0 : 3;
+              }),
+              0);
   }
 }
 
 // A client that remembers, for a while, that a file was not there, or how long it was.
 TEST_F(StoreFault, StaleAnswersAboutFiles) {
-  { KernelStore store({.directory = store_path()}); ASSERT_TRUE(store.fetch(key(), make)); }
+  {
+    KernelStore store({.directory = store_path()});
+    ASSERT_TRUE(store.fetch(key(), make));
+  }
   const auto still_right = [&](const std::function<void()>& stale) {
     EXPECT_EQ(in_child([&] {
-      stale();
-      KernelStore store({.directory = store_path()});
-      const auto fetched = store.fetch(key(), make);
-      if (!fetched || fetched->entry->payload != kernel().payload || store.counters().not_persisted != 0) return 1;
-      return std::string_view(fetched->source) == "compiled" ? 0 : 2;
-    }), 0);
+                stale();
+                KernelStore store({.directory = store_path()});
+                const auto fetched = store.fetch(key(), make);
+                if (!fetched || fetched->entry->payload != kernel().payload || store.counters().not_persisted != 0)
+                  return 1;
+                return std::string_view(fetched->source) == "compiled" ? 0 : 2;
+              }),
+              0);
     EXPECT_TRUE(is_on_disk());
   };
   still_right([&] { system_calls::hidden = key().digest.substr(2); });
@@ -171,41 +192,51 @@ TEST_F(StoreFault, Surroundings) {
   };
   EXPECT_EQ(in_child([&] { return works_from_memory({.directory = directory_of(nullptr)}, "HOME is not set"); }), 0);
   EXPECT_EQ(in_child([&] { return works_from_memory({.directory = directory_of("/")}, "set FLASHJIT_CACHE_DIR"); }), 0);
-  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = directory_of("/dev/null")}, "Not a directory"); }), 0);
+  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = directory_of("/dev/null")}, "Not a directory"); }),
+            0);
   if (geteuid() == 0) {
     constexpr uid_t kNobodyAtAll = 54321;
     ASSERT_EQ(getpwuid(kNobodyAtAll), nullptr);
-    EXPECT_EQ(as_user(kNobodyAtAll, [&] { return works_from_memory({.directory = directory_of("/nonexistent")}, "Permission denied"); }), 0);
+    EXPECT_EQ(
+        as_user(kNobodyAtAll,
+                [&] { return works_from_memory({.directory = directory_of("/nonexistent")}, "Permission denied"); }),
+        0);
     fs::create_directory(folder + "/home");
     ASSERT_EQ(chown((folder + "/home").c_str(), kNobodyAtAll, kNobodyAtAll), 0);
-    EXPECT_EQ(as_user(kNobodyAtAll, [&] {
-      KernelStore store({.directory = directory_of((folder + "/home").c_str())});
-      return store.fetch(key(), make) && store.notes().empty() ? 0 : 1;
-    }), 0);
+    EXPECT_EQ(as_user(kNobodyAtAll,
+                      [&] {
+                        KernelStore store({.directory = directory_of((folder + "/home").c_str())});
+                        return store.fetch(key(), make) && store.notes().empty() ? 0 : 1;
+                      }),
+              0);
   }
   const auto limited = [](int what, rlim_t value) {
     const rlimit limit = {value, value};
     setrlimit(what, &limit);
   };
   EXPECT_EQ(in_child([&] {
-    limited(RLIMIT_FSIZE, 0);
-    return works_from_memory({.directory = store_path()}, "File too large");
-  }), 0);
+              limited(RLIMIT_FSIZE, 0);
+              return works_from_memory({.directory = store_path()}, "File too large");
+            }),
+            0);
   EXPECT_EQ(in_child([&] {
-    limited(RLIMIT_NOFILE, 16);
-    KernelStore store({.directory = store_path()});
-    return store.fetch(key(), make) && store.notes().empty() && is_on_disk() ? 0 : 1;
-  }), 0);
+              limited(RLIMIT_NOFILE, 16);
+              KernelStore store({.directory = store_path()});
+              return store.fetch(key(), make) && store.notes().empty() && is_on_disk() ? 0 : 1;
+            }),
+            0);
 }
 
 TEST_F(StoreFault, NoFileHandlesLeft) {
   EXPECT_EQ(in_child([&] {
-    KernelStore store({.directory = store_path()});
-    const rlimit limit = {0, 0};
-    setrlimit(RLIMIT_NOFILE, &limit);
-    const auto fetched = store.fetch(key(), make);
-    return fetched && fetched->entry->payload == kernel().payload && store.counters().not_persisted == 1 ? 0 : 1;
-  }), 0);
+              KernelStore store({.directory = store_path()});
+              const rlimit limit = {0, 0};
+              setrlimit(RLIMIT_NOFILE, &limit);
+              const auto fetched = store.fetch(key(), make);
+              return fetched && fetched->entry->payload == kernel().payload && store.counters().not_persisted == 1 ? 0
+                                                                                                                   : 1;
+            }),
+            0);
 }
 
 }  // namespace

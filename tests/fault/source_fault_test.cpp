@@ -8,9 +8,9 @@
 #include <regex>
 #include <set>
 
-#include "codegen/embedded_templates.h"
-#include "runtime/compile.h"
-#include "runtime/environment.h"
+#include "codegen/cuda/embedded_templates.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
 #include "tests/fault/store_fixture.h"
 #include "tests/random/spec_generator.h"
 
@@ -22,13 +22,16 @@ struct Token {
   std::string text;
 };
 
-// Tokens of C++ without comments. What is none of ours (a backslash, a quote that does not end, a byte beyond ASCII) is a Sign.
+// Tokens of C++ without comments. What is none of ours (a backslash, a quote that does not end, a byte beyond ASCII) is
+// a Sign.
 std::vector<Token> tokens_of(const std::string& text) {
-  static const std::regex token(R"re(//[^\n]*|("[^"\n\\]*")|([A-Za-z_][A-Za-z_0-9]*)|([0-9][A-Za-z_0-9.]*(?:[eE][+-][0-9]+f?)?)|([^\s]))re");
+  static const std::regex token(
+      R"re(//[^\n]*|("[^"\n\\]*")|([A-Za-z_][A-Za-z_0-9]*)|([0-9][A-Za-z_0-9.]*(?:[eE][+-][0-9]+f?)?)|([^\s]))re");
   std::vector<Token> tokens;
   for (std::sregex_iterator i(text.begin(), text.end(), token), end; i != end; ++i) {
     for (int kind = 0; kind < 4; ++kind) {
-      if ((*i)[static_cast<std::size_t>(kind + 1)].matched) tokens.push_back({static_cast<Token::Kind>(kind), (*i)[static_cast<std::size_t>(kind + 1)]});
+      if ((*i)[static_cast<std::size_t>(kind + 1)].matched)
+        tokens.push_back({static_cast<Token::Kind>(kind), (*i)[static_cast<std::size_t>(kind + 1)]});
     }
   }
   return tokens;
@@ -43,12 +46,13 @@ class ClosedSource {
         if (token.kind == Token::Word) words_.insert(token.text);
       }
     }
-    for (const char* word : {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__", "__cluster_dims__", "flashjit_forward",
-                             "flashjit_naive_scores", "flashjit_naive_softmax", "flashjit_naive_product", "Key", "Number", "Visit", "Math",
+    for (const char* word : {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__",
+                             "__cluster_dims__", "flashjit_forward", "flashjit_naive_scores", "flashjit_naive_softmax",
+                             "flashjit_naive_product", "Key", "Number", "Visit", "Math",
                              // What intermediate results are called.
-                             "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x", "offset", "qpos",
-                             "first_qpos", "last_qpos", "position", "block", "within", "limit", "clamped", "block_begin", "product", "q_lo", "q_hi", "k_lo", "k_hi",
-                             "choice", "value"}) {
+                             "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x",
+                             "offset", "qpos", "first_qpos", "last_qpos", "position", "block", "within", "limit",
+                             "clamped", "block_begin", "product", "q_lo", "q_hi", "k_lo", "k_hi", "choice", "value"}) {
       words_.insert(word);
     }
   }
@@ -60,7 +64,8 @@ class ClosedSource {
       for (const char c : file.text) {
         if (c != '\n' && (c < ' ' || c > '~')) found += " a control character";
       }
-      if (file.name == "matrix.gen.cuh") continue;  // from numbers of the config alone; inline assembly has its own words
+      if (file.name == "matrix.gen.cuh")
+        continue;  // from numbers of the config alone; inline assembly has its own words
       for (const Token& token : tokens_of(file.text)) {
         if (!belongs(token)) found += " " + token.text;
       }
@@ -74,7 +79,8 @@ class ClosedSource {
   bool belongs(const Token& token) const {
     static const std::regex count("_[0-9]+$"), include("\"(templates/[a-z_]+\\.(h|cuh)|[a-z]+\\.gen\\.cuh|C)\"");
     switch (token.kind) {
-      case Token::Word: return words_.contains(token.text) || words_.contains(std::regex_replace(token.text, count, ""));
+      case Token::Word:
+        return words_.contains(token.text) || words_.contains(std::regex_replace(token.text, count, ""));
       case Token::Number: return true;
       case Token::String: return std::regex_match(token.text, include);
       case Token::Sign: return std::string("#<>{}()[];:,.=+-*/%!&|?").find(token.text) != std::string::npos;
@@ -142,16 +148,17 @@ TEST_F(StoreFault, HostileTextsReachNeitherSourceNorShell) {
   EXPECT_GE(accepted, 8);
   if (auto nvrtc = Nvrtc::open(read_environment()->nvrtc); !nvrtc) GTEST_SKIP() << nvrtc.error().message;
   EXPECT_EQ(in_child([&] {
-    if (chdir(folder.c_str()) != 0) return 1;
-    setenv("FLASHJIT_DUMP_DIR", (folder + "/$(touch touched)").c_str(), 1);
-    KernelStore store({.directory = folder + "/; touch touched"});
-    for (const char* text : kHostile) {
-      (void)compile_spec(text, "sm_80", "family=sync,tile_q=64,tile_kv=64", {.store = &store});
-      (void)compile_spec("fwd bf16 d=64 heads=4", text, "");
-      (void)compile_spec("fwd bf16 d=64 heads=4", "sm_80", text);
-    }
-    return store.counters().compiles >= 4 ? 0 : 2;
-  }), 0);
+              if (chdir(folder.c_str()) != 0) return 1;
+              setenv("FLASHJIT_DUMP_DIR", (folder + "/$(touch touched)").c_str(), 1);
+              KernelStore store({.directory = folder + "/; touch touched"});
+              for (const char* text : kHostile) {
+                (void)compile_spec(text, "sm_80", "family=sync,tile_q=64,tile_kv=64", {.store = &store});
+                (void)compile_spec("fwd bf16 d=64 heads=4", text, "");
+                (void)compile_spec("fwd bf16 d=64 heads=4", "sm_80", text);
+              }
+              return store.counters().compiles >= 4 ? 0 : 2;
+            }),
+            0);
   for (const auto& entry : fs::recursive_directory_iterator(folder)) EXPECT_NE(entry.path().filename(), "touched");
 }
 
@@ -171,14 +178,15 @@ std::vector<std::string> greedy_specs() {
   for (int i = 0; i < 30; ++i) deep += ")";
   for (int i = 0; i < 120; ++i) wide_or += " | (q - k == " + std::to_string(i * 3 + 1) + ")";
   for (int i = 0; i < 40; ++i) doubled = "(" + doubled + " * " + doubled + ")", doubled.size() > 1000 ? i = 40 : i;
-  return {"fwd bf16 d=256 heads=64/2 score=\"" + deep + "\"",
-          "fwd bf16 d=256 heads=64/2 score=\"s" + repeat(" + tanh(s * 0.5)", 4000) + "\"",
-          "fwd bf16 d=64 heads=64/2 score=\"s" + repeat(" + exp(s) * a[b, h, q, k]", 3900) + "\"" + declared,
-          "fwd bf16 d=64 heads=64/2 score=\"" + doubled + "\"",
-          "fwd bf16 d=256 heads=64/2 mask=\"" + wide_or + "\"",
-          "fwd bf16 d=64 heads=64/2 mask=\"" + repeat("(k < q + 1) & ", 4000) + "causal\"",
-          "fwd bf16 d=64 heads=64/2 mask=\"" + repeat("((q * q * q) % 7 == 3) | ", 4000) + "causal\"",
-          "fwd fp16 d=256/256 heads=64/2 layout=packed lse=ln max_logit sink score=\"softcap(30) + b[h, q, k]\" params=\"b: bf16[heads, q, k]\""};
+  return {
+      "fwd bf16 d=256 heads=64/2 score=\"" + deep + "\"",
+      "fwd bf16 d=256 heads=64/2 score=\"s" + repeat(" + tanh(s * 0.5)", 4000) + "\"",
+      "fwd bf16 d=64 heads=64/2 score=\"s" + repeat(" + exp(s) * a[b, h, q, k]", 3900) + "\"" + declared,
+      "fwd bf16 d=64 heads=64/2 score=\"" + doubled + "\"",
+      "fwd bf16 d=256 heads=64/2 mask=\"" + wide_or + "\"",
+      "fwd bf16 d=64 heads=64/2 mask=\"" + repeat("(k < q + 1) & ", 4000) + "causal\"",
+      "fwd bf16 d=64 heads=64/2 mask=\"" + repeat("((q * q * q) % 7 == 3) | ", 4000) + "causal\"",
+      "fwd fp16 d=256/256 heads=64/2 layout=packed lse=ln max_logit sink score=\"softcap(30) + b[h, q, k]\" params=\"b: bf16[heads, q, k]\""};
 }
 
 TEST(SourceFault, SizeIsBounded) {
@@ -197,7 +205,8 @@ TEST(SourceFault, SizeIsBounded) {
   };
   for (const std::string& spec : greedy_specs()) look(spec);
   EXPECT_GE(accepted, 4);
-  for (std::uint64_t seed = 1; seed <= (is_long() ? 1000u : 150u); ++seed) look(testing_random::draw_case(seed, {.device = Device::Gpu}).spec);
+  for (std::uint64_t seed = 1; seed <= (is_long() ? 1000u : 150u); ++seed)
+    look(testing_random::draw_case(seed, {.device = Device::Gpu}).spec);
   printf("at most %zu bytes of generated source\n", most);
 }
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/store.h"
+#include "runtime/store/store.h"
 #include "tests/store_fixture.h"
 
 namespace flashjit {
@@ -39,7 +39,7 @@ class SharedCounter {
  public:
   SharedCounter()
       : place_(mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        value_(*new (place_) std::atomic<int>(0)) {}
+        value_(*new(place_) std::atomic<int>(0)) {}
   ~SharedCounter() { munmap(place_, sizeof(std::atomic<int>)); }
   SharedCounter(const SharedCounter&) = delete;
   SharedCounter& operator=(const SharedCounter&) = delete;

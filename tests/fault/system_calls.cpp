@@ -100,8 +100,8 @@ int fstat(int fd, struct stat* info) noexcept {
   static auto* const real = next(&fstat, "fstat");
   const int result = real(fd, info);
   // Of what is written the client knows the length.
-  if (result == 0 && stale_size >= 0 && S_ISREG(info->st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY) info->st_size = stale_size;
+  if (result == 0 && stale_size >= 0 && S_ISREG(info->st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+    info->st_size = stale_size;
   return result;
 }
-
 }

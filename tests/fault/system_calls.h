@@ -1,5 +1,5 @@
-// The system calls of the store, as a bad file system would answer them. This program has functions of their names, which the
-// store, being linked into it, calls instead of those of libc. Only for children: nothing sets it back.
+// The system calls of the store, as a bad file system would answer them. This program has functions of their names,
+// which the store, being linked into it, calls instead of those of libc. Only for children: nothing sets it back.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +8,8 @@
 
 namespace flashjit::system_calls {
 
-// From now on the call fails with `error`: "mkdirat"; "openat", where it creates; "write"; "fsync"; "renameat"; "fcntl", where it locks.
+// From now on the call fails with `error`: "mkdirat"; "openat", where it creates; "write"; "fsync"; "renameat";
+// "fcntl", where it locks.
 void fail(const std::string& call, int error);
 
 inline bool rename_is_done = false;   // although it fails

@@ -30,13 +30,17 @@ struct LayerLook {
 
 TEST_F(StoreFault, LayersThatOthersCouldWriteArePassedOver) {
   const std::string layer = folder + "/layer";
-  { KernelStore store({.directory = layer}); ASSERT_TRUE(store.fetch(key(), make)); }
+  {
+    KernelStore store({.directory = layer});
+    ASSERT_TRUE(store.fetch(key(), make));
+  }
   const auto look = [&] {
     fs::remove_all(store_path());
     KernelStore store({.directory = store_path() + ":" + layer});
     const auto fetched = store.fetch(key(), make);
     EXPECT_TRUE(fetched);
-    return LayerLook{store.notes().empty() ? "" : store.notes()[0], fetched && std::string_view(fetched->source) == "disk"};
+    return LayerLook{store.notes().empty() ? "" : store.notes()[0],
+                     fetched && std::string_view(fetched->source) == "disk"};
   };
   EXPECT_TRUE(look().hit);
   for (const std::string& place : {layer, layer + "/v1"}) {
@@ -69,24 +73,31 @@ TEST_F(StoreFault, LayersThatOthersCouldWriteArePassedOver) {
 TEST_F(StoreFault, ALayerOfRootServesEverybody) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to make a directory of root";
   const std::string layer = folder + "/layer";
-  { KernelStore store({.directory = layer}); ASSERT_TRUE(store.fetch(key(), make)); }
-  for (const auto& entry : fs::recursive_directory_iterator(layer)) chmod(entry.path().c_str(), entry.is_directory() ? 0755 : 0644);
+  {
+    KernelStore store({.directory = layer});
+    ASSERT_TRUE(store.fetch(key(), make));
+  }
+  for (const auto& entry : fs::recursive_directory_iterator(layer))
+    chmod(entry.path().c_str(), entry.is_directory() ? 0755 : 0644);
   chmod(layer.c_str(), 0755);
   chmod(folder.c_str(), 0755);
   EXPECT_EQ(in_child([&] {
-    if (setgid(kOtherUser) != 0 || setuid(kOtherUser) != 0) return 99;
-    // Its own directory cannot be made, which is another matter.
-    KernelStore store({.directory = store_path() + ":" + layer});
-    const auto fetched = store.fetch(key(), make);
-    return fetched && std::string_view(fetched->source) == "disk" ? 0 : 1;
-  }), 0);
+              if (setgid(kOtherUser) != 0 || setuid(kOtherUser) != 0) return 99;
+              // Its own directory cannot be made, which is another matter.
+              KernelStore store({.directory = store_path() + ":" + layer});
+              const auto fetched = store.fetch(key(), make);
+              return fetched && std::string_view(fetched->source) == "disk" ? 0 : 1;
+            }),
+            0);
 }
 
 // The way to the store: who can write a directory on it can put another store in its place.
 TEST_F(StoreFault, ADirectoryOnTheWayThatOthersCanWrite) {
   const std::string way = folder + "/way", place = way + "/between/store";
   fs::create_directories(way + "/between");
-  const auto refused = [&](const char* words) { return in_child([&] { return works_from_memory({.directory = place}, words); }); };
+  const auto refused = [&](const char* words) {
+    return in_child([&] { return works_from_memory({.directory = place}, words); });
+  };
   for (const mode_t mode : {0770, 0757, 0777}) {
     chmod(way.c_str(), mode);
     EXPECT_EQ(refused("way: mode 7"), 0);
@@ -126,23 +137,30 @@ TEST_F(StoreFault, LinksOnTheWay) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to make a link of another user";
   chmod(folder.c_str(), 01777);
   ASSERT_EQ(lchown((folder + "/relative").c_str(), kOtherUser, kOtherUser), 0);
-  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = folder + "/relative/store"}, "relative: a link of user 65534"); }), 0);
+  EXPECT_EQ(in_child([&] {
+              return works_from_memory({.directory = folder + "/relative/store"}, "relative: a link of user 65534");
+            }),
+            0);
 }
 
 TEST_F(StoreFault, ModesWhateverTheUmask) {
-  EXPECT_EQ(in_child([&] {
-    for (const mode_t mask : {0, 022, 0777}) {
-      umask(mask);
-      fs::remove_all(store_path());
-      KernelStore store({.directory = store_path()});
-      if (!store.fetch(key(), make) || !store.notes().empty()) return 1;
-      for (const std::string& place : {store_path(), store_path() + "/v1", store_path() + "/v1/lock", fs::path(file_of(key())).parent_path().string(), file_of(key())}) {
-        struct stat info;
-        if (stat(place.c_str(), &info) != 0 || (info.st_mode & 07777) != (S_ISDIR(info.st_mode) ? 0700u : 0600u)) return 2;
-      }
-    }
-    return 0;
-  }), 0);
+  EXPECT_EQ(
+      in_child([&] {
+        for (const mode_t mask : {0, 022, 0777}) {
+          umask(mask);
+          fs::remove_all(store_path());
+          KernelStore store({.directory = store_path()});
+          if (!store.fetch(key(), make) || !store.notes().empty()) return 1;
+          for (const std::string& place : {store_path(), store_path() + "/v1", store_path() + "/v1/lock",
+                                           fs::path(file_of(key())).parent_path().string(), file_of(key())}) {
+            struct stat info;
+            if (stat(place.c_str(), &info) != 0 || (info.st_mode & 07777) != (S_ISDIR(info.st_mode) ? 0700u : 0600u))
+              return 2;
+          }
+        }
+        return 0;
+      }),
+      0);
 }
 
 // What was opened is meant, whatever stands under its name later; and no name inside is followed anywhere.
@@ -172,12 +190,14 @@ TEST_F(StoreFault, LinksThatReplaceWhatIsInUse) {
 
   fs::remove_all(store_path() + "/v1");
   fs::create_directory_symlink(victim, store_path() + "/v1");
-  EXPECT_EQ(in_child([&] { return works_from_memory({.directory = store_path()}, "cannot be written: Not a directory"); }), 0);
+  EXPECT_EQ(
+      in_child([&] { return works_from_memory({.directory = store_path()}, "cannot be written: Not a directory"); }),
+      0);
   EXPECT_TRUE(fs::is_empty(victim));
 }
 
-// Another user changes, as fast as it can, what stands under the name of a store in /tmp: into a link to a directory of ours, a
-// directory of its own, nothing. No kernel may reach either.
+// Another user changes, as fast as it can, what stands under the name of a store in /tmp: into a link to a directory of
+// ours, a directory of its own, nothing. No kernel may reach either.
 TEST_F(StoreFault, ARaceForTheName) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root for a second user";
   const std::string open_place = folder + "/open", name = open_place + "/store", victim = folder + "/victim";

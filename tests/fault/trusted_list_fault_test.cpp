@@ -1,8 +1,8 @@
 // Code from elsewhere that is sound by all its own checksums, and not what was listed (S5).
 #include <fstream>
 
-#include "runtime/bundle.h"
-#include "runtime/trusted_list.h"
+#include "runtime/bundle/bundle.h"
+#include "runtime/store/trusted_list.h"
 #include "tests/fault/store_fixture.h"
 
 namespace flashjit {
@@ -13,7 +13,8 @@ class TrustedListFault : public StoreFault {
   using Bytes = std::vector<std::uint8_t>;
 
   static void write(const std::string& path, const Bytes& bytes) {
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     chmod(path.c_str(), 0644);
   }
   std::string write_list(const std::string& text) const {
@@ -62,7 +63,8 @@ TEST_F(TrustedListFault, ABundleOfManyParts) {  // its file is read piece by pie
   std::uint32_t state = 1;
   for (int i = 0; i < 5; ++i) {
     Bytes code(700'000);
-    for (std::uint8_t& byte : code) byte = static_cast<std::uint8_t>((state = state * 1664525 + 1013904223) >> 24);  // zstd leaves it as it is
+    for (std::uint8_t& byte : code)
+      byte = static_cast<std::uint8_t>((state = state * 1664525 + 1013904223) >> 24);  // zstd leaves it as it is
     index.items.push_back({.key = {"sm_80", "fwd bf16 d=" + std::to_string(8 * (i + 1)), ""}});
     codes.push_back(pack(code));
   }
@@ -82,7 +84,9 @@ TEST_F(TrustedListFault, ABundleOfManyParts) {  // its file is read piece by pie
 }
 
 TEST_F(TrustedListFault, AnEntryOfASharedDirectoryWithOtherCode) {
-  { ASSERT_TRUE(KernelStore({.directory = store_path()}).fetch(key(), make)); }
+  {
+    ASSERT_TRUE(KernelStore({.directory = store_path()}).fetch(key(), make));
+  }
   const std::string both = folder + "/own:" + store_path();
   const auto list = listed(file_of(key()));
   ASSERT_TRUE(list);
@@ -105,18 +109,22 @@ TEST_F(TrustedListFault, AnEntryOfASharedDirectoryWithOtherCode) {
   const auto fetched = store.fetch(key(), make);
   ASSERT_TRUE(fetched);
   EXPECT_EQ(fetched->entry->payload, kernel().payload);
-  EXPECT_EQ(fetched->miss, "no entry in " + folder + "/own; an entry that is not on the list of trusted files in " + store_path());
+  EXPECT_EQ(fetched->miss,
+            "no entry in " + folder + "/own; an entry that is not on the list of trusted files in " + store_path());
   EXPECT_EQ(store.counters().bad_entries, 1);
   // What this user alone writes need not be listed.
   EXPECT_STREQ(KernelStore({.directory = both, .trusted = list}).fetch(key(), must_not_make)->source, "disk");
 }
 
 TEST_F(TrustedListFault, ListsThatAreNone) {
-  const std::string digits(64, 'a'), good = "# ours\n\n" + digits + "  a name\n\\" + digits + " *other\\nname\r\n" + digits + "\n";
+  const std::string digits(64, 'a'),
+      good = "# ours\n\n" + digits + "  a name\n\\" + digits + " *other\\nname\r\n" + digits + "\n";
   EXPECT_EQ(refused(write_list(good)), "was read");
-  for (const std::string& line : {digits.substr(1) + "  x", digits + "a  x", std::string("g") + digits.substr(1) + "  x", std::string("-1") + digits.substr(2),
-                                  " " + digits + "  x", std::string("x")}) {
-    EXPECT_NE(refused(write_list(good + line)).find("/list:6: this is no line of sha256sum"), std::string::npos) << line;
+  for (const std::string& line :
+       {digits.substr(1) + "  x", digits + "a  x", std::string("g") + digits.substr(1) + "  x",
+        std::string("-1") + digits.substr(2), " " + digits + "  x", std::string("x")}) {
+    EXPECT_NE(refused(write_list(good + line)).find("/list:6: this is no line of sha256sum"), std::string::npos)
+        << line;
   }
   EXPECT_NE(refused(folder + "/nowhere").find("cannot be opened"), std::string::npos);
   EXPECT_NE(refused(folder).find("is no file"), std::string::npos);

@@ -1,10 +1,10 @@
-// Bundles: the input as a file, as the index and the code of one whose lengths and checksums are right, and as a compressed kernel. And
-// as a manifest. Whatever is accepted is what the writer writes.
-#include "runtime/bundle_format.h"
+// Bundles: the input as a file, as the index and the code of one whose lengths and checksums are right, and as a
+// compressed kernel. And as a manifest. Whatever is accepted is what the writer writes.
+#include "runtime/bundle/format.h"
 
 #include <algorithm>
 
-#include "runtime/bundle_manifest.h"
+#include "runtime/bundle/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;
@@ -23,14 +23,16 @@ void check_file(const Bytes& file) {
   if (!index) return;
   std::vector<PackedCode> frames;
   for (const BundleItem& item : index->items) {
-    require(item.offset <= file.size() && item.packed_bytes <= file.size() - item.offset, "code lies within the file", item.key.spec);
+    require(item.offset <= file.size() && item.packed_bytes <= file.size() - item.offset, "code lies within the file",
+            item.key.spec);
     const View frame = bytes.subspan(item.offset, item.packed_bytes);
     const auto code = unpack(item, frame);
     require(!code || code->size() == item.code_bytes, "code has the size the index says", item.key.spec);
     frames.push_back({item.code_bytes, Bytes(frame.begin(), frame.end())});
     if (sha256(frame) != item.checksum) return;  // found when the kernel is needed
   }
-  require(encode_bundle(*index, std::move(frames)) == file, "an accepted bundle is what encode_bundle writes", index->templates);
+  require(encode_bundle(*index, std::move(frames)) == file, "an accepted bundle is what encode_bundle writes",
+          index->templates);
 }
 
 // The first two bytes are the length of the index.
@@ -59,7 +61,8 @@ Bytes from_parts(View input) {
 void check_frame(View input) {
   if (input.size() < 2) return;
   const View frame = input.subspan(2);
-  const BundleItem item{.code_bytes = input[0] + 256u * input[1], .packed_bytes = frame.size(), .checksum = sha256(frame)};
+  const BundleItem item{
+      .code_bytes = input[0] + 256u * input[1], .packed_bytes = frame.size(), .checksum = sha256(frame)};
   const auto code = unpack(item, frame);
   require(!code || code->size() == item.code_bytes, "code has the size the index says", "");
 }
@@ -73,7 +76,8 @@ void check_manifest(std::string_view text) {
   require(second && second->size() == lines->size(), "what was printed has the same lines", text, again);
   for (std::size_t i = 0; i < lines->size(); ++i) {
     const ManifestLine &a = (*lines)[i], &b = (*second)[i];
-    require(a.spec == b.spec && a.schedule == b.schedule && a.archs == b.archs, "a printed line reads as it was", text, again);
+    require(a.spec == b.spec && a.schedule == b.schedule && a.archs == b.archs, "a printed line reads as it was", text,
+            again);
   }
 }
 

@@ -1,12 +1,12 @@
-// Masks and scores: what is accepted prints as a text that means the same, simplifying keeps the value, and no tile is skipped that
-// holds a visible key.
+// Masks and scores: what is accepted prints as a text that means the same, simplifying keeps the value, and no tile is
+// skipped that holds a visible key.
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
-#include "compiler/expr.h"
-#include "compiler/interval.h"
+#include "compiler/language/expr.h"
+#include "compiler/analysis/interval.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;
@@ -16,7 +16,10 @@ namespace {
 
 constexpr std::int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kTokens = 4096;
 
-const std::vector<Param> kParams = {{"n", Dtype::I32, 0}, {"x", Dtype::F32, 0}, {"lens", Dtype::I32, 1}, {"words", Dtype::I64, 1},
+const std::vector<Param> kParams = {{"n", Dtype::I32, 0},
+                                    {"x", Dtype::F32, 0},
+                                    {"lens", Dtype::I32, 1},
+                                    {"words", Dtype::I64, 1},
                                     {"bias2", Dtype::F32, 2}};
 
 // The points where values are compared, and what parameters hold there.
@@ -24,8 +27,11 @@ struct Point {
   std::int64_t q, k, b, h, q_len, k_len;
   float s;
 };
-constexpr Point kPoints[] = {
-    {0, 0, 0, 0, 1, 1, 0.5f}, {2, 5, 1, 3, 3, 7, -3.25f}, {63, 64, 0, 1, 100, 4000, INFINITY}, {4095, 4095, 1, 2, 4096, 4096, NAN}, {9, 0, 0, 0, 10, 1, -0.0f}};
+constexpr Point kPoints[] = {{0, 0, 0, 0, 1, 1, 0.5f},
+                             {2, 5, 1, 3, 3, 7, -3.25f},
+                             {63, 64, 0, 1, 100, 4000, INFINITY},
+                             {4095, 4095, 1, 2, 4096, 4096, NAN},
+                             {9, 0, 0, 0, 10, 1, -0.0f}};
 
 struct World {
   std::int32_t n = 3;
@@ -33,13 +39,16 @@ struct World {
   std::array<std::int32_t, 8> lens = {0, 1, -1, 5, 64, 1 << 30, -(1 << 30), 7};
   std::array<std::int64_t, 4> words = {0, -1, 0x123456789abcdef, std::int64_t{1} << 62};
   std::array<float, 64> bias = {0.0f, -0.0f, 1.0f, INFINITY, -INFINITY, NAN, 1e38f, 1e-45f, 2.5f};
-  std::array<ParamValue, 5> values = {{{&n, {}, {}}, {&x, {}, {}}, {lens.data(), {8}, {1}}, {words.data(), {4}, {1}}, {bias.data(), {8, 8}, {8, 1}}}};
+  std::array<ParamValue, 5> values = {
+      {{&n, {}, {}}, {&x, {}, {}}, {lens.data(), {8}, {1}}, {words.data(), {4}, {1}}, {bias.data(), {8, 8}, {8, 1}}}};
 };
 
 // Parameters beyond those of the world, which named rows declare, read as zero.
 Environment at(const Point& p, const World& world) {
   Environment environment;
-  const auto set = [&](Variable variable, std::int64_t value) { environment.variables[static_cast<int>(variable)] = value; };
+  const auto set = [&](Variable variable, std::int64_t value) {
+    environment.variables[static_cast<int>(variable)] = value;
+  };
   set(Variable::Q, p.q);
   set(Variable::K, p.k);
   set(Variable::B, p.b);
@@ -56,7 +65,8 @@ Environment at(const Point& p, const World& world) {
 bool same_value(const Value& a, const Value& b) {
   if (a.type != b.type) return false;
   if (a.type != Type::Float) return a.integer == b.integer;
-  return std::bit_cast<std::uint32_t>(a.real) == std::bit_cast<std::uint32_t>(b.real) || (std::isnan(a.real) && std::isnan(b.real));
+  return std::bit_cast<std::uint32_t>(a.real) == std::bit_cast<std::uint32_t>(b.real) ||
+         (std::isnan(a.real) && std::isnan(b.real));
 }
 
 void check_print(const Expr& expr, const std::vector<Param>& params, bool bottom_right, bool score) {
@@ -67,7 +77,8 @@ void check_print(const Expr& expr, const std::vector<Param>& params, bool bottom
   if (!again) {
     // Stages of a score nest when they are written as one, and what they share is written out.
     const std::string& why = again.error().message;
-    require(why.starts_with("nested more than") || why.starts_with("the expression has"), "a printed expression is read again", text, why);
+    require(why.starts_with("nested more than") || why.starts_with("the expression has"),
+            "a printed expression is read again", text, why);
     return;
   }
   require(same(expr, *again), "a printed expression stays the same", text, print(*again));
@@ -88,7 +99,8 @@ void check_value(const Expr& expr) {
     const Value before = evaluate(expr, environment), after = evaluate(simple, environment);
     if (same_value(before, after)) continue;
     require(false, "simplify keeps the value", print(expr),
-            fmt::format("{} at q={} k={}: {} {}, not {} {}", print(simple), point.q, point.k, after.integer, after.real, before.integer, before.real));
+            fmt::format("{} at q={} k={}: {} {}, not {} {}", print(simple), point.q, point.k, after.integer, after.real,
+                        before.integer, before.real));
   }
 }
 

@@ -1,8 +1,8 @@
-// Schedules: they print as they are read, and as pins of any spec and target they give schedules that can be judged; those that are
-// legal have a plan.
+// Schedules: they print as they are read, and as pins of any spec and target they give schedules that can be judged;
+// those that are legal have a plan.
 #include <array>
 
-#include "compiler/candidates.h"
+#include "compiler/choice/candidates.h"
 #include "compiler/plan.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -41,7 +41,8 @@ void check_plan(const Problem& problem, const Schedule& schedule) {
 
 bool legal(const Problem& problem, const Schedule& schedule) {
   const std::string why = why_illegal(problem.spec, *problem.target, schedule);
-  require(is_legal(problem.spec, *problem.target, schedule) == why.empty(), "legal is what no reason speaks against", print(schedule), why);
+  require(is_legal(problem.spec, *problem.target, schedule) == why.empty(), "legal is what no reason speaks against",
+          print(schedule), why);
   return why.empty();
 }
 

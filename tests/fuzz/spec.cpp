@@ -1,5 +1,5 @@
 // Spec texts: what is accepted prints as a text that means the same, and an error is the user's mistake, not ours.
-#include "compiler/spec.h"
+#include "compiler/spec/spec.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -34,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(static_cast<bool>(valid), "a parsed spec is valid", text, valid ? "" : valid.error().message);
   require(print(checked) == text, "validation changes nothing", text, print(checked));
   if (const auto supported = check_supported(*spec); !supported) {
-    require(supported.error().kind == ErrorKind::Unsupported, "what has no kernel is unsupported", supported.error().message);
+    require(supported.error().kind == ErrorKind::Unsupported, "what has no kernel is unsupported",
+            supported.error().message);
   }
   return 0;
 }

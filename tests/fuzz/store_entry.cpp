@@ -1,10 +1,10 @@
-// Entries of the kernel store: the input as a file, as a file whose checksum was put right, and as the parts of one whose lengths are
-// right too. Whatever is accepted is what encode() writes.
-#include "runtime/store_entry.h"
+// Entries of the kernel store: the input as a file, as a file whose checksum was put right, and as the parts of one
+// whose lengths are right too. Whatever is accepted is what encode() writes.
+#include "runtime/store/entry.h"
 
 #include <algorithm>
 
-#include "runtime/sha256.h"
+#include "runtime/store/sha256.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace flashjit;
@@ -18,7 +18,8 @@ void check(const Bytes& file) {
   const auto entry = decode(file);
   if (!entry) return;
   const auto digest = sha256(std::span(file).first(file.size() - 32));
-  require(std::equal(digest.begin(), digest.end(), file.end() - 32), "an accepted entry has its checksum", entry->key_text);
+  require(std::equal(digest.begin(), digest.end(), file.end() - 32), "an accepted entry has its checksum",
+          entry->key_text);
   require(encode(*entry) == file, "an accepted entry is what encode writes", entry->key_text);
 }
 
@@ -32,7 +33,8 @@ Bytes sealed(Bytes file) {
 Bytes from_parts(std::span<const std::uint8_t> input) {
   if (input.size() < 2) return {};
   const auto parts = input.subspan(2);
-  const std::size_t key = std::min<std::size_t>(input[0], parts.size()), facts = std::min<std::size_t>(input[1], parts.size() - key);
+  const std::size_t key = std::min<std::size_t>(input[0], parts.size()),
+                    facts = std::min<std::size_t>(input[1], parts.size() - key);
   const std::string_view magic = "FLASHJIT";
   Bytes file(magic.begin(), magic.end());
   const auto put = [&](std::uint64_t value, int bytes) {

@@ -17,7 +17,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "compiler/plan.h"
 
 namespace flashjit {

@@ -1,5 +1,5 @@
-// Input that has to be refused, with the kind of the error and the essential words of its message: specs.table, and texts
-// that are too large or too strange for a table.
+// Input that has to be refused, with the kind of the error and the essential words of its message: specs.table, and
+// texts that are too large or too strange for a table.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "compiler/result.h"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 namespace flashjit {
 namespace {

@@ -62,9 +62,15 @@ std::int64_t first_damaged_byte(const CaseTensor& tensor) {
 }
 
 void Case::each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit) {
-  const std::pair<const char*, CaseTensor*> fixed[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}, {"lse", &lse},
-                                                       {"max_logit", &max_logit}, {"sink", &sink},
-                                                       {"offsets_q", &offsets_q}, {"offsets_k", &offsets_k}};
+  const std::pair<const char*, CaseTensor*> fixed[] = {{"q", &q},
+                                                       {"k", &k},
+                                                       {"v", &v},
+                                                       {"o", &o},
+                                                       {"lse", &lse},
+                                                       {"max_logit", &max_logit},
+                                                       {"sink", &sink},
+                                                       {"offsets_q", &offsets_q},
+                                                       {"offsets_k", &offsets_k}};
   for (const auto& [name, tensor] : fixed) {
     if (tensor->given) visit(name, *tensor);
   }
@@ -72,9 +78,7 @@ void Case::each(const std::function<void(const std::string& name, CaseTensor& te
 }
 
 Arguments Case::arguments(const std::function<void*(const CaseTensor&)>& place) const {
-  const auto put = [&](const CaseTensor& tensor) {
-    return tensor.given ? at_place(tensor, place(tensor)) : Tensor{};
-  };
+  const auto put = [&](const CaseTensor& tensor) { return tensor.given ? at_place(tensor, place(tensor)) : Tensor{}; };
   Arguments result;
   result.q = put(q), result.k = put(k), result.v = put(v), result.o = put(o);
   result.lse = put(lse), result.max_logit = put(max_logit), result.sink = put(sink);

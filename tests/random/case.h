@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "compiler/dtype.h"
+#include "compiler/spec/dtype.h"
 #include "flashjit/flashjit.hpp"
-#include "tests/reference/semantics.h"
+#include "tools/reference/semantics.h"
 
 namespace flashjit::testing_random {
 
@@ -20,7 +20,7 @@ struct CaseTensor {
   std::string dtype;
   std::vector<std::int64_t> shape, strides;
   std::vector<std::uint8_t> image;
-  std::size_t begin = 0;      // byte offset of the first element
+  std::size_t begin = 0;  // byte offset of the first element
   bool output = false;
   bool given = false;
 
@@ -30,7 +30,8 @@ struct CaseTensor {
 
 constexpr std::size_t kGuardBytes = 256;
 
-// Room for a tensor of this shape; strides must be set. `align`: the address is a multiple of it, but of nothing larger.
+// Room for a tensor of this shape; strides must be set. `align`: the address is a multiple of it, but of nothing
+// larger.
 void allocate(CaseTensor& tensor, int align, bool output);
 
 // Bytes of an output that belong to no element, and no longer hold the poison; -1: none.
@@ -38,18 +39,18 @@ std::int64_t first_damaged_byte(const CaseTensor& tensor);
 
 struct Case {
   std::uint64_t seed = 0;
-  std::string spec;            // text
-  std::string schedule;        // pins, or empty
-  std::string shape;           // readable: b=2 q=33 k=65
-  std::string data;            // readable: what kind of numbers
+  std::string spec;      // text
+  std::string schedule;  // pins, or empty
+  std::string shape;     // readable: b=2 q=33 k=65
+  std::string data;      // readable: what kind of numbers
   CaseTensor q, k, v, o, lse, max_logit, sink, offsets_q, offsets_k;
   std::map<std::string, CaseTensor> params;
   std::map<std::string, double> scalars;
   std::int64_t max_q_len = 0, max_k_len = 0;
   reference::Semantics semantics;
-  bool independent = true;     // false: take the meaning from the spec's own expressions
-  bool any_schedule = false;   // without pins: on a GPU some are drawn
-  bool side_by_side = false;   // on a GPU: launch it many times at once as well
+  bool independent = true;    // false: take the meaning from the spec's own expressions
+  bool any_schedule = false;  // without pins: on a GPU some are drawn
+  bool side_by_side = false;  // on a GPU: launch it many times at once as well
 
   // Calls `visit` for every tensor that is given.
   void each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit);

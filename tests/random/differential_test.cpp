@@ -3,8 +3,8 @@
 //   differential --device host|gpu --count N --seed S     cases of seeds S, S+1, ... S+N-1
 //   differential --device gpu --table                     the fixed table
 //
-// On a GPU seeds draw a schedule as well, and the table is run with the cost model's choice, with each family, and with every kind of
-// softmax or grid where it is about these. --schedule TEXT is for all cases instead.
+// On a GPU seeds draw a schedule as well, and the table is run with the cost model's choice, with each family, and with
+// every kind of softmax or grid where it is about these. --schedule TEXT is for all cases instead.
 //
 // Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
 #include <atomic>
@@ -100,14 +100,16 @@ class Report {
     if (r.max_abs_limit > 0) worst_ = std::max(worst_, r.max_abs_err / r.max_abs_limit);
     if (r.rel_limit > 0) worst_rel_ = std::max(worst_rel_, r.rel_err / r.rel_limit);
     if (options_.json) {
-      fmt::print("{{\"case\": {}, \"spec\": {}, \"shape\": {}, \"data\": {}, \"schedule\": {}, \"refused\": {}, \"ok\": {}, \"error\": {}, "
-                 "\"max_abs_err\": {}, \"limit\": {}, \"rel_err\": {}, \"rel_limit\": {}, \"rows\": {}, \"rows_checked\": {}}}\n",
-                 json_text(label), json_text(c.spec), json_text(c.shape), json_text(c.data), json_text(outcome.schedule),
-                 json_text(outcome.refused), outcome.ok, outcome.ok ? "null" : json_text(outcome.problem), number(r.max_abs_err),
-                 number(r.max_abs_limit), number(r.rel_err), number(r.rel_limit), r.rows, r.rows_checked);
+      fmt::print(
+          "{{\"case\": {}, \"spec\": {}, \"shape\": {}, \"data\": {}, \"schedule\": {}, \"refused\": {}, \"ok\": {}, \"error\": {}, "
+          "\"max_abs_err\": {}, \"limit\": {}, \"rel_err\": {}, \"rel_limit\": {}, \"rows\": {}, \"rows_checked\": {}}}\n",
+          json_text(label), json_text(c.spec), json_text(c.shape), json_text(c.data), json_text(outcome.schedule),
+          json_text(outcome.refused), outcome.ok, outcome.ok ? "null" : json_text(outcome.problem),
+          number(r.max_abs_err), number(r.max_abs_limit), number(r.rel_err), number(r.rel_limit), r.rows,
+          r.rows_checked);
     } else if (!outcome.ok || !outcome.refused.empty() || options_.show) {
-      fmt::print("{} {}\n  {}\n  {}; data: {}; schedule: {}\n", outcome.ok ? "ok" : "FAILED", label, c.spec, c.shape, c.data,
-                 outcome.schedule);
+      fmt::print("{} {}\n  {}\n  {}; data: {}; schedule: {}\n", outcome.ok ? "ok" : "FAILED", label, c.spec, c.shape,
+                 c.data, outcome.schedule);
       if (!outcome.refused.empty()) fmt::print("  refused: {}\n", outcome.refused);
       if (!outcome.ok) fmt::print("  {}\n  again: {}\n", outcome.problem, command(c, label));
       for (const auto& [name, value] : c.scalars) fmt::print("  {} = {}\n", name, value);
@@ -121,9 +123,10 @@ class Report {
         "{} schedules refused; {:.1f} s",
         done_, target, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
     if (options_.json) {
-      fmt::print("{{\"target\": {}, \"cases\": {}, \"hopper\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, "
-                 "\"worst_rel_of_limit\": {:.4f}, \"refused\": {}, \"seconds\": {:.1f}}}\n",
-                 json_text(target), done_, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
+      fmt::print(
+          "{{\"target\": {}, \"cases\": {}, \"hopper\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, "
+          "\"worst_rel_of_limit\": {:.4f}, \"refused\": {}, \"seconds\": {:.1f}}}\n",
+          json_text(target), done_, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
     } else {
       fmt::print("{}\n", sentence);
     }
@@ -221,7 +224,8 @@ int run(const Options& options) {
   if (!runner) {
     fmt::print(stderr, "{}\n", runner.error().message);
     if (runner.error().kind != ErrorKind::NotFound) return 1;
-    fmt::print(stderr, "skipped: there is no {} to run on\n", options.runner.device == Device::Gpu ? "GPU" : "host backend");
+    fmt::print(stderr, "skipped: there is no {} to run on\n",
+               options.runner.device == Device::Gpu ? "GPU" : "host backend");
     return kSkipped;
   }
   Report report(options);

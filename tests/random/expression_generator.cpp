@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "fmt/format.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {
@@ -85,12 +85,15 @@ class Drawer {
                 map(inner.value, [=](auto x) { return std::fmax(std::fmin(x, decltype(x)(high)), decltype(x)(low)); })};
       }
       case 3: return {fmt::format("abs({})", inner.text), map(inner.value, [](auto x) { return std::fabs(x); })};
-      case 4: return {fmt::format("sqrt(abs({}) + 1.0)", inner.text),
-                      map(inner.value, [](auto x) { return std::sqrt(std::fabs(x) + 1); })};
-      case 5: return {fmt::format("log(1.0 + abs({}))", inner.text),
-                      map(inner.value, [](auto x) { return std::log(1 + std::fabs(x)); })};
-      case 6: return {fmt::format("4.0 * sigmoid({})", inner.text),
-                      map(inner.value, [](auto x) { return 4 / (1 + std::exp(-x)); })};
+      case 4:
+        return {fmt::format("sqrt(abs({}) + 1.0)", inner.text),
+                map(inner.value, [](auto x) { return std::sqrt(std::fabs(x) + 1); })};
+      case 5:
+        return {fmt::format("log(1.0 + abs({}))", inner.text),
+                map(inner.value, [](auto x) { return std::log(1 + std::fabs(x)); })};
+      case 6:
+        return {fmt::format("4.0 * sigmoid({})", inner.text),
+                map(inner.value, [](auto x) { return 4 / (1 + std::exp(-x)); })};
       case 7: {
         const IntTerm distance = integer(2);
         return {fmt::format("{} - 0.03125 * ({})", inner.text, distance.text),
@@ -100,14 +103,16 @@ class Drawer {
                   return Dual(x.f - 0.03125f * static_cast<float>(i), x.d - 0.03125 * static_cast<double>(i));
                 }};
       }
-      case 8: return {fmt::format("-({}) * 0.5", inner.text), map(inner.value, [](auto x) { return -x * decltype(x)(0.5); })};
+      case 8:
+        return {fmt::format("-({}) * 0.5", inner.text), map(inner.value, [](auto x) { return -x * decltype(x)(0.5); })};
       default: return named_score(inner);
     }
   }
 
   // Fills a parameter once; the same name again means the same tensor.
   template <class F>
-  const DrawnParam& param(const std::string& name, Dtype dtype, std::vector<std::int64_t> shape, bool declared, F fill) {
+  const DrawnParam& param(const std::string& name, Dtype dtype, std::vector<std::int64_t> shape, bool declared,
+                          F fill) {
     for (const DrawnParam& known : params_) {
       if (known.name == name) return known;
     }
@@ -138,15 +143,18 @@ class Drawer {
         return {fmt::format("{} - ({})", a.text, b.text),
                 [a = a.value, b = b.value](const Position& at) { return a(at) - b(at); }};
       }
-      case 4: return {fmt::format("({}) * {}", a.text, constant),
-                      [a = a.value, constant](const Position& at) { return a(at) * constant; }};
-      case 5: return {fmt::format("({}) / {}", a.text, constant),
-                      [a = a.value, constant](const Position& at) { return floor_divide(a(at), constant); }};
+      case 4:
+        return {fmt::format("({}) * {}", a.text, constant),
+                [a = a.value, constant](const Position& at) { return a(at) * constant; }};
+      case 5:
+        return {fmt::format("({}) / {}", a.text, constant),
+                [a = a.value, constant](const Position& at) { return floor_divide(a(at), constant); }};
       case 6:
-      case 7: return {fmt::format("({}) % {}", a.text, constant), [a = a.value, constant](const Position& at) {
-                        const std::int64_t x = a(at);
-                        return x - floor_divide(x, constant) * constant;
-                      }};
+      case 7:
+        return {fmt::format("({}) % {}", a.text, constant), [a = a.value, constant](const Position& at) {
+                  const std::int64_t x = a(at);
+                  return x - floor_divide(x, constant) * constant;
+                }};
       case 8: {
         const IntTerm b = integer(depth - 1);
         const bool least = random_.chance(0.5);
@@ -166,14 +174,17 @@ class Drawer {
       case 2:
       case 3:
       case 4: return {"k", [](const Position& at) { return at.k; }};
-      case 5: return {"qpos", [bottom_right = context_.bottom_right](const Position& at) {
-                        return bottom_right ? at.q + at.k_len - at.q_len : at.q;
-                      }};
+      case 5:
+        return {"qpos", [bottom_right = context_.bottom_right](const Position& at) {
+                  return bottom_right ? at.q + at.k_len - at.q_len : at.q;
+                }};
       case 6: return {"h", [](const Position& at) { return at.h; }};
-      case 7: return random_.chance(0.5) ? IntTerm{"b", [](const Position& at) { return at.b; }}
-                                         : IntTerm{"hk", [](const Position& at) { return at.hk; }};
-      case 8: return random_.chance(0.5) ? IntTerm{"q_len", [](const Position& at) { return at.q_len; }}
-                                         : IntTerm{"k_len", [](const Position& at) { return at.k_len; }};
+      case 7:
+        return random_.chance(0.5) ? IntTerm{"b", [](const Position& at) { return at.b; }}
+                                   : IntTerm{"hk", [](const Position& at) { return at.hk; }};
+      case 8:
+        return random_.chance(0.5) ? IntTerm{"q_len", [](const Position& at) { return at.q_len; }}
+                                   : IntTerm{"k_len", [](const Position& at) { return at.k_len; }};
       case 9: return int_scalar();
       case 10: return int_table();
       default: {
@@ -198,8 +209,8 @@ class Drawer {
   // A small table, indexed by something that provably stays inside.
   IntTerm int_table() {
     const Dtype dtype = random_.pick({Dtype::I32, Dtype::I64, Dtype::U8, Dtype::U32});
-    const DrawnParam& p = param("lookup", dtype, {context_.heads_q, 8}, true,
-                                [&](std::int64_t) { return random_.integer(0, 100); });
+    const DrawnParam& p =
+        param("lookup", dtype, {context_.heads_q, 8}, true, [&](std::int64_t) { return random_.integer(0, 100); });
     return {bounded("lookup[h, k % 8]", p.dtype), [values = p.values](const Position& at) {
               return static_cast<std::int64_t>((*values)[at.h * 8 + at.k % 8]);
             }};
@@ -255,8 +266,7 @@ class Drawer {
       }
       case 7: {
         const std::int64_t n = random_.integer(0, 100);
-        return {fmt::format("prefix({})", n),
-                [=](const Position& at) { return at.k < n || at.k <= position(at); }};
+        return {fmt::format("prefix({})", n), [=](const Position& at) { return at.k < n || at.k <= position(at); }};
       }
       case 8: return document();
       default: return tree();
@@ -293,8 +303,7 @@ class Drawer {
   }
 
   FloatTerm scaled_by_scalar(const FloatTerm& inner) {
-    const DrawnParam& p = param("gain", Dtype::F32, {}, true,
-                                [&](std::int64_t) { return 0.25 + random_.uniform(); });
+    const DrawnParam& p = param("gain", Dtype::F32, {}, true, [&](std::int64_t) { return 0.25 + random_.uniform(); });
     const double gain = (*p.values)[0];
     return {fmt::format("({}) * gain", inner.text), map(inner.value, [gain](auto x) { return x * decltype(x)(gain); })};
   }
@@ -331,8 +340,9 @@ class Drawer {
       }
       case 1: {
         // Every third head grows with distance, which no model wants and a running maximum must survive.
-        const DrawnParam& p = param("slope", Dtype::F32, {context_.heads_q}, false,
-                                    [&](std::int64_t i) { return std::exp2(-static_cast<double>(i + 1)) * (i % 3 == 1 ? -1 : 1); });
+        const DrawnParam& p = param("slope", Dtype::F32, {context_.heads_q}, false, [&](std::int64_t i) {
+          return std::exp2(-static_cast<double>(i + 1)) * (i % 3 == 1 ? -1 : 1);
+        });
         return {"alibi", [values = p.values, bottom_right = context_.bottom_right](const Position& at, Dual s) {
                   const std::int64_t position = bottom_right ? at.q + at.k_len - at.q_len : at.q;
                   const double bias = (*values)[at.h] * static_cast<double>(at.k - position);

@@ -1,5 +1,5 @@
-// Random masks and scores: the text a user would write, and beside it what it means as plain C++ functions. The functions are
-// composed while the text is, from hand-written pieces, so nothing of the compiler takes part in them.
+// Random masks and scores: the text a user would write, and beside it what it means as plain C++ functions. The
+// functions are composed while the text is, from hand-written pieces, so nothing of the compiler takes part in them.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "compiler/dtype.h"
+#include "compiler/spec/dtype.h"
 #include "tests/random/random.h"
-#include "tests/reference/semantics.h"
+#include "tools/reference/semantics.h"
 
 namespace flashjit::testing_random {
 
@@ -17,9 +17,9 @@ namespace flashjit::testing_random {
 struct DrawnParam {
   std::string name;
   Dtype dtype = Dtype::F32;
-  std::vector<std::int64_t> shape;                 // empty: a scalar
-  std::shared_ptr<std::vector<double>> values;     // row-major, already rounded to the dtype
-  bool declared = true;                            // appears in params="..."; false: a named row brings it
+  std::vector<std::int64_t> shape;              // empty: a scalar
+  std::shared_ptr<std::vector<double>> values;  // row-major, already rounded to the dtype
+  bool declared = true;                         // appears in params="..."; false: a named row brings it
 };
 
 struct ExpressionContext {

@@ -1,5 +1,5 @@
-// Draws from one 64-bit seed. Own distributions: the standard ones may differ between libraries, and a seed in a bug report
-// must mean the same case everywhere.
+// Draws from one 64-bit seed. Own distributions: the standard ones may differ between libraries, and a seed in a bug
+// report must mean the same case everywhere.
 #pragma once
 
 #include <cmath>

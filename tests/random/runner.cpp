@@ -9,14 +9,14 @@
 #include <cstring>
 #include <utility>
 
-#include "compiler/schedule.h"
-#include "compiler/spec.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
 #include "fmt/format.h"
-#include "runtime/device_memory.h"
+#include "runtime/driver/device_memory.h"
 #include "tests/device/side_by_side.h"
 #include "tests/random/random.h"
 #include "tests/random/schedule_generator.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {
@@ -28,7 +28,8 @@ class FencedMemory {
     const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     const std::size_t usable = (image.size() + 16 + page - 1) / page * page;
     mapped_ = usable + page;
-    base_ = static_cast<std::uint8_t*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ =
+        static_cast<std::uint8_t*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mprotect(base_ + usable, page, PROT_NONE);
     data_ = base_ + (usable - image.size()) / 16 * 16;
     std::memcpy(data_, image.data(), image.size());
@@ -48,8 +49,8 @@ std::string text_of(const Error& error) {
 }
 
 // The environment of compiler/'s evaluator for one position.
-Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& arguments, const reference::Position& at,
-                  float s) {
+Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& arguments,
+                  const reference::Position& at, float s) {
   std::vector<ParamValue> values(spec.params.size());
   std::vector<std::array<std::uint8_t, 8>> scalars(spec.params.size());
   for (std::size_t i = 0; i < spec.params.size(); ++i) {
@@ -76,7 +77,8 @@ Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& 
   const auto set = [&](Variable variable, std::int64_t value) {
     environment.variables[static_cast<int>(variable)] = value;
   };
-  set(Variable::Q, at.q), set(Variable::K, at.k), set(Variable::B, at.b), set(Variable::H, at.h), set(Variable::Hk, at.hk);
+  set(Variable::Q, at.q), set(Variable::K, at.k), set(Variable::B, at.b), set(Variable::H, at.h),
+      set(Variable::Hk, at.hk);
   set(Variable::QLen, at.q_len), set(Variable::KLen, at.k_len);
   environment.s = s;
   environment.params = &spec.params;
@@ -84,7 +86,8 @@ Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& 
   return evaluate(expr, environment);
 }
 
-// Three meanings of one expression must agree: the generator's own functions, the reference's evaluator and the compiler's.
+// Three meanings of one expression must agree: the generator's own functions, the reference's evaluator and the
+// compiler's.
 std::string check_semantics(const AttentionSpec& spec, const Case& c, const reference::Problem& problem) {
   const Arguments& arguments = problem.arguments();
   const reference::Semantics parsed = reference::semantics_of(spec, arguments);
@@ -94,8 +97,8 @@ std::string check_semantics(const AttentionSpec& spec, const Case& c, const refe
     const reference::RowId row = rows[random.integer(0, static_cast<std::int64_t>(rows.size()) - 1)];
     const std::int64_t k_len = problem.k_len(row.b);
     if (k_len == 0) continue;
-    const reference::Position at{row.q, random.integer(0, k_len - 1), row.b, row.h, problem.kv_head(row.h),
-                                 problem.q_len(row.b), k_len};
+    const reference::Position at{
+        row.q, random.integer(0, k_len - 1), row.b, row.h, problem.kv_head(row.h), problem.q_len(row.b), k_len};
     const auto place = [&] { return fmt::format("q={} k={} b={} h={}", at.q, at.k, at.b, at.h); };
     if (spec.mask) {
       const bool expected = c.independent ? c.semantics.visible(at) : parsed.visible(at);
@@ -107,7 +110,8 @@ std::string check_semantics(const AttentionSpec& spec, const Case& c, const refe
     if (spec.score) {
       const float s = static_cast<float>(random.normal() * 2);
       const double expected = (c.independent ? c.semantics.score : parsed.score)(at, reference::Dual(s)).d;
-      const double others[] = {parsed.score(at, reference::Dual(s)).d, evaluate_at(spec, spec.score, arguments, at, s).real};
+      const double others[] = {parsed.score(at, reference::Dual(s)).d,
+                               evaluate_at(spec, spec.score, arguments, at, s).real};
       for (const double other : others) {
         const bool same = other == expected || std::fabs(other - expected) <= 1e-4 * (1 + std::fabs(expected));
         if (!same) return fmt::format("the score is {} instead of {} at {} for s={}", other, expected, place(), s);
@@ -130,7 +134,8 @@ std::string check_text_form(const AttentionSpec& spec) {
 Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
   auto runner = std::make_unique<Runner>();
   runner->options_ = options;
-  FLASHJIT_ASSIGN(engine, Engine::create({.device = options.device, .target = options.target, .threads = options.threads}));
+  FLASHJIT_ASSIGN(engine,
+                  Engine::create({.device = options.device, .target = options.target, .threads = options.threads}));
   runner->engine_ = engine;
   if (options.device == Device::Gpu) {
     FLASHJIT_ASSIGN(driver, Driver::open());
@@ -142,7 +147,8 @@ Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
 
 Result<void> Runner::launch_on_host(Case& c, Kernel& kernel) const {
   std::map<const CaseTensor*, std::unique_ptr<FencedMemory>> memory;
-  c.each([&](const std::string&, CaseTensor& tensor) { memory[&tensor] = std::make_unique<FencedMemory>(tensor.image); });
+  c.each(
+      [&](const std::string&, CaseTensor& tensor) { memory[&tensor] = std::make_unique<FencedMemory>(tensor.image); });
   FLASHJIT_TRY(kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor)->data(); })));
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (tensor.output) std::memcpy(tensor.image.data(), memory.at(&tensor)->data(), tensor.image.size());
@@ -167,7 +173,8 @@ Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
   });
   FLASHJIT_TRY(status);
   FLASHJIT_ASSIGN(stream, Stream::create(gpu_));
-  FLASHJIT_TRY(kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); }), stream.get()));
+  FLASHJIT_TRY(
+      kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); }), stream.get()));
   FLASHJIT_TRY(stream.synchronize());
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (status && tensor.output && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
@@ -205,7 +212,8 @@ Outcome Runner::run(Case& c) const {
   c.each([&](const std::string& name, CaseTensor& tensor) {
     if (tensor.image.size() > std::size_t{1} << 28) return;  // looking at every byte of gigabytes would take minutes
     if (const std::int64_t at = first_damaged_byte(tensor); at >= 0) {
-      damage = fmt::format("{}: byte {} was written and belongs to no element (the first element is at {})", name, at, tensor.begin);
+      damage = fmt::format("{}: byte {} was written and belongs to no element (the first element is at {})", name, at,
+                           tensor.begin);
     }
   });
   if (!damage.empty()) return fail(damage);
@@ -220,13 +228,16 @@ Outcome Runner::run(Case& c) const {
   return outcome;
 }
 
-// With the pins of the case, of the command line, or drawn ones. A kernel may turn out bad, and the engine then refuses pins that leave
-// no other: unless they are the command line's that is as it should be, and the case is run as the cost model likes it.
+// With the pins of the case, of the command line, or drawn ones. A kernel may turn out bad, and the engine then refuses
+// pins that leave no other: unless they are the command line's that is as it should be, and the case is run as the cost
+// model likes it.
 Result<std::shared_ptr<Kernel>> Runner::prepare(const Case& c, Outcome& outcome) const {
   std::string pins = c.schedule.empty() ? options_.schedule : c.schedule;
-  if (pins.empty() && c.any_schedule && options_.device == Device::Gpu) pins = draw_schedule(c.seed, c.spec, engine_->target());
+  if (pins.empty() && c.any_schedule && options_.device == Device::Gpu)
+    pins = draw_schedule(c.seed, c.spec, engine_->target());
   auto kernel = engine_->prepare(c.spec, {.schedule = pins});
-  if (kernel || pins.empty() || pins == options_.schedule || kernel.error().kind != ErrorKind::Unsupported) return kernel;
+  if (kernel || pins.empty() || pins == options_.schedule || kernel.error().kind != ErrorKind::Unsupported)
+    return kernel;
   outcome.refused = fmt::format("{}: {}", pins, kernel.error().message);
   return engine_->prepare(c.spec);
 }

@@ -1,21 +1,22 @@
-// Runs a case through the public engine, on the host or on a GPU, and says everything that is wrong with what came back.
+// Runs a case through the public engine, on the host or on a GPU, and says everything that is wrong with what came
+// back.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "flashjit/flashjit.hpp"
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 #include "tests/random/case.h"
-#include "tests/reference/compare.h"
+#include "tools/reference/compare.h"
 
 namespace flashjit::testing_random {
 
 struct Outcome {
   bool ok = false;
-  std::string problem;                // empty when ok
-  std::string schedule;               // what ran
-  std::string refused;                // pins whose kernel the engine would not run; another one ran
+  std::string problem;   // empty when ok
+  std::string schedule;  // what ran
+  std::string refused;   // pins whose kernel the engine would not run; another one ran
   reference::Comparison comparison;
 };
 
@@ -23,9 +24,9 @@ class Runner {
  public:
   struct Options {
     Device device = Device::Host;
-    std::string target, schedule;     // empty: what the device is, and what the cost model chooses
-    double work = 1.5e7;              // multiply-adds of the reference per case
-    int threads = 0;                  // of host kernels
+    std::string target, schedule;  // empty: what the device is, and what the cost model chooses
+    double work = 1.5e7;           // multiply-adds of the reference per case
+    int threads = 0;               // of host kernels
   };
   static Result<std::unique_ptr<Runner>> create(const Options& options);
 

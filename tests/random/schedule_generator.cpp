@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {

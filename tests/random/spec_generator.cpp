@@ -6,18 +6,20 @@
 #include <functional>
 #include <memory>
 
-#include "compiler/spec.h"
+#include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/random.h"
-#include "tests/reference/half.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), options_(options) { case_.seed = seed; }
+  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), options_(options) {
+    case_.seed = seed;
+  }
 
   Case draw() {
     draw_problem();
@@ -144,8 +146,8 @@ class Generator {
   }
 
   void draw_expressions() {
-    const ExpressionContext context{static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_,
-                                    bottom_right_};
+    const ExpressionContext context{
+        static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_, bottom_right_};
     const DrawnExpression mask = draw_mask(random_, context, drawn_params_);
     const DrawnExpression score = draw_score(random_, context, drawn_params_);
     mask_ = mask.text, score_ = score.text;
@@ -153,9 +155,10 @@ class Generator {
     case_.semantics.score = score.semantics.score;
   }
 
-  // Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout: contiguous, or
-  // with gaps, or stored in another order than the one it is seen in.
-  void lay_out(CaseTensor& tensor, Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim, bool output) {
+  // Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout:
+  // contiguous, or with gaps, or stored in another order than the one it is seen in.
+  void lay_out(CaseTensor& tensor, Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim,
+               bool output) {
     const auto batch = static_cast<std::int64_t>(q_lens_.size());
     tensor.dtype = flashjit::name(dtype);
     if (layout_ == Layout::Bshd) tensor.shape = {batch, tokens, heads, dim};
@@ -218,8 +221,9 @@ class Generator {
       } else {
         // Whether pairs of elements are words in memory is for the kernel to find out.
         const int align = random_.chance(0.5) ? 16 : size_of(param.dtype);
-        plain(case_.params[param.name], param.dtype, param.shape, [&](std::int64_t i) { return (*param.values)[i]; },
-              aligned_params_ ? 16 : align);
+        plain(
+            case_.params[param.name], param.dtype, param.shape, [&](std::int64_t i) { return (*param.values)[i]; },
+            aligned_params_ ? 16 : align);
       }
     }
   }
@@ -228,7 +232,8 @@ class Generator {
   static void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, F value, int align = 1) {
     tensor.dtype = flashjit::name(dtype);
     tensor.strides.assign(shape.size(), 1);
-    for (std::size_t i = shape.size() - 1; i-- > 0;) tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
+    for (std::size_t i = shape.size() - 1; i-- > 0;)
+      tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
     tensor.shape = std::move(shape);
     allocate(tensor, std::max(align, size_of(dtype)), false);
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
@@ -250,7 +255,8 @@ class Generator {
     switch (data_) {
       case Data::Sharp: return random_.normal() * (&tensor == &case_.v ? 1 : 6);
       case Data::Equal: return 0.75;
-      case Data::Huge: return random_.normal() * (&tensor == &case_.v ? largest / 8 : random_.chance(0.02) ? largest : 1);
+      case Data::Huge:
+        return random_.normal() * (&tensor == &case_.v ? largest / 8 : random_.chance(0.02) ? largest : 1);
       case Data::Zero: return 0;
       case Data::LargeValues:
         if (&tensor != &case_.v) return random_.normal();
@@ -281,8 +287,9 @@ class Generator {
         reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
       }
     }
-    const char* names[] = {"normal", "sharp", "equal", "huge", "zero", "a few inf and nan", "late jump", "early peak", "early low",
-                           "staircase", "large values", "poisoned", "neighbours"};
+    const char* names[] = {"normal",    "sharp",      "equal",     "huge",      "zero",         "a few inf and nan",
+                           "late jump", "early peak", "early low", "staircase", "large values", "poisoned",
+                           "neighbours"};
     case_.data = names[static_cast<int>(data_)];
   }
 
@@ -300,7 +307,8 @@ class Generator {
         for (std::int64_t head = 0; head < heads; ++head) {
           const std::int64_t token = packed ? start + at : at;
           visit(Place{b, at, lens[b], head,
-                      (packed ? 0 : b * tensor.strides[0]) + token * tensor.strides[token_axis] + head * tensor.strides[head_axis]});
+                      (packed ? 0 : b * tensor.strides[0]) + token * tensor.strides[token_axis] +
+                          head * tensor.strides[head_axis]});
         }
       }
       start += lens[b];
@@ -350,10 +358,12 @@ class Generator {
   }
 
   void poison_neighbours() {
-    const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads, std::int64_t dim) {
+    const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads,
+                            std::int64_t dim) {
       each_row(tensor, lens, heads, [&](const Place& p) {
         if (p.b % 2 == 0) return;
-        for (std::int64_t i = 0; i < dim; ++i) put(tensor, p.offset + i, random_.pick<double>({NAN, INFINITY, -INFINITY}));
+        for (std::int64_t i = 0; i < dim; ++i)
+          put(tensor, p.offset + i, random_.pick<double>({NAN, INFINITY, -INFINITY}));
       });
     };
     poison(case_.q, q_lens_, heads_q_, d_qk_);
@@ -384,7 +394,8 @@ class Generator {
     if (max_logit_) text += " max_logit";
     if (sink_) text += " sink";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
-    if (random_.chance(0.1)) text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
+    if (random_.chance(0.1))
+      text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
     if (random_.chance(0.1) && layout_ != Layout::Packed && max_q_ > 0) text += fmt::format(" q_len={}", max_q_);
   }
 

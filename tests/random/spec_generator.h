@@ -18,16 +18,21 @@ struct GeneratorOptions {
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options);
 
 enum class Data {
-  Normal, Sharp, Equal, Huge, Zero, NotFinite,
-  // What a softmax that goes over the keys in tiles can get wrong. Kernels may go from the last key to the first, so "late" is
-  // key 0 and "early" the last one. `jump` is in nats. A third of the queries do not see the jump.
-  LateJump,    // the logit of key 0 is above the others
-  EarlyPeak,   // that of the last key is
-  EarlyLow,    // the last 300 keys are below the others
-  Staircase,   // logits rise by `jump` every 64 keys towards key 0
-  LargeValues, // LateJump, and V is near the largest number of fp16, or so large in bf16 that 2^30 times it is no fp32
-  Poisoned,    // single infinities and NaN: in Q, at key 0 or at the last key of K or V, another place in every head
-  Neighbours,  // every second sequence is NaN and infinities
+  Normal,
+  Sharp,
+  Equal,
+  Huge,
+  Zero,
+  NotFinite,
+  // What a softmax that goes over the keys in tiles can get wrong. Kernels may go from the last key to the first, so
+  // "late" is key 0 and "early" the last one. `jump` is in nats. A third of the queries do not see the jump.
+  LateJump,     // the logit of key 0 is above the others
+  EarlyPeak,    // that of the last key is
+  EarlyLow,     // the last 300 keys are below the others
+  Staircase,    // logits rise by `jump` every 64 keys towards key 0
+  LargeValues,  // LateJump, and V is near the largest number of fp16, or so large in bf16 that 2^30 times it is no fp32
+  Poisoned,     // single infinities and NaN: in Q, at key 0 or at the last key of K or V, another place in every head
+  Neighbours,   // every second sequence is NaN and infinities
 };
 
 struct FixedCase {

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "autotune/report.h"
+#include "autotune/report/report.h"
 
 int main() {
   const std::string json{std::istreambuf_iterator<char>(std::cin), {}};

@@ -1,19 +1,20 @@
 /* FlashJIT: attention kernels, generated for exactly your problem and your GPU. C API.
  *
- * Errors. A function that can fail returns a flashjit_status and, where `error` is not null, stores there a description that the
- * caller releases with flashjit_error_destroy; on success it stores null. Nothing here prints, exits or throws. Every function
- * can also return INVALID (a null where none may be), IO (out of memory) and INTERNAL (a mistake in FlashJIT); the comments
- * name the others.
+ * Errors. A function that can fail returns a flashjit_status and, where `error` is not null, stores there a description
+ * that the caller releases with flashjit_error_destroy; on success it stores null. Nothing here prints, exits or
+ * throws. Every function can also return INVALID (a null where none may be), IO (out of memory) and INTERNAL (a mistake
+ * in FlashJIT); the comments name the others.
  *
- * Threads. Every function may be called from any thread at any time, also with the same engine or kernel. Destroying something
- * must be the last use of it. The CUDA context that is current on the calling thread is the same afterwards.
+ * Threads. Every function may be called from any thread at any time, also with the same engine or kernel. Destroying
+ * something must be the last use of it. The CUDA context that is current on the calling thread is the same afterwards.
  *
- * Versions. Structures begin with their size and only grow: a library takes the smaller ones of older programs, where what is
- * missing is as if it was zero, and larger ones of newer programs as long as what it does not know is zero. So set everything to
- * zero first, then struct_size. FLASHJIT_ABI_VERSION, which is the number in libflashjit.so.N, changes only when programs have to
- * be compiled again.
+ * Versions. Structures begin with their size and only grow: a library takes the smaller ones of older programs, where
+ * what is missing is as if it was zero, and larger ones of newer programs as long as what it does not know is zero. So
+ * set everything to zero first, then struct_size. FLASHJIT_ABI_VERSION, which is the number in libflashjit.so.N,
+ * changes only when programs have to be compiled again.
  *
- * Strings are UTF-8, end with a zero byte and are not kept. How a spec is written: flashjit.hpp, which lies beside this. */
+ * Strings are UTF-8, end with a zero byte and are not kept. How a spec is written: flashjit.hpp, which lies beside
+ * this. */
 #ifndef FLASHJIT_H
 #define FLASHJIT_H
 
@@ -51,16 +52,16 @@ typedef struct flashjit_kernel flashjit_kernel;
 typedef struct flashjit_error flashjit_error;
 typedef struct flashjit_cancel flashjit_cancel;
 
-/* A tensor somebody else owns. The layout is that of DLTensor in DLPack: a pointer to a DLTensor can be cast to this, and so can
- * &managed->dl_tensor of a DLManagedTensor or a DLManagedTensorVersioned, which stays its owner's: call its deleter when the
- * launches that use it have finished. */
+/* A tensor somebody else owns. The layout is that of DLTensor in DLPack: a pointer to a DLTensor can be cast to this,
+ * and so can &managed->dl_tensor of a DLManagedTensor or a DLManagedTensorVersioned, which stays its owner's: call its
+ * deleter when the launches that use it have finished. */
 typedef struct flashjit_device {
   int32_t device_type; /* 1: host, 2: CUDA, 3: CUDA pinned host, 13: CUDA managed */
   int32_t device_id;   /* which GPU */
 } flashjit_device;
 
 typedef struct flashjit_dtype {
-  uint8_t code;   /* 0: signed, 1: unsigned, 2: IEEE float, 4: bfloat, 6: bool */
+  uint8_t code; /* 0: signed, 1: unsigned, 2: IEEE float, 4: bfloat, 6: bool */
   uint8_t bits;
   uint16_t lanes; /* 1 */
 } flashjit_dtype;
@@ -76,37 +77,45 @@ typedef struct flashjit_tensor {
 } flashjit_tensor;
 
 typedef struct flashjit_engine_options {
-  size_t struct_size;    /* sizeof(flashjit_engine_options) */
-  int32_t host;          /* 0: a GPU, 1: the processor */
-  int32_t ordinal;       /* which GPU */
-  const char* target;    /* null: what the device is */
-  const char* cache_dir; /* null: $FLASHJIT_CACHE_DIR, $XDG_CACHE_HOME/flashjit, $HOME/.cache/flashjit; after the private
-                            directory and ':', shared ones that are only read may follow */
-  int32_t no_disk_cache; /* 1: keep kernels in memory only */
-  int32_t threads;       /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
+  size_t struct_size;       /* sizeof(flashjit_engine_options) */
+  int32_t host;             /* 0: a GPU, 1: the processor */
+  int32_t ordinal;          /* which GPU */
+  const char* target;       /* null: what the device is */
+  const char* cache_dir;    /* null: $FLASHJIT_CACHE_DIR, $XDG_CACHE_HOME/flashjit, $HOME/.cache/flashjit; after the
+                               private    directory and ':', shared ones that are only read may follow */
+  int32_t no_disk_cache;    /* 1: keep kernels in memory only */
+  int32_t threads;          /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
-  const char* const* bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
+  const char* const*
+      bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
   int64_t bundle_count;
-  const char* required;  /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs; null: none */
-  const char* record;    /* a manifest to which newly prepared specs are appended; null: none */
-  const char* override_dir;  /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead; null: none */
-  int64_t isolate_compiler;  /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is an error */
-  int64_t untuned;           /* 1: no tuning record decides, only the cost model */
-  const char* trusted_list;  /* a file, what sha256sum prints: bundles and entries of shared directories that are not on it are not
-                                used; null: $FLASHJIT_TRUSTED_LIST, or no such list */
+  const char* required;     /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs;
+                               null: none */
+  const char* record;       /* a manifest to which newly prepared specs are appended; null: none */
+  const char* override_dir; /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead;
+                               null: none */
+  int64_t isolate_compiler; /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is
+                               an error */
+  int64_t untuned;          /* 1: no tuning record decides, only the cost model */
+  const char* trusted_list; /* a file, what sha256sum prints: bundles and entries of shared directories that are not on
+                               it are not used; null: $FLASHJIT_TRUSTED_LIST, or no such list */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {
   size_t struct_size;     /* sizeof(flashjit_prepare_options) */
   const char* schedule;   /* pins, as text; null: the cost model chooses */
-  void* capturing_stream; /* null, or a stream that may be capturing a graph: what is not prepared yet is then refused with
-                             CAPTURE, and the capture stays sound */
-  int64_t timeout_ms;     /* for what is not prepared yet; then TIMEOUT, up to some 300 ms late without isolate_compiler; 0: none */
-  int64_t budget_ms;      /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and the best one
-                             takes its place between two launches when it is there; captured graphs keep theirs; 0: none */
+  void* capturing_stream; /* null, or a stream that may be capturing a graph: what is not prepared yet is then refused
+                             with CAPTURE, and the capture stays sound */
+  int64_t timeout_ms; /* for what is not prepared yet; then TIMEOUT, up to some 300 ms late without isolate_compiler; 0:
+                         none */
+  int64_t budget_ms; /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and
+                        the best one takes its place between two launches when it is there; captured graphs keep theirs;
+                        0: none */
   const flashjit_cancel* cancel; /* null, or what calls this off: then CANCELLED, as soon as a timeout would */
-  const char* shape;      /* null, or the sizes to choose the schedule for, "b=4,q=4096,k=4096" (packed: mean lengths); others run too */
-  int64_t tune_ms;        /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
+  const char* shape; /* null, or the sizes to choose the schedule for, "b=4,q=4096,k=4096" (packed: mean lengths);
+                        others run too */
+  int64_t
+      tune_ms; /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
 } flashjit_prepare_options;
 
 /* A run-time parameter of a mask or score, by name: a tensor, or a scalar where `tensor` is null. */
@@ -116,9 +125,9 @@ typedef struct flashjit_param {
   double scalar;
 } flashjit_param;
 
-/* q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for packed.
- * What the spec does not ask for must be null. Nothing is copied or kept, the tensors themselves are read during the call; on a GPU
- * the memory they point to must live until the launch has finished. */
+/* q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
+ * packed. What the spec does not ask for must be null. Nothing is copied or kept, the tensors themselves are read
+ * during the call; on a GPU the memory they point to must live until the launch has finished. */
 typedef struct flashjit_arguments {
   size_t struct_size; /* sizeof(flashjit_arguments) */
   const flashjit_tensor *q, *k, *v, *o;
@@ -127,16 +136,17 @@ typedef struct flashjit_arguments {
   const flashjit_tensor* sink;      /* fp32 [heads] */
   const flashjit_tensor* offsets_q; /* packed: int32 [batch + 1], on the kernel's device */
   const flashjit_tensor* offsets_k;
-  int64_t max_q_len;                /* packed: the longest query sequence */
-  int64_t max_k_len;                /* packed: the longest key sequence; 0: as long as all together */
+  int64_t max_q_len; /* packed: the longest query sequence */
+  int64_t max_k_len; /* packed: the longest key sequence; 0: as long as all together */
   const flashjit_param* params;
   int64_t param_count;
 } flashjit_arguments;
 
-/* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each target, wants an
- * engine of its own; several in a process are fine. In a process made by fork, only host engines work once the parent has used a GPU.
- * Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles lack), INVALID, UNSUPPORTED (a bundle of another
- * version), IO (a damaged bundle, or one that others can write), DRIVER. */
+/* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
+ * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines work
+ * once the parent has used a GPU. Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles
+ * lack), INVALID, UNSUPPORTED (a bundle of another version), IO (a damaged bundle, or one that others can write),
+ * DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
 /* Prepared kernels stay usable. Null is allowed. */
@@ -144,33 +154,35 @@ FLASHJIT_C_API void flashjit_engine_destroy(flashjit_engine* engine);
 /* "sm_90a"; lives as long as the engine. Of null: "". */
 FLASHJIT_C_API const char* flashjit_engine_target(const flashjit_engine* engine);
 
-/* Finds or makes the kernel for `spec`; `options` may be null. May compile, allocate, load code and read the disk; a spec that this
- * engine has prepared before is found in well under a microsecond, without a lock. However many threads ask at once, each spec is
- * compiled once. Every kernel that was handed out is to be destroyed, also when it is the same one.
- * Errors: INVALID, UNSUPPORTED, COMPILE, CAPTURE, NOT_FOUND, DRIVER, TIMEOUT, CANCELLED. */
-FLASHJIT_C_API flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec, const flashjit_prepare_options* options,
-                                                flashjit_kernel** kernel, flashjit_error** error);
-/* Something that calls off every prepare it was given to, from any thread, and stays set. Others who wait for the same kernel are not
- * hurt. Must outlive these calls. Create returns null without memory; the others allow null. */
+/* Finds or makes the kernel for `spec`; `options` may be null. May compile, allocate, load code and read the disk; a
+ * spec that this engine has prepared before is found in well under a microsecond, without a lock. However many threads
+ * ask at once, each spec is compiled once. Every kernel that was handed out is to be destroyed, also when it is the
+ * same one. Errors: INVALID, UNSUPPORTED, COMPILE, CAPTURE, NOT_FOUND, DRIVER, TIMEOUT, CANCELLED. */
+FLASHJIT_C_API flashjit_status flashjit_prepare(flashjit_engine* engine, const char* spec,
+                                                const flashjit_prepare_options* options, flashjit_kernel** kernel,
+                                                flashjit_error** error);
+/* Something that calls off every prepare it was given to, from any thread, and stays set. Others who wait for the same
+ * kernel are not hurt. Must outlive these calls. Create returns null without memory; the others allow null. */
 FLASHJIT_C_API flashjit_cancel* flashjit_cancel_create(void);
 FLASHJIT_C_API void flashjit_cancel_set(flashjit_cancel* cancel);
 FLASHJIT_C_API void flashjit_cancel_destroy(flashjit_cancel* cancel);
-/* On a GPU, launches that were made must have finished, and graphs that hold them must not be launched again. Null is allowed. */
+/* On a GPU, launches that were made must have finished, and graphs that hold them must not be launched again. Null is
+ * allowed. */
 FLASHJIT_C_API void flashjit_kernel_destroy(flashjit_kernel* kernel);
-/* What is known about the kernel, as one JSON object (spec, target, schedule, family, key, source, compile_ms, registers,
- * spill_bytes, smem_bytes, threads, cubin_bytes, notes, layer, miss); lives as long as the kernel. Of null, and without memory: "{}". */
+/* What is known about the kernel, as one JSON object (spec, target, schedule, family, key, source, compile_ms,
+ * registers, spill_bytes, smem_bytes, threads, cubin_bytes, notes, layer, miss); lives as long as the kernel. Of null,
+ * and without memory: "{}". */
 FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 
-/* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context; null: the
- * default stream), without compiling, allocating, locking or synchronising; fit for a stream that captures a graph, which the
- * kernel must outlive. Host: `stream` is ignored, and the result is there on return.
- * No workspace is needed: what kernels share on a GPU, prepare has allocated.
- * Errors: INVALID (which argument, and why), DRIVER. */
+/* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context;
+ * null: the default stream), without compiling, allocating, locking or synchronising; fit for a stream that captures a
+ * graph, which the kernel must outlive. Host: `stream` is ignored, and the result is there on return. No workspace is
+ * needed: what kernels share on a GPU, prepare has allocated. Errors: INVALID (which argument, and why), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
                                             flashjit_error** error);
 
-/* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to below 2^i
- * microseconds, the last one also all above. */
+/* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to
+ * below 2^i microseconds, the last one also all above. */
 #define FLASHJIT_BUCKETS 32
 
 /* What an engine has done so far; see Counters in flashjit.hpp for each field. */
@@ -185,15 +197,17 @@ typedef struct flashjit_counters {
   int64_t compile_us[FLASHJIT_BUCKETS];
 } flashjit_counters;
 
-/* Fills `counters`, whose struct_size must be set. Any thread may call it at any time; each number is exact, but while other
- * threads work they are not of one moment. Errors: INVALID (a null pointer, a wrong struct_size). */
-FLASHJIT_C_API flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters, flashjit_error** error);
+/* Fills `counters`, whose struct_size must be set. Any thread may call it at any time; each number is exact, but while
+ * other threads work they are not of one moment. Errors: INVALID (a null pointer, a wrong struct_size). */
+FLASHJIT_C_API flashjit_status flashjit_engine_counters(const flashjit_engine* engine, flashjit_counters* counters,
+                                                        flashjit_error** error);
 
-FLASHJIT_C_API flashjit_status flashjit_error_kind(const flashjit_error* error);  /* of null: OK */
-FLASHJIT_C_API const char* flashjit_error_message(const flashjit_error* error);   /* one line; of null: "" */
-FLASHJIT_C_API const char* flashjit_error_detail(const flashjit_error* error);    /* a caret, a log; may be "" */
-FLASHJIT_C_API void flashjit_error_destroy(flashjit_error* error);                /* null is allowed */
-FLASHJIT_C_API const char* flashjit_status_name(flashjit_status status);          /* "invalid"; of none of the above: "unknown" */
+FLASHJIT_C_API flashjit_status flashjit_error_kind(const flashjit_error* error); /* of null: OK */
+FLASHJIT_C_API const char* flashjit_error_message(const flashjit_error* error);  /* one line; of null: "" */
+FLASHJIT_C_API const char* flashjit_error_detail(const flashjit_error* error);   /* a caret, a log; may be "" */
+FLASHJIT_C_API void flashjit_error_destroy(flashjit_error* error);               /* null is allowed */
+FLASHJIT_C_API const char* flashjit_status_name(
+    flashjit_status status); /* "invalid"; of none of the above: "unknown" */
 
 FLASHJIT_C_API const char* flashjit_version(void); /* "major.minor.patch" */
 FLASHJIT_C_API int flashjit_abi_version(void);     /* FLASHJIT_ABI_VERSION of the library */

@@ -5,27 +5,31 @@
 //   flashjit::Arguments a;  a.q = ...; a.k = ...; a.v = ...; a.o = ...;
 //   auto done = (*kernel)->run(a, stream);
 //
-// No exceptions: what fails gives an Error with a kind, a message of one line and sometimes a detail. Every function can also fail
-// with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name the other kinds. The library never prints and
-// never exits. Engine and Kernel may be used from many threads at once, each on streams of its own; the CUDA context that is current
-// on the calling thread is the same afterwards.
+// No exceptions: what fails gives an Error with a kind, a message of one line and sometimes a detail. Every function
+// can also fail with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name the other kinds. The
+// library never prints and never exits. Engine and Kernel may be used from many threads at once, each on streams of its
+// own; the CUDA context that is current on the calling thread is the same afterwards.
 //
-// The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; `flashjit explain SPEC` shows what becomes of it:
+// The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; `flashjit explain SPEC` shows what
+// becomes of it:
 //   fwd bf16 d=128 heads=32/8 mask="causal"              d: head dim, or QK/V; heads: query heads, or query/KV heads
-//   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed (sequences one after the other);
+//   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed (sequences one after the
+//   other);
 //                                                        scale: 1/sqrt(d) by default
-//   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    sizes are run-time values; bounds can buy speed, and are checked
-//   fwd bf16 d=64 heads=8 mask="causal" align=top_left   where q_len and k_len differ: bottom_right (default), top_left
-//   fwd bf16 d=64 heads=8 lse=ln max_logit sink          more outputs per row, lse=ln or log2; an extra logit per head in every sum
-//   fwd bf16 d=64 heads=8 out=fp32 bytes=2               the type of O; what all pointers and strides are multiples of (16)
-//   fwd bf16 d=64 heads=8 numerics=deterministic         fast (default), deterministic, batch_invariant
-//   fwd bf16 d=64 heads=8 mask="window(4096, 0) | k < 4" params="cap: fp32, pos: fp32[3]" score="cap * tanh(s / cap) + pos[h, q, k]"
-// Masks: causal, window(left, right), chunk(n), prefix(n), document(t), tree(t); scores: softcap(c), alibi (reads a tensor `slope`),
-// bias(t), bias_b(t), where t is the name of a tensor; or expressions over q k b h hk q_len k_len s and `params`, with + - * / %,
-// comparisons, & | !, where(c, a, b), min max abs exp log sqrt tanh sigmoid bit. run() takes the tensors and scalars by name.
+//   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    sizes are run-time values; bounds can buy speed, and are
+//   checked fwd bf16 d=64 heads=8 mask="causal" align=top_left   where q_len and k_len differ: bottom_right (default),
+//   top_left fwd bf16 d=64 heads=8 lse=ln max_logit sink          more outputs per row, lse=ln or log2; an extra logit
+//   per head in every sum fwd bf16 d=64 heads=8 out=fp32 bytes=2               the type of O; what all pointers and
+//   strides are multiples of (16) fwd bf16 d=64 heads=8 numerics=deterministic         fast (default), deterministic,
+//   batch_invariant fwd bf16 d=64 heads=8 mask="window(4096, 0) | k < 4" params="cap: fp32, pos: fp32[3]" score="cap *
+//   tanh(s / cap) + pos[h, q, k]"
+// Masks: causal, window(left, right), chunk(n), prefix(n), document(t), tree(t); scores: softcap(c), alibi (reads a
+// tensor `slope`), bias(t), bias_b(t), where t is the name of a tensor; or expressions over q k b h hk q_len k_len s
+// and `params`, with + - * / %, comparisons, & | !, where(c, a, b), min max abs exp log sqrt tanh sigmoid bit. run()
+// takes the tensors and scalars by name.
 //
-// These are plain C++ types: compile with the headers of the very library that you link. What may be replaced without compiling
-// anew is the C API (flashjit.h).
+// These are plain C++ types: compile with the headers of the very library that you link. What may be replaced without
+// compiling anew is the C API (flashjit.h).
 #pragma once
 
 #include <atomic>
@@ -50,10 +54,11 @@ namespace flashjit {
 enum class Device { Gpu, Host };
 
 // A tensor somebody else owns. Up to four dimensions; strides in elements (empty: contiguous).
-// q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for packed.
+// q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
+// packed.
 struct Tensor {
   void* data = nullptr;
-  std::string dtype;                  // "fp16" "bf16" "fp32" "i32" "i64" "u32" "u8"
+  std::string dtype;  // "fp16" "bf16" "fp32" "i32" "i64" "u32" "u8"
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
 };
@@ -64,22 +69,22 @@ struct Arguments {
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
   Tensor max_logit;  // the same shape
   Tensor sink;       // fp32 [heads]
-  Tensor offsets_q, offsets_k;       // packed: i32 [batch + 1], on the kernel's device
-  std::int64_t max_q_len = 0;        // packed: no query sequence is longer
-  std::int64_t max_k_len = 0;        // packed: no key sequence is longer; 0: as long as all together
-  std::map<std::string, Tensor, std::less<>> params;  // tensors of masks and scores, by name
-  std::map<std::string, double, std::less<>> scalars; // scalars of masks and scores, by name
+  Tensor offsets_q, offsets_k;                         // packed: i32 [batch + 1], on the kernel's device
+  std::int64_t max_q_len = 0;                          // packed: no query sequence is longer
+  std::int64_t max_k_len = 0;                          // packed: no key sequence is longer; 0: as long as all together
+  std::map<std::string, Tensor, std::less<>> params;   // tensors of masks and scores, by name
+  std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
 };
 
 struct Facts {
   std::string spec, target, schedule, family, key;
-  std::string source;            // "compiled" "waited" "disk" "memory" "bundle"
-  double compile_ms = 0;         // from spec to machine code, in the prepare that made this kernel
+  std::string source;     // "compiled" "waited" "disk" "memory" "bundle"
+  double compile_ms = 0;  // from spec to machine code, in the prepare that made this kernel
   int registers = 0, spill_bytes = 0, smem_bytes = 0, threads = 0;
   std::int64_t cubin_bytes = 0;
-  std::vector<std::string> notes;     // what is slower than it could be, and why
-  std::string layer;             // where it was found: a directory or a bundle; empty: in memory, or it was compiled
-  std::string miss;              // why it had to be compiled: what was looked at, and what was wrong there
+  std::vector<std::string> notes;  // what is slower than it could be, and why
+  std::string layer;               // where it was found: a directory or a bundle; empty: in memory, or it was compiled
+  std::string miss;                // why it had to be compiled: what was looked at, and what was wrong there
 };
 
 // Keeps what it needs of its engine alive.
@@ -87,60 +92,64 @@ class FLASHJIT_API Kernel {
  public:
   virtual ~Kernel();
   virtual const Facts& facts() const = 0;
-  // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's primary
-  // context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph capture.
-  // A kernel must outlive its launches, and the graphs that hold them. No workspace is needed.
-  // Host: `stream` is ignored, and the result is there on return.
-  // Errors: Invalid (which argument, and why), Driver.
+  // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's
+  // primary context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph
+  // capture. A kernel must outlive its launches, and the graphs that hold them. No workspace is needed. Host: `stream`
+  // is ignored, and the result is there on return. Errors: Invalid (which argument, and why), Driver.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
 };
 
 struct EngineOptions {
   Device device = Device::Gpu;
-  int ordinal = 0;                    // which GPU
-  std::string target;                 // empty: what the device is; otherwise a row of the target table
-  std::string cache_dir;              // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
-                                      // after the private directory and ':', shared ones that are only read may follow
+  int ordinal = 0;        // which GPU
+  std::string target;     // empty: what the device is; otherwise a row of the target table
+  std::string cache_dir;  // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
+                          // after the private directory and ':', shared ones that are only read may follow
   bool disk_cache = true;
-  int threads = 0;                    // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
+  int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
-  std::vector<std::string> bundles;   // GPU: files of `flashjit build`, looked in before the store, in this order. With FLASHJIT_JIT=off
-                                      // kernels come from them alone, and NVRTC is never opened
-  std::string required;               // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
-  std::string record;                 // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
-  std::string override_dir;           // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source files:
-                                      // they are compiled instead of the generated ones. For experiments; the arguments of a
-                                      // launch stay those of the schedule. GPU only
-  bool isolate_compiler = false;      // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per compile), so that
-                                      // a crash or a hang of it is an error of prepare. GPU only
-  std::string trusted_list;           // a file, what sha256sum prints: bundles and entries of shared directories that are not on it are not
-                                      // used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
-  bool tuned = true;                  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
-                                      // bundles and override_dir, which were made for the cost model's choice
+  std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
+                                     // FLASHJIT_JIT=off kernels come from them alone, and NVRTC is never opened
+  std::string
+      required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
+  std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
+  std::string override_dir;  // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source
+                             // files: they are compiled instead of the generated ones. For experiments; the arguments
+                             // of a launch stay those of the schedule. GPU only
+  bool isolate_compiler = false;  // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per
+                                  // compile), so that a crash or a hang of it is an error of prepare. GPU only
+  std::string trusted_list;  // a file, what sha256sum prints: bundles and entries of shared directories that are not on
+                             // it are not used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
+  bool tuned = true;  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
+                      // bundles and override_dir, which were made for the cost model's choice
 };
 
 struct PrepareOptions {
-  std::string schedule;               // pins, as text; empty: the cost model chooses
-  void* capturing_stream = nullptr;   // a stream that may be capturing a graph: what is not prepared yet is then refused
-                                      // with ErrorKind::Capture, and the capture stays sound
-  std::chrono::milliseconds timeout{0};        // for what is not prepared yet; then ErrorKind::Timeout. 0: none. NVRTC can be stopped
-                                               // only between its phases, up to some 300 ms late; isolate_compiler stops it at once
-  const std::atomic<bool>* cancel = nullptr;   // set to true by any thread: ErrorKind::Cancelled, as soon as a timeout would.
-                                               // Others who wait for the same kernel are not hurt: one of them goes on
-  std::chrono::milliseconds budget{0};         // GPU: where the best code is not there by then, quickly compiled code answers, and the
-                                               // best one replaces it between two launches once it is compiled; Facts::notes says
-                                               // which it is. Captured graphs keep the code they were captured with. Heeded only with
-                                               // numerics=fast: the two may round differently. 0: the best code, whatever it takes
-  std::string shape;                  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
-                                      // nothing is pinned. Rounded up to powers of two; others are computed as well, perhaps slower
-  std::chrono::milliseconds tune{0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
-                                      // schedules are measured for about this long, and the result is kept as a record. The device
-                                      // should have nothing else to do, and memory for random tensors of that shape; timeout and
-                                      // cancel do not end it. 0: prepare never measures
+  std::string schedule;              // pins, as text; empty: the cost model chooses
+  void* capturing_stream = nullptr;  // a stream that may be capturing a graph: what is not prepared yet is then refused
+                                     // with ErrorKind::Capture, and the capture stays sound
+  std::chrono::milliseconds timeout{
+      0};  // for what is not prepared yet; then ErrorKind::Timeout. 0: none. NVRTC can be stopped
+           // only between its phases, up to some 300 ms late; isolate_compiler stops it at once
+  const std::atomic<bool>* cancel =
+      nullptr;  // set to true by any thread: ErrorKind::Cancelled, as soon as a timeout would.
+                // Others who wait for the same kernel are not hurt: one of them goes on
+  std::chrono::milliseconds budget{
+      0};             // GPU: where the best code is not there by then, quickly compiled code answers, and the
+                      // best one replaces it between two launches once it is compiled; Facts::notes says
+                      // which it is. Captured graphs keep the code they were captured with. Heeded only with
+                      // numerics=fast: the two may round differently. 0: the best code, whatever it takes
+  std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
+                      // nothing is pinned. Rounded up to powers of two; others are computed as well, perhaps slower
+  std::chrono::milliseconds tune{
+      0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
+           // schedules are measured for about this long, and the result is kept as a record. The device
+           // should have nothing else to do, and memory for random tensors of that shape; timeout and
+           // cancel do not end it. 0: prepare never measures
 };
 
-// How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below 2^i us,
-// the last one also all above.
+// How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below
+// 2^i us, the last one also all above.
 struct Histogram {
   static constexpr int kBuckets = 32;
   std::int64_t buckets[kBuckets] = {};
@@ -148,34 +157,36 @@ struct Histogram {
 
 // What an engine has done since it was created.
 struct Counters {
-  std::int64_t memory_hits = 0;      // prepares that found the kernel in this process; not timed, as that would take longer than they do
-  std::int64_t disk_hits = 0;        // kernels found in the private directory,
-  std::int64_t layer_hits = 0;       // in a shared one,
-  std::int64_t bundle_hits = 0;      // in a bundle
-  std::int64_t misses = 0;           // look-ups that found none of these
-  std::int64_t compiles = 0;         // that gave a kernel; a schedule that was tried and passed over counts too
-  std::int64_t compile_failures = 0; // refused, timed out or called off
-  std::int64_t waits = 0;            // kernels that another thread or process was making already
-  std::int64_t private_compiles = 0; // another process was making the kernel for too long
-  std::int64_t bad_entries = 0;      // damaged files, treated as a miss
-  std::int64_t not_persisted = 0;    // made, but not written
-  std::int64_t evictions = 0;        // files removed because of the size cap
+  std::int64_t memory_hits =
+      0;  // prepares that found the kernel in this process; not timed, as that would take longer than they do
+  std::int64_t disk_hits = 0;         // kernels found in the private directory,
+  std::int64_t layer_hits = 0;        // in a shared one,
+  std::int64_t bundle_hits = 0;       // in a bundle
+  std::int64_t misses = 0;            // look-ups that found none of these
+  std::int64_t compiles = 0;          // that gave a kernel; a schedule that was tried and passed over counts too
+  std::int64_t compile_failures = 0;  // refused, timed out or called off
+  std::int64_t waits = 0;             // kernels that another thread or process was making already
+  std::int64_t private_compiles = 0;  // another process was making the kernel for too long
+  std::int64_t bad_entries = 0;       // damaged files, treated as a miss
+  std::int64_t not_persisted = 0;     // made, but not written
+  std::int64_t evictions = 0;         // files removed because of the size cap
   std::int64_t bytes_read = 0, bytes_written = 0;  // of machine code, from and to directories
-  std::int64_t quick_kernels = 0;    // answered with quick code (PrepareOptions::budget),
-  std::int64_t replaced_kernels = 0; // and of those, replaced by the best code since
-  Histogram lookup_us;               // of look-ups in directories and bundles, found or not
-  Histogram compile_us;              // of compiles, those that failed included
+  std::int64_t quick_kernels = 0;                  // answered with quick code (PrepareOptions::budget),
+  std::int64_t replaced_kernels = 0;               // and of those, replaced by the best code since
+  Histogram lookup_us;                             // of look-ups in directories and bundles, found or not
+  Histogram compile_us;                            // of compiles, those that failed included
 };
 
 class FLASHJIT_API Engine {
  public:
   virtual ~Engine();
-  // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each target, wants an engine
-  // of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing for the target, Invalid with Device::Host.
-  // Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy), Invalid, Unsupported, Driver.
+  // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each
+  // target, wants an engine of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing
+  // for the target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
+  // Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
-  // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once. The same words
-  // for spec and schedule give the same kernel, found in well under a microsecond without a lock.
+  // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once.
+  // The same words for spec and schedule give the same kernel, found in well under a microsecond without a lock.
   // Errors: Invalid, Unsupported, Compile, Capture, NotFound, Driver.
   virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
   virtual std::string target() const = 0;

@@ -1,0 +1,114 @@
+#include "autotune/measure/check_outputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "runtime/launch/thread_pool.h"
+#include "compiler/spec/half.h"
+
+namespace flashjit {
+namespace {
+
+// In units of the type's rounding: P and O are rounded, on either side, and the errors of an element seldom add up.
+constexpr double kRmsUnits = 4, kLargestUnits = 32;
+// The unit for fp32 outputs: exp and the sums over keys cost more bits than the output's rounding.
+constexpr double kLeastUnit = 0x1p-16;
+
+struct Sums {
+  double square = 0, square_of_difference = 0, largest = 0, largest_difference = 0;
+  std::int64_t unlike = -1;  // an element that is NaN or infinite on one side only
+  std::int64_t worst = -1;
+};
+
+// Table of all values of a 16-bit type: half a hundred million conversions take a while.
+std::vector<float> values_of(Dtype dtype) {
+  if (size_of(dtype) != 2) return {};
+  std::vector<float> values(1 << 16);
+  for (std::uint32_t bits = 0; bits < values.size(); ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    values[bits] = dtype == Dtype::F16 ? reference::half_to_float(half) : reference::bf16_to_float(half);
+  }
+  return values;
+}
+
+Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector<float>& values, std::int64_t begin,
+                   std::int64_t end) {
+  Sums sums;
+  const auto at = [&](const NamedTensor& t, std::int64_t i) {
+    if (values.empty()) return reinterpret_cast<const float*>(t.bytes.data())[i];
+    return values[reinterpret_cast<const std::uint16_t*>(t.bytes.data())[i]];
+  };
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float x = at(a, i), y = at(b, i);
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      if (!(x == y || (std::isnan(x) && std::isnan(y)))) sums.unlike = i;
+      continue;
+    }
+    const double difference = std::abs(static_cast<double>(x) - y);
+    sums.square += static_cast<double>(x) * x;
+    sums.square_of_difference += difference * difference;
+    sums.largest = std::max(sums.largest, std::abs(static_cast<double>(x)));
+    if (difference > sums.largest_difference) sums.largest_difference = difference, sums.worst = i;
+  }
+  return sums;
+}
+
+Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
+  const std::vector<float> values = values_of(a.dtype);
+  const auto elements = static_cast<std::int64_t>(a.bytes.size()) / size_of(a.dtype);
+  const auto threads = static_cast<std::size_t>(std::clamp<std::int64_t>(elements >> 16, 1, usable_cores()));
+  std::vector<Sums> parts(threads);
+  {
+    std::vector<std::jthread> workers;
+    for (std::size_t t = 0; t < threads; ++t) {
+      const auto cut = [&](std::size_t i) {
+        return elements * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(threads);
+      };
+      workers.emplace_back(
+          [&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); });
+    }
+  }
+  Sums all;
+  for (const Sums& part : parts) {
+    all.square += part.square;
+    all.square_of_difference += part.square_of_difference;
+    all.largest = std::max(all.largest, part.largest);
+    if (part.unlike >= 0) all.unlike = part.unlike;
+    if (part.largest_difference > all.largest_difference)
+      all.largest_difference = part.largest_difference, all.worst = part.worst;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> outputs_of(ProblemData& data) {
+  std::vector<NamedTensor> outputs;
+  for (const NamedTensor& tensor : data.tensors()) {
+    if (tensor.role == NamedTensor::Role::Output) outputs.push_back(tensor);
+  }
+  return outputs;
+}
+
+std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got) {
+  for (const NamedTensor& a : expected) {
+    const Sums sums = compare_all(a, *got.find(a.name));
+    if (sums.unlike >= 0)
+      return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
+    const double unit = std::max(reference::unit_roundoff(a.dtype), kLeastUnit);
+    if (std::sqrt(sums.square_of_difference) > kRmsUnits * unit * std::sqrt(sums.square) ||
+        sums.largest_difference > kLargestUnits * unit * std::max(sums.largest, std::numeric_limits<double>::min())) {
+      return fmt::format(
+          "{}: differs from the default kernel by {:.2g} in the norm and {:.2g} at element {}, far beyond rounding",
+          a.name, std::sqrt(sums.square_of_difference / std::max(sums.square, 1e-300)), sums.largest_difference,
+          sums.worst);
+    }
+  }
+  return {};
+}
+
+}  // namespace flashjit

@@ -1,0 +1,18 @@
+// Do two kernels compute the same? Not to the bit: they round differently.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autotune/measure/problem.h"
+
+namespace flashjit {
+
+// A copy of the outputs.
+std::vector<NamedTensor> outputs_of(ProblemData& data);
+
+// Empty: alike up to rounding. Otherwise what differs, and where. NaN must be where the expected ones are; what a
+// kernel left out shows, because outputs are poisoned with NaN before.
+std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got);
+
+}  // namespace flashjit

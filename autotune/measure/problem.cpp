@@ -1,0 +1,274 @@
+#include "autotune/measure/problem.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "autotune/measure/random_data.h"
+#include "compiler/analysis/interval.h"
+
+namespace flashjit {
+namespace {
+
+using Role = NamedTensor::Role;
+
+std::uint64_t byte_count(const NamedTensor& tensor) {
+  // In floating point, because hostile shapes do not fit 64 bits.
+  double bytes = size_of(tensor.dtype);
+  for (const std::int64_t extent : tensor.shape) bytes *= static_cast<double>(extent);
+  return static_cast<std::uint64_t>(std::min(bytes, 1e18));
+}
+
+std::vector<std::int64_t> token_shape(const AttentionSpec& spec, const ProblemShape& shape, bool query, int d) {
+  const std::int64_t heads = query ? spec.heads_q : spec.heads_kv;
+  const std::int64_t length = query ? shape.longest_q() : shape.longest_k();
+  switch (spec.layout) {
+    case Layout::Packed: return {query ? shape.q_tokens() : shape.k_tokens(), heads, d};
+    case Layout::Bhsd: return {shape.batch, heads, length, d};
+    default: return {shape.batch, length, heads, d};
+  }
+}
+
+NamedTensor offsets(const char* name, const std::vector<std::int64_t>& lengths) {
+  NamedTensor tensor{name, Role::Offsets, Dtype::I32, {static_cast<std::int64_t>(lengths.size()) + 1}, {}};
+  std::vector<std::int32_t> values = {0};
+  for (const std::int64_t length : lengths) values.push_back(static_cast<std::int32_t>(values.back() + length));
+  tensor.bytes.resize(values.size() * 4);
+  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  return tensor;
+}
+
+// How large each tensor parameter has to be for the indices that mask and score compute.
+Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
+                                                                      const ProblemShape& shape) {
+  const std::int64_t q_len = std::max<std::int64_t>(shape.longest_q(), 1),
+                     k_len = std::max<std::int64_t>(shape.longest_k(), 1);
+  VariableRanges ranges =
+      default_ranges(std::max<std::int64_t>(shape.batch, 1), spec.heads_q, spec.heads_kv, q_len, k_len);
+  if (spec.layout != Layout::Packed) {  // every sequence has these lengths
+    ranges.of[static_cast<int>(Variable::QLen)] = {q_len, q_len};
+    ranges.of[static_cast<int>(Variable::KLen)] = {k_len, k_len};
+  }
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const Param& param : spec.params) {
+    if (param.rank > 0) shapes[param.name].assign(static_cast<std::size_t>(param.rank), 1);
+  }
+  for (const Expr* expr : {&spec.mask, &spec.score}) {
+    if (!*expr) continue;
+    FLASHJIT_ASSIGN(indices, index_ranges(*expr, ranges));
+    for (const IndexRange& index : indices) {
+      std::int64_t& extent = shapes[index.param.name][static_cast<std::size_t>(index.dimension)];
+      // An index taken from data has no known end; such a tensor has to come from a file.
+      if (index.range.hi > SizeBound::kLargest) {
+        return invalid(
+            fmt::format("parameter {}: the mask or score computes an index without a known end, so a random tensor "
+                        "cannot be drawn; give it with --param {}=FILE.npy",
+                        index.param.name, index.param.name));
+      }
+      extent = std::max(extent, index.range.hi + 1);
+    }
+  }
+  return shapes;
+}
+
+class Builder {
+ public:
+  Builder(const InputFiles& inputs, std::uint64_t seed) : inputs_(inputs), seed_(seed) {}
+
+  Result<void> input(NamedTensor tensor, bool exact_shape) {
+    const auto file = inputs_.files.find(tensor.name);
+    if (file == inputs_.files.end()) {
+      FLASHJIT_TRY(room_for(tensor));
+      tensor.bytes.resize(byte_count(tensor));
+      fill_random(tensor, seed_);
+    } else {
+      FLASHJIT_TRY(inputs_.read(file->second, exact_shape, tensor));
+    }
+    tensors.push_back(std::move(tensor));
+    return {};
+  }
+
+  Result<void> output(NamedTensor tensor) {
+    FLASHJIT_TRY(room_for(tensor));
+    tensor.bytes.resize(byte_count(tensor));
+    tensors.push_back(std::move(tensor));
+    return {};
+  }
+
+  std::vector<NamedTensor> tensors;
+
+ private:
+  // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
+  Result<void> room_for(const NamedTensor& tensor) {
+    planned_ += static_cast<double>(byte_count(tensor));
+    const double memory =
+        static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+    if (planned_ <= 0.8 * memory) return {};
+    return invalid(fmt::format(
+        "--shape: the tensors up to {} need {:.1f} GB, this machine has {:.1f} GB of memory; choose a smaller b, q or k",
+        tensor.name, planned_ * 1e-9, memory * 1e-9));
+  }
+
+  const InputFiles& inputs_;
+  const std::uint64_t seed_;
+  double planned_ = 0;
+};
+
+Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
+  const auto is_param = [&](const std::string& name, bool scalar) {
+    return std::any_of(spec.params.begin(), spec.params.end(),
+                       [&](const Param& p) { return p.name == name && (p.rank == 0) == scalar; });
+  };
+  std::string known;
+  for (const Param& param : spec.params)
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", param.name, param.rank == 0 ? "a number" : "a file");
+  if (known.empty()) known = "none";
+  for (const auto& [name, file] : inputs.files) {
+    if (name == "q" || name == "k" || name == "v" || (name == "sink" && spec.sink) || is_param(name, false)) continue;
+    return invalid(
+        fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
+  }
+  for (const auto& [name, value] : inputs.scalars) {
+    if (is_param(name, true)) continue;
+    return invalid(
+        fmt::format("{}={}: this spec has no number parameter of that name; its parameters: {}", name, value, known));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
+                                        std::uint64_t seed) {
+  FLASHJIT_TRY(check_names(spec, inputs));
+  const bool packed = spec.layout == Layout::Packed;
+  if (packed && std::max(shape.q_tokens(), shape.k_tokens()) > SizeBound::kLargest) {
+    return invalid(
+        fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have",
+                    SizeBound::kLargest));
+  }
+  Builder builder(inputs, seed);
+  FLASHJIT_TRY(builder.input({"q", Role::Input, spec.dtype, token_shape(spec, shape, true, spec.d_qk), {}}, true));
+  FLASHJIT_TRY(builder.input({"k", Role::Input, spec.kv_dtype, token_shape(spec, shape, false, spec.d_qk), {}}, true));
+  FLASHJIT_TRY(builder.input({"v", Role::Input, spec.kv_dtype, token_shape(spec, shape, false, spec.d_v), {}}, true));
+  if (spec.sink) FLASHJIT_TRY(builder.input({"sink", Role::Input, Dtype::F32, {spec.heads_q}, {}}, true));
+
+  ProblemData data;
+  for (std::size_t i = 0; i < shape.q.size(); ++i)
+    data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
+                         static_cast<std::uint64_t>(shape.k[i]);
+  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape));
+  for (const Param& param : spec.params) {
+    if (param.rank > 0) {
+      FLASHJIT_TRY(
+          builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
+    } else {
+      const auto given = inputs.scalars.find(param.name);
+      data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
+    }
+  }
+
+  FLASHJIT_TRY(builder.output({"o", Role::Output, spec.out_dtype, token_shape(spec, shape, true, spec.d_v), {}}));
+  const std::vector<std::int64_t> rows = packed
+                                             ? std::vector<std::int64_t>{spec.heads_q, shape.q_tokens()}
+                                             : std::vector<std::int64_t>{shape.batch, spec.heads_q, shape.longest_q()};
+  if (spec.lse != Lse::None) FLASHJIT_TRY(builder.output({"lse", Role::Output, Dtype::F32, rows, {}}));
+  if (spec.max_logit) FLASHJIT_TRY(builder.output({"max_logit", Role::Output, Dtype::F32, rows, {}}));
+  data.tensors_ = std::move(builder.tensors);
+  if (packed) {
+    data.tensors_.push_back(offsets("offsets_q", shape.q));
+    data.tensors_.push_back(offsets("offsets_k", shape.k));
+    data.longest_q_ = shape.longest_q();
+    data.longest_k_ = shape.longest_k();
+  }
+  return data;
+}
+
+void ProblemData::poison() {
+  for (NamedTensor& tensor : tensors_) {
+    // All bits set is a NaN in every float type.
+    if (tensor.role == Role::Output) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::uint8_t{0xff});
+  }
+}
+
+NamedTensor* ProblemData::find(std::string_view name) {
+  for (NamedTensor& tensor : tensors_) {
+    if (tensor.name == name && tensor.role != Role::Param) return &tensor;
+  }
+  return nullptr;
+}
+
+std::uint64_t ProblemData::bytes() const {
+  std::uint64_t total = 0;
+  for (const NamedTensor& tensor : tensors_) total += tensor.bytes.size();
+  return total;
+}
+
+Arguments ProblemData::arguments_at(const std::vector<void*>& pointers) const {
+  Arguments a;
+  a.max_q_len = longest_q_;
+  a.max_k_len = longest_k_;
+  for (const auto& [name, value] : scalars_) a.scalars[name] = value;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const NamedTensor& t = tensors_[i];
+    const Tensor view{pointers[i], std::string(name(t.dtype)), t.shape, {}};
+    if (t.role == Role::Param) {
+      a.params[t.name] = view;
+      continue;
+    }
+    const std::pair<const char*, Tensor*> slots[] = {{"q", &a.q},
+                                                     {"k", &a.k},
+                                                     {"v", &a.v},
+                                                     {"o", &a.o},
+                                                     {"lse", &a.lse},
+                                                     {"max_logit", &a.max_logit},
+                                                     {"sink", &a.sink},
+                                                     {"offsets_q", &a.offsets_q},
+                                                     {"offsets_k", &a.offsets_k}};
+    for (const auto& [slot_name, slot] : slots) {
+      if (t.name == slot_name) *slot = view;
+    }
+  }
+  return a;
+}
+
+Arguments ProblemData::host_arguments() {
+  std::vector<void*> pointers;
+  for (NamedTensor& tensor : tensors_) pointers.push_back(tensor.bytes.data());
+  return arguments_at(pointers);
+}
+
+Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& data) {
+  DeviceProblem problem;
+  std::vector<void*> pointers;
+  for (const NamedTensor& tensor : data.tensors()) {
+    FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, tensor.bytes.size()));
+    if (!tensor.bytes.empty()) FLASHJIT_TRY(buffer.upload(tensor.bytes.data()));
+    pointers.push_back(buffer.data());
+    problem.buffers_.push_back(std::move(buffer));
+    problem.roles_.push_back(tensor.role);
+  }
+  problem.arguments_ = data.arguments_at(pointers);
+  return problem;
+}
+
+Result<void> DeviceProblem::poison(const Stream& stream) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (roles_[i] == Role::Output) FLASHJIT_TRY(buffers_[i].fill(0xff, stream.get()));
+  }
+  return {};
+}
+
+Result<void> DeviceProblem::download_outputs(ProblemData& data) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    std::vector<std::uint8_t>& bytes = data.tensors()[i].bytes;
+    if (roles_[i] == Role::Output && !bytes.empty()) FLASHJIT_TRY(buffers_[i].download(bytes.data()));
+  }
+  return {};
+}
+
+}  // namespace flashjit

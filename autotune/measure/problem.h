@@ -1,0 +1,73 @@
+// The tensors of one run: from files, or drawn at random from a seed; on the host, and copied to a GPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/driver/device_memory.h"
+#include "autotune/measure/shape.h"
+
+namespace flashjit {
+
+struct NamedTensor {
+  enum class Role { Input, Output, Offsets, Param };
+  std::string name;
+  Role role = Role::Input;
+  Dtype dtype = Dtype::F32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::uint8_t> bytes;
+  Contents contents = Contents::Plain;  // what is drawn for it
+};
+
+// Where inputs come from: name -> file ("q", "k", "v", "sink", or a parameter's name); everything else is drawn.
+struct InputFiles {
+  std::map<std::string, std::string> files;
+  std::map<std::string, double> scalars;
+  // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there
+  // are files.
+  std::function<Result<void>(const std::string& file, bool exact_shape, NamedTensor& tensor)> read;
+};
+
+class ProblemData {
+ public:
+  static Result<ProblemData> create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
+                                    std::uint64_t seed);
+
+  // Overwrites the outputs with NaN: what a kernel does not write is then seen.
+  void poison();
+  // The arguments, pointing into this object.
+  Arguments host_arguments();
+  NamedTensor* find(std::string_view name);
+  std::vector<NamedTensor>& tensors() { return tensors_; }
+  Arguments arguments_at(const std::vector<void*>& pointers) const;  // parallel to tensors()
+  std::uint64_t bytes() const;
+  std::uint64_t score_count() const { return score_count_; }  // one per query, key and head
+
+ private:
+  std::vector<NamedTensor> tensors_;
+  std::map<std::string, double> scalars_;
+  std::int64_t longest_q_ = 0, longest_k_ = 0;  // packed only
+  std::uint64_t score_count_ = 0;
+};
+
+// A copy of the tensors in GPU memory.
+class DeviceProblem {
+ public:
+  static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data);
+  Result<void> poison(const Stream& stream) const;
+  Result<void> download_outputs(ProblemData& data) const;
+  const Arguments& arguments() const { return arguments_; }
+
+ private:
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<NamedTensor::Role> roles_;
+  Arguments arguments_;
+};
+
+}  // namespace flashjit

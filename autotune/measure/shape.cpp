@@ -1,0 +1,122 @@
+#include "autotune/measure/shape.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/tuned/records.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::int64_t kMaxSequences = 1 << 20;
+
+std::int64_t largest(const std::vector<std::int64_t>& lengths) {
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+std::int64_t sum(const std::vector<std::int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
+
+Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::string_view text) {
+  std::vector<std::int64_t> lengths;
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t plus = rest.find('+');
+    const std::string_view part = rest.substr(0, plus);
+    std::int64_t value = 0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (part.empty() || error != std::errc() || stop != part.data() + part.size() || value < 0 ||
+        value > SizeBound::kLargest) {
+      return invalid(
+          fmt::format("--shape: {}={} is not a size from 0 to {}; write {}=4096, or {}=100+37+0 for packed sequences",
+                      name, text.substr(0, 40), SizeBound::kLargest, name, name));
+    }
+    lengths.push_back(value);
+    if (plus == std::string_view::npos) break;
+    rest = rest.substr(plus + 1);
+  }
+  return lengths;
+}
+
+Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t value) {
+  if (value >= bound.min && value <= bound.max) return {};
+  return invalid(
+      fmt::format("--shape: {}={} is outside what the spec allows ({} to {}); change the shape or the spec's bound",
+                  name, value, bound.min, bound.max));
+}
+
+}  // namespace
+
+std::int64_t ProblemShape::q_tokens() const { return sum(q); }
+std::int64_t ProblemShape::k_tokens() const { return sum(k); }
+std::int64_t ProblemShape::longest_q() const { return largest(q); }
+std::int64_t ProblemShape::longest_k() const { return largest(k); }
+
+Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spec) {
+  std::vector<std::int64_t> batch, q, k;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest = item.size() < rest.size() ? rest.substr(item.size() + 1) : std::string_view();
+    const std::string_view name = item.substr(0, item.find('='));
+    std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : name == "k" ? &k : nullptr;
+    if (!into || name.size() == item.size()) {
+      return invalid(
+          fmt::format("--shape: '{}' is not one of b=, q=, k=; write b=2,q=4096,k=4096", item.substr(0, 40)));
+    }
+    if (!into->empty()) return invalid(fmt::format("--shape: {} is given twice", name));
+    FLASHJIT_ASSIGN(lengths, parse_lengths(name, item.substr(name.size() + 1)));
+    *into = std::move(lengths);
+  }
+  if (q.empty() && spec.q_len.pinned()) q = {spec.q_len.min};
+  if (k.empty() && spec.k_len.pinned()) k = {spec.k_len.min};
+  if (q.empty()) return invalid("--shape: q is missing; write b=2,q=4096,k=4096");
+  if (k.empty()) k = q;
+
+  ProblemShape shape;
+  shape.batch = !batch.empty() ? batch[0] : static_cast<std::int64_t>(std::max(q.size(), k.size()));
+  const bool listed = q.size() > 1 || k.size() > 1;
+  if (batch.size() > 1) return invalid("--shape: b is one number");
+  if (listed && spec.layout != Layout::Packed) {
+    return invalid("--shape: a list of lengths needs layout=packed in the spec; dense layouts have one q and one k");
+  }
+  if (shape.batch > kMaxSequences) return invalid(fmt::format("--shape: b={} is above {}", shape.batch, kMaxSequences));
+  for (auto* lengths : {&q, &k}) {
+    if (lengths->size() == 1) lengths->assign(static_cast<std::size_t>(shape.batch), (*lengths)[0]);
+    if (lengths->size() != static_cast<std::size_t>(shape.batch)) {
+      return invalid(fmt::format("--shape: {} lists {} lengths for {} sequences; give one for each",
+                                 lengths == &q ? "q" : "k", lengths->size(), shape.batch));
+    }
+  }
+  shape.q = std::move(q);
+  shape.k = std::move(k);
+  FLASHJIT_TRY(within("b", spec.batch, shape.batch));
+  for (const std::int64_t length : shape.q) FLASHJIT_TRY(within("q", spec.q_len, length));
+  for (const std::int64_t length : shape.k) FLASHJIT_TRY(within("k", spec.k_len, length));
+  return shape;
+}
+
+Shape shape_of(const ProblemShape& shape) {
+  const auto sequences = static_cast<std::int64_t>(shape.q.size());
+  const auto mean = [&](std::int64_t tokens) { return sequences == 0 ? 0 : (tokens + sequences - 1) / sequences; };
+  return {shape.batch, mean(shape.q_tokens()), mean(shape.k_tokens())};
+}
+
+std::string hint_of(const ProblemShape& shape) {
+  const Shape one = shape_of(shape);
+  return std::min({one.b, one.q_len, one.k_len}) < 1 ? std::string() : print(one);
+}
+
+std::string print(const ProblemShape& shape) {
+  const auto one = [](const std::vector<std::int64_t>& lengths) {
+    const bool same = std::all_of(lengths.begin(), lengths.end(), [&](std::int64_t l) { return l == lengths[0]; });
+    if (same) return fmt::format("{}", lengths.empty() ? 0 : lengths[0]);
+    return fmt::format("{}", fmt::join(lengths, "+"));
+  };
+  return fmt::format("b={},q={},k={}", shape.batch, one(shape.q), one(shape.k));
+}
+
+}  // namespace flashjit

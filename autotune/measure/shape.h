@@ -1,0 +1,35 @@
+// --shape: the sizes of one problem.
+//   b=2,q=4096,k=4096     dense; b defaults to 1, k to q
+//   q=100+37+0,k=100+64+9 packed: the lengths of the sequences, one after the other (b=3,q=100 is 100+100+100)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/choice/cost_model.h"
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+struct ProblemShape {
+  std::int64_t batch = 1;
+  std::vector<std::int64_t> q, k;  // per sequence, `batch` of each; all equal for dense layouts
+
+  std::int64_t q_tokens() const;  // over all sequences
+  std::int64_t k_tokens() const;
+  std::int64_t longest_q() const;
+  std::int64_t longest_k() const;
+};
+
+Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spec);
+std::string print(const ProblemShape& shape);
+
+// The problem as the cost model and records see it; packed sequences by their mean lengths.
+Shape shape_of(const ProblemShape& shape);
+// The same for PrepareOptions::shape; empty where a size is 0, for which there is nothing to choose.
+std::string hint_of(const ProblemShape& shape);
+
+}  // namespace flashjit

@@ -1,0 +1,10 @@
+// The files of the report's page, embedded at build time.
+#pragma once
+
+#include "codegen/cuda/embedded_templates.h"
+
+namespace flashjit {
+
+std::span<const EmbeddedFile> embedded_report();  // "report.html", "report.css", ...
+
+}  // namespace flashjit

@@ -1,0 +1,227 @@
+#include "autotune/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "autotune/measure/measure.h"
+
+namespace flashjit {
+namespace {
+
+using State = SearchSubject::State;
+
+constexpr double kShortUs = 20;   // what is shorter is started several times per sample
+constexpr double kSampleUs = 60;  // which then takes about this long
+constexpr int kMostStarts = 16;
+constexpr int kWarmUpRounds = 2;    // at least
+constexpr double kHopeless = 1.4;   // over the fastest in the warm-up, where clocks still move
+constexpr int kFirstJudgement = 3;  // rounds
+constexpr int kRetries = 3;         // of a sample that is no time
+constexpr double kMostTie = 0.02;   // on a machine noisier than that the medians decide: a rule may not cost more
+
+class Search {
+ public:
+  Search(std::size_t count, std::size_t reference, const SearchBench& bench, const SearchOptions& options)
+      : reference_(reference),
+        bench_(bench),
+        options_(options),
+        samples_(count + 1),
+        warm_us_(count, 0),
+        random_(options.seed) {
+    result_.subjects.resize(count);
+  }
+
+  Result<SearchResult> run() {
+    start_ = bench_.seconds();
+    FLASHJIT_TRY(warm_up());
+    while (!finished()) {
+      FLASHJIT_TRY(round());
+      judge();
+      if (bench_.round_done) bench_.round_done(best_, median_interval(samples_[best_]).median);
+    }
+    conclude();
+    return std::move(result_);
+  }
+
+ private:
+  std::size_t twin() const { return samples_.size() - 1; }
+  bool alive(std::size_t i) const { return result_.subjects[i].state == State::Measured; }
+  double elapsed() const { return bench_.seconds() - start_; }
+
+  // A time that is not positive is not one: event timers give such under some hypervisors.
+  Result<double> sample(std::size_t subject, int starts) {
+    for (int i = 0; i < kRetries; ++i) {
+      FLASHJIT_ASSIGN(us, bench_.sample(subject, starts));
+      if (std::isfinite(us) && us > 0) return us;
+    }
+    return Error{ErrorKind::Driver,
+                 fmt::format("{} samples in a row were not positive: this machine's timer cannot be used", kRetries),
+                 {}};
+  }
+
+  // Nothing: the subject failed, which is noted.
+  Result<std::optional<double>> try_sample(std::size_t subject, int starts) {
+    const bool is_reference = subject == twin() || subject == reference_;
+    auto us = sample(is_reference ? reference_ : subject, starts);
+    if (us) return std::optional<double>(*us);
+    if (is_reference) return us.error();
+    result_.subjects[subject].state = State::Failed;
+    result_.subjects[subject].why = us.error().message;
+    return std::optional<double>();
+  }
+
+  Result<void> warm_up() {
+    for (int round = 0; round < kWarmUpRounds || elapsed() < options_.warm_up_seconds; ++round) {
+      for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+        if (!alive(i)) continue;
+        FLASHJIT_ASSIGN(us, try_sample(i, 1));
+        if (us) warm_us_[i] = warm_us_[i] > 0 ? std::min(warm_us_[i], *us) : *us;
+      }
+      if (round > 0 && elapsed() > options_.seconds / 4) break;  // slow subjects are warm after one run
+    }
+    double fastest = warm_us_[reference_];
+    for (std::size_t i = 0; i < warm_us_.size(); ++i) {
+      if (alive(i)) fastest = std::min(fastest, warm_us_[i]);
+    }
+    for (std::size_t i = 0; i < warm_us_.size(); ++i) {
+      if (alive(i) && i != reference_ && warm_us_[i] > kHopeless * fastest)
+        stop(i, warm_us_[i] / fastest, "in the warm-up");
+    }
+    if (fastest < kShortUs) starts_ = std::min(kMostStarts, static_cast<int>(std::ceil(kSampleUs / fastest)));
+    best_ = reference_;
+    return {};
+  }
+
+  void stop(std::size_t i, double ratio, const std::string& when) {
+    result_.subjects[i].state = State::Stopped;
+    result_.subjects[i].over_best = ratio;
+    result_.subjects[i].why = fmt::format("{:.0f} % slower than the best {}", (ratio - 1) * 100, when);
+  }
+
+  Result<void> round() {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+      if (alive(i)) order.push_back(i);
+    }
+    order.push_back(twin());
+    for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[next_random() % (i + 1)]);
+    for (const std::size_t i : order) {
+      FLASHJIT_ASSIGN(us, try_sample(i, starts_));
+      if (us) samples_[i].push_back(*us);
+    }
+    ++result_.rounds;
+    return {};
+  }
+
+  std::uint64_t next_random() {  // splitmix64
+    std::uint64_t z = (random_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+  // Ratios of two subjects round by round, as far as both ran.
+  std::vector<double> ratios(std::size_t a, std::size_t b) const {
+    std::vector<double> out;
+    for (std::size_t r = 0; r < std::min(samples_[a].size(), samples_[b].size()); ++r)
+      out.push_back(samples_[a][r] / samples_[b][r]);
+    return out;
+  }
+
+  double noise() const {
+    const MedianInterval aa = median_interval(ratios(twin(), reference_));
+    return std::max({std::abs(aa.median - 1), (aa.high - aa.low) / 2, options_.least_noise});
+  }
+
+  // The lowest median of ratios to the reference.
+  std::size_t fastest() const {
+    std::size_t best = reference_;
+    double least = 1;
+    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+      if (!alive(i) || i == reference_) continue;
+      const double ratio = median_interval(ratios(i, reference_)).median;
+      if (ratio < least) least = ratio, best = i;
+    }
+    return best;
+  }
+
+  void judge() {
+    result_.noise = noise();
+    best_ = fastest();
+    settled_ = true;
+    if (result_.rounds < kFirstJudgement) {
+      settled_ = false;
+      return;
+    }
+    // The range of few samples says less: a wider margin.
+    const double margin = result_.noise * (result_.rounds < 6 ? 2 : 1);
+    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+      if (!alive(i) || i == best_) continue;
+      const MedianInterval ratio = median_interval(ratios(i, best_));
+      if (i != reference_ && ratio.low > 1 + margin) {
+        stop(i, ratio.median, fmt::format("after {} rounds", result_.rounds));
+      } else if (ratio.low <= 1 + result_.noise && ratio.high > 1 + result_.noise) {
+        settled_ = false;  // whether it is tied with the best is open
+      }
+    }
+    if (result_.noise > 2 * options_.least_noise) settled_ = false;
+  }
+
+  bool finished() const {
+    if (result_.rounds >= options_.max_rounds) return true;
+    if (result_.rounds >= kFirstJudgement && elapsed() > options_.seconds) return true;
+    return result_.rounds >= options_.min_rounds && settled_;
+  }
+
+  void conclude() {
+    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+      SearchSubject& subject = result_.subjects[i];
+      subject.rounds = static_cast<int>(samples_[i].size());
+      if (!samples_[i].empty()) {
+        const MedianInterval us = median_interval(samples_[i]);
+        subject.us = us.median, subject.us_low = us.low, subject.us_high = us.high;
+      } else {
+        subject.us = subject.us_low = subject.us_high = warm_us_[i];
+      }
+      if (alive(i)) subject.over_best = median_interval(ratios(i, best_)).median;
+    }
+    result_.best = best_;
+    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
+      if (!alive(i) || result_.subjects[i].over_best > 1 + std::min(result_.noise, kMostTie)) continue;
+      result_.best = i;
+      break;
+    }
+  }
+
+  const std::size_t reference_;
+  const SearchBench& bench_;
+  const SearchOptions& options_;
+  SearchResult result_;
+  std::vector<std::vector<double>> samples_;  // per subject and round; the last is the reference's twin
+  std::vector<double> warm_us_;               // least of the warm-up
+  std::uint64_t random_;
+  std::size_t best_ = 0;
+  int starts_ = 1;
+  double start_ = 0;
+  bool settled_ = false;
+};
+
+}  // namespace
+
+MedianInterval median_interval(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const double n = static_cast<double>(samples.size());
+  const auto rank = static_cast<std::size_t>(std::max(0.0, std::floor((n - 1.96 * std::sqrt(n)) / 2)));
+  return {percentile(samples, 0.5), samples[rank], samples[samples.size() - 1 - rank]};
+}
+
+Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
+                            const SearchOptions& options) {
+  return Search(subjects, reference, bench, options).run();
+}
+
+}  // namespace flashjit

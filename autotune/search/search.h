@@ -1,0 +1,57 @@
+// Finds the fastest of some subjects, honestly: interleaved rounds in random order with the best so far in each,
+// medians with intervals, what is clearly slower stopped early, what cannot be told apart decided by rule. Knows
+// nothing of kernels: the stopwatch and the clock are given, so tests can fake both.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+struct SearchOptions {
+  double seconds = 5;             // no further round is begun after this long, once three are done
+  double warm_up_seconds = 0.15;  // of the same load: clocks and temperature settle
+  int min_rounds = 7, max_rounds = 40;
+  double least_noise = 0.005;  // differences below this are never called one
+  std::uint64_t seed = 1;      // of the order within rounds
+};
+
+struct SearchBench {
+  std::function<Result<double>(std::size_t subject, int starts)> sample;  // microseconds of one start, mean of `starts`
+  std::function<double()> seconds;                                        // a clock
+  std::function<void(std::size_t best, double us)> round_done;            // may be empty
+};
+
+struct SearchSubject {
+  enum class State { Measured, Stopped, Failed };
+  State state = State::Measured;
+  double us = 0, us_low = 0, us_high = 0;  // median of the samples and its 95 % interval
+  double over_best = 0;                    // median of the ratios to the best in the same round
+  int rounds = 0;
+  std::string why;  // of Stopped and Failed
+};
+
+struct SearchResult {
+  std::vector<SearchSubject> subjects;
+  std::size_t best = 0;
+  double noise = 0;  // how far apart two measurements of one kernel were found to be: the threshold of "faster"
+  int rounds = 0;
+};
+
+// Subjects are in order of preference: of those that the noise (2 % of it at most) does not let tell apart from the
+// fastest, the first is the best. `reference` is never stopped, and runs twice in each round: how far it differs from
+// itself is the noise. An error is the reference's; other subjects that fail are marked.
+Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
+                            const SearchOptions& options);
+
+struct MedianInterval {
+  double median = 0, low = 0, high = 0;
+};
+// By order statistics, 95 %; with fewer than six samples the interval is their whole range. Not empty.
+MedianInterval median_interval(std::vector<double> samples);
+
+}  // namespace flashjit

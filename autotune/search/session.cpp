@@ -1,0 +1,71 @@
+#include "autotune/search/session.h"
+
+#include <fmt/format.h>
+
+#include "compiler/spec/target.h"
+#include "runtime/engine/environment.h"
+#include "runtime/launch/thread_pool.h"
+
+namespace flashjit {
+
+Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options) {
+  bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
+  if (where == "host") {
+    options.device = Device::Host;
+  } else if (where != "auto" && where != "gpu") {
+    auto row = find_target(where);
+    if (!row) {
+      Error error = row.error();
+      error.message = fmt::format("--target: gpu, host, auto or a name of the target table; {}", error.message);
+      return error;
+    }
+    options.device = (*row)->gpu ? Device::Gpu : Device::Host;
+    options.target = where;
+  }
+  auto session = std::make_unique<Session>();
+  auto engine = Engine::create(options);
+  if (!engine && try_host) {
+    options.device = Device::Host;
+    auto host = Engine::create(options);
+    if (!host) {
+      return Error{ErrorKind::NotFound,
+                   fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",
+                               engine.error().message, host.error().message),
+                   {}};
+    }
+    engine = std::move(host);
+  }
+  if (!engine) return engine.error();
+  session->engine_ = std::move(*engine);
+  if (options.device == Device::Host) {
+    FLASHJIT_ASSIGN(settings, read_environment());
+    session->machine_ = host_machine(session->target(), settings.threads > 0 ? settings.threads : usable_cores());
+    return session;
+  }
+  FLASHJIT_ASSIGN(driver, Driver::open());
+  FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
+  FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
+  FLASHJIT_ASSIGN(stream, Stream::create(gpu));
+  session->gpu_ = gpu;
+  session->ordinal_ = options.ordinal;
+  session->stream_ = std::move(stream);
+  session->l2_bytes_ = static_cast<std::size_t>(info.l2_bytes);
+  session->machine_ = gpu_machine(session->target(), info, driver->version());
+  session->uuid_ = info.uuid;
+  return session;
+}
+
+GpuState Session::state() const { return on_gpu() ? gpu_state(uuid_) : GpuState(); }
+
+Result<Sampler> Session::sampler() const {
+  if (on_gpu()) return gpu_sampler(*gpu_, *stream_, l2_bytes_);
+  return host_sampler();
+}
+
+Result<std::vector<Timing>> Session::measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
+                                             const RoundDone& round_done) const {
+  if (on_gpu()) return measure_gpu(*gpu_, *stream_, l2_bytes_, subjects, options, round_done);
+  return measure_host(subjects, options, round_done);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,423 @@
+#include "autotune/search/tune.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <future>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "compiler/choice/candidates.h"
+#include "runtime/compile/compile.h"
+#include "runtime/launch/thread_pool.h"
+
+namespace flashjit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kShortlist = 8;     // schedules of a batch
+constexpr double kExhaustiveReach = 1.5;  // predicted times over the first choice's, beyond which nothing is measured
+constexpr double kLeastSeconds = 0.3;     // for measuring, however long compiling took
+constexpr double kGiveUp = 1.5;           // predicted time over the first choice's, beyond which no further batch looks
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Entry {
+  TunedCandidate candidate;
+  std::shared_ptr<Kernel> kernel;  // null: not to be measured
+  bool enumerated = true;          // false: a neighbour, or given from outside
+  double untuned_us = 0;           // the default's time in the search that timed this one
+};
+
+bool in_model_order(const Entry& a, const Entry& b) {
+  const auto place = [](const Entry& e) {
+    return std::tuple(e.candidate.predicted_us, !e.enumerated, print(e.candidate.schedule));
+  };
+  return place(a) < place(b);
+}
+
+void parallel(int threads, std::size_t count, const std::function<void(std::size_t)>& body) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) body(i);
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t t = 1; t < std::min<std::size_t>(count, static_cast<std::size_t>(threads)); ++t)
+    others.emplace_back(work);
+  work();
+}
+
+}  // namespace
+
+class Tuning::Parts {
+ public:
+  Parts(Session& session, TuneJob job, const TuneOptions& options)
+      : session_(session), job_(std::move(job)), options_(options) {}
+
+  Result<void> compile() {
+    const auto start = Clock::now();
+    shape_ = shape_of(job_.shape);
+    if (shape_.b < 1 || shape_.q_len < 1 || shape_.k_len < 1)
+      return invalid("shape: there is nothing to measure; every size must be at least 1");
+    FLASHJIT_ASSIGN(plan, plan_spec(text(), session_.target(), print(job_.pins), units()));
+    plan_ = std::move(plan);
+    auto drawing = std::async(
+        std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
+    // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
+    // keep.
+    FLASHJIT_ASSIGN(untuned, prepare(job_.pins));
+    untuned_ = untuned->facts().schedule;
+    FLASHJIT_ASSIGN(schedule, parse_schedule(untuned_));
+    space_ = space_of(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, schedule);
+    compile_batch(first_batch(schedule), true);
+    FLASHJIT_ASSIGN(data, drawing.get());
+    data_ = std::make_unique<ProblemData>(std::move(data));
+    compile_seconds_ = seconds_since(start);
+    return {};
+  }
+
+  Result<TuneOutcome> measure() {
+    begun_ = Clock::now();
+    outcome_.before = session_.state();
+    FLASHJIT_TRY(place_data());
+    FLASHJIT_ASSIGN(sampler, session_.sampler());
+    sampler_ = sampler;
+    FLASHJIT_TRY(check_default());
+    FLASHJIT_TRY(search_entries());
+    last_batch_seconds_ = spent();
+    while (!options_.exhaustive && spent() + last_batch_seconds_ < options_.seconds) {
+      const auto batch_begun = Clock::now();
+      const std::vector<Candidate> batch = next_batch();
+      if (batch.empty()) break;
+      compile_batch(batch, false);
+      FLASHJIT_TRY(search_entries());
+      last_batch_seconds_ = seconds_since(batch_begun);
+    }
+    outcome_.after = session_.state();
+    outcome_.measure_seconds = seconds_since(begun_);
+    return conclude();
+  }
+
+ private:
+  // Not the time between compiling and measuring, when another job had the device.
+  double spent() const { return compile_seconds_ + seconds_since(begun_); }
+  std::string text() const { return print(job_.spec); }
+  int units() const { return session_.on_gpu() ? session_.machine().units : 0; }
+  void say(const std::string& what) const {
+    if (options_.progress) options_.progress(what);
+  }
+
+  Result<std::shared_ptr<Kernel>> prepare(const Schedule& schedule) {
+    PrepareOptions options;
+    options.schedule = print(schedule);
+    return session_.engine().prepare(text(), options);
+  }
+
+  std::vector<Schedule> taken() const {
+    std::vector<Schedule> schedules;
+    for (const Entry& entry : entries_) schedules.push_back(entry.candidate.schedule);
+    return schedules;
+  }
+
+  std::vector<Candidate> first_batch(const Schedule& untuned) {
+    std::vector<Candidate> batch;
+    if (options_.exhaustive) {
+      const double reach = kExhaustiveReach * space_.schedules.front().predicted_us;
+      std::size_t within = 0;
+      while (within < space_.schedules.size() && space_.schedules[within].predicted_us <= reach) ++within;
+      batch.assign(space_.schedules.begin(), space_.schedules.begin() + static_cast<std::ptrdiff_t>(within));
+      if (within < space_.schedules.size()) {
+        space_.cut.push_back({"predicted to take more than 1.5 times as long as the first choice",
+                              static_cast<int>(space_.schedules.size() - within)});
+      }
+    } else {
+      for (const std::size_t i : shortlist(space_.schedules, kShortlist, {})) batch.push_back(space_.schedules[i]);
+    }
+    std::vector<Schedule> wanted = job_.also;
+    wanted.push_back(untuned);
+    for (const Schedule& schedule : wanted) {
+      const auto same = [&](const Candidate& c) { return c.schedule == schedule; };
+      if (std::ranges::any_of(batch, same) || !is_legal(job_.spec, plan_.target, schedule)) continue;
+      if (job_.spec.numerics != Numerics::Fast && !changed_numerics(untuned, schedule).empty()) continue;
+      const auto known = std::ranges::find_if(space_.schedules, same);
+      if (known != space_.schedules.end()) {
+        batch.push_back(*known);
+      } else {
+        const Work work = work_of(job_.spec, plan_.tiles, shape_, schedule);
+        batch.push_back({schedule, predict(job_.spec, plan_.target, schedule, shape_, work).total, 1, {}});
+      }
+    }
+    return batch;
+  }
+
+  // What differs in one field from the best so far, then the model's next.
+  std::vector<Candidate> next_batch() {
+    const std::vector<Schedule> tried = taken();
+    std::vector<Candidate> batch;
+    const double limit = kGiveUp * space_.schedules.front().predicted_us;
+    const auto add = [&](const std::vector<Candidate>& from, const std::vector<std::size_t>& chosen) {
+      for (const std::size_t i : chosen) {
+        if (batch.size() < kShortlist && from[i].predicted_us <= limit) batch.push_back(from[i]);
+      }
+    };
+    std::vector<Candidate> near =
+        neighbours(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, entries_[best_].candidate.schedule);
+    std::erase_if(near, [&](const Candidate& c) { return std::ranges::find(tried, c.schedule) != tried.end(); });
+    std::vector<std::size_t> all(near.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    add(near, all);
+    std::vector<Schedule> out = tried;
+    for (const Candidate& c : batch) out.push_back(c.schedule);
+    add(space_.schedules, shortlist(space_.schedules, kShortlist, out));
+    return batch;
+  }
+
+  void compile_batch(const std::vector<Candidate>& batch, bool first) {
+    std::vector<Entry> made(batch.size());
+    std::atomic<int> done = 0;
+    const int threads = options_.jobs > 0 ? options_.jobs : usable_cores();
+    parallel(threads, batch.size(), [&](std::size_t i) {
+      made[i] = compile_one(batch[i], first);
+      say(fmt::format("compiled {}/{}", ++done, batch.size()));
+    });
+    const std::optional<Schedule> best =
+        entries_.empty() ? std::nullopt : std::optional(entries_[best_].candidate.schedule);
+    for (Entry& entry : made) entries_.push_back(std::move(entry));
+    std::stable_sort(entries_.begin(), entries_.end(), in_model_order);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (print(entries_[i].candidate.schedule) == untuned_) untuned_place_ = i;
+      if (best && entries_[i].candidate.schedule == *best) best_ = i;
+    }
+  }
+
+  Entry compile_one(const Candidate& candidate, bool first) {
+    const auto listed = [&](const Candidate& c) { return c.schedule == candidate.schedule; };
+    Entry entry;
+    entry.enumerated = first && std::ranges::any_of(space_.schedules, listed);
+    TunedCandidate& c = entry.candidate;
+    c.schedule = candidate.schedule;
+    c.predicted_us = candidate.predicted_us;
+    auto kernel = prepare(candidate.schedule);
+    if (!kernel) {
+      const bool spills =
+          kernel.error().kind == ErrorKind::Unsupported;  // what the engine says of kernels that the compiler spoiled
+      c.status = spills ? "spills" : "failed";
+      c.why = kernel.error().message;
+      return entry;
+    }
+    const Facts& facts = (*kernel)->facts();
+    c.registers = facts.registers;
+    c.smem_bytes = facts.smem_bytes;
+    if (facts.spill_bytes > 0 && facts.schedule != untuned_) {
+      c.status = "spills";
+      c.why = fmt::format("{} bytes of registers go to memory", facts.spill_bytes);
+      return entry;
+    }
+    entry.kernel = *kernel;
+    return entry;
+  }
+
+  Result<void> place_data() {
+    if (!session_.on_gpu()) {
+      arguments_ = data_->host_arguments();
+      return {};
+    }
+    FLASHJIT_ASSIGN(device, DeviceProblem::create(session_.gpu(), *data_));
+    device_ = std::move(device);
+    arguments_ = device_->arguments();
+    return {};
+  }
+
+  void* stream() const { return session_.on_gpu() ? session_.stream().get() : nullptr; }
+
+  Result<void> run_once(const Entry& entry) {
+    if (!device_) {
+      data_->poison();
+      return entry.kernel->run(arguments_, nullptr);
+    }
+    FLASHJIT_TRY(device_->poison(session_.stream()));
+    FLASHJIT_TRY(entry.kernel->run(arguments_, stream()));
+    FLASHJIT_TRY(session_.stream().synchronize());
+    return device_->download_outputs(*data_);
+  }
+
+  Result<void> check_default() {
+    FLASHJIT_TRY(run_once(entries_[untuned_place_]));
+    expected_ = outputs_of(*data_);
+    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, *data_));
+    return {};
+  }
+
+  // Those that were not run before against the default's results.
+  Result<void> check_entries() {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      Entry& entry = entries_[i];
+      if (!entry.kernel || i == untuned_place_ || entry.candidate.timed()) continue;
+      if (auto ran = run_once(entry); !ran) {
+        entry.candidate.status = "failed";
+        entry.candidate.why = ran.error().message;
+        entry.kernel = nullptr;
+      } else if (std::string unlike = compare_outputs(expected_, *data_); !unlike.empty()) {
+        entry.candidate.status = "wrong";
+        entry.candidate.why = std::move(unlike);
+        entry.kernel = nullptr;
+      }
+    }
+    return {};
+  }
+
+  // Times what is new, beside the default and the best so far.
+  Result<void> search_entries() {
+    FLASHJIT_TRY(check_entries());
+    std::vector<std::size_t> subjects;
+    std::size_t reference = 0;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const bool again = i == untuned_place_ || (searched_ && i == best_);
+      if (!entries_[i].kernel || (entries_[i].candidate.timed() && !again)) continue;
+      if (i == untuned_place_) reference = subjects.size();
+      subjects.push_back(i);
+    }
+    SearchOptions options;
+    options.seed = options_.seed;
+    options.seconds = std::max(kLeastSeconds, options_.exhaustive ? options_.seconds : options_.seconds - spent());
+    SearchBench bench;
+    bench.seconds = [begun = Clock::now()] { return seconds_since(begun); };
+    bench.sample = [&](std::size_t subject, int starts) {
+      return sampler_([&] { return entries_[subjects[subject]].kernel->run(arguments_, stream()); }, starts);
+    };
+    bench.round_done = [&](std::size_t best, double us) {
+      say(fmt::format("{} schedules, best so far {:.1f} us: {}", subjects.size(), us,
+                      print(entries_[subjects[best]].candidate.schedule)));
+    };
+    FLASHJIT_ASSIGN(found, search(subjects.size(), reference, bench, options));
+    const double untuned_us = found.subjects[reference].us;
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+      Entry& entry = entries_[subjects[i]];
+      const SearchSubject& timed = found.subjects[i];
+      entry.candidate.status = timed.state == SearchSubject::State::Measured  ? "measured"
+                               : timed.state == SearchSubject::State::Stopped ? "stopped"
+                                                                              : "failed";
+      entry.candidate.why = timed.why;
+      if (timed.state == SearchSubject::State::Failed) {
+        entry.kernel = nullptr;
+        continue;
+      }
+      entry.candidate.us = timed.us, entry.candidate.us_low = timed.us_low, entry.candidate.us_high = timed.us_high;
+      entry.untuned_us = untuned_us;
+    }
+    best_ = subjects[found.best];
+    searched_ = true;
+    outcome_.noise = std::max(outcome_.noise, found.noise);
+    return {};
+  }
+
+  // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
+  std::size_t first_choice() const {
+    for (const Candidate& choice : space_.schedules) {
+      for (std::size_t i = 0; i < entries_.size(); ++i) {
+        const TunedCandidate& c = entries_[i].candidate;
+        if (entries_[i].enumerated && c.timed() && c.schedule == choice.schedule) return i;
+      }
+    }
+    return untuned_place_;
+  }
+
+  TuneOutcome conclude() {
+    outcome_.spec = job_.spec;
+    outcome_.shape = job_.shape;
+    const double untuned_us = entries_[untuned_place_].candidate.us;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      TunedCandidate& c = entries_[i].candidate;
+      // Clocks move between the searches of a job; the default was in all of them.
+      const double drift = entries_[i].untuned_us > 0 ? untuned_us / entries_[i].untuned_us : 1;
+      c.us *= drift, c.us_low *= drift, c.us_high *= drift;
+      outcome_.candidates.push_back(c);
+    }
+    outcome_.first_choice = first_choice();
+    outcome_.untuned = untuned_place_;
+    outcome_.best = best_;
+    outcome_.space = space_.size;
+    outcome_.legal = static_cast<int>(space_.schedules.size());
+    outcome_.cut = space_.cut;
+    outcome_.compile_seconds = compile_seconds_;
+    add_roofline();
+    return std::move(outcome_);
+  }
+
+  void add_roofline() {
+    const bool packed = job_.spec.layout == Layout::Packed;
+    for (std::size_t i = 0; i < (packed ? job_.shape.q.size() : 1); ++i) {
+      if (job_.shape.q[i] == 0) continue;
+      const Roofline one = roofline(plan_, Shape{packed ? 1 : job_.shape.batch, job_.shape.q[i], job_.shape.k[i]});
+      outcome_.flops += one.flops;
+      outcome_.bytes += one.fused_bytes;
+    }
+    const Target& target = plan_.target;
+    const double rate = std::max(target.wgmma_flops_per_clock, target.mma_flops_per_clock);
+    outcome_.peak_tflops = rate * target.clock_ghz * target.sm_count * 1e-3;
+    outcome_.peak_tbs = target.memory_tbs;
+  }
+
+  Session& session_;
+  const TuneJob job_;
+  const TuneOptions options_;
+  Clock::time_point begun_;  // with measuring
+  Shape shape_;
+  Plan plan_;
+  SearchSpace space_;
+  std::string untuned_;         // the default's schedule
+  std::vector<Entry> entries_;  // in the model's order
+  std::size_t untuned_place_ = 0, best_ = 0;
+  bool searched_ = false;
+  std::unique_ptr<ProblemData> data_;
+  std::optional<DeviceProblem> device_;
+  Arguments arguments_;
+  std::vector<NamedTensor> expected_;
+  Sampler sampler_;
+  double compile_seconds_ = 0, last_batch_seconds_ = 0;
+  TuneOutcome outcome_;
+};
+
+Tuning::Tuning(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tuning::~Tuning() = default;
+
+Result<std::unique_ptr<Tuning>> Tuning::compile(Session& session, TuneJob job, const TuneOptions& options) {
+  auto parts = std::make_unique<Parts>(session, std::move(job), options);
+  FLASHJIT_TRY(parts->compile());
+  return std::unique_ptr<Tuning>(new Tuning(std::move(parts)));
+}
+
+Result<TuneOutcome> Tuning::measure() { return parts_->measure(); }
+
+Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options) {
+  FLASHJIT_ASSIGN(tuning, Tuning::compile(session, std::move(job), options));
+  return tuning->measure();
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date) {
+  const TunedCandidate& best = outcome.of(outcome.best);
+  return {print(outcome.spec),
+          machine,
+          version(),
+          shape_of(outcome.shape),
+          best.schedule,
+          best.us,
+          best.us_low,
+          best.us_high,
+          outcome.of(outcome.untuned).us,
+          date};
+}
+
+}  // namespace flashjit

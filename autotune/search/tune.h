@@ -1,0 +1,87 @@
+// Finds the fastest schedule of a spec for a shape on a session's device.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autotune/measure/check_outputs.h"
+#include "autotune/measure/problem.h"
+#include "autotune/search/search.h"
+#include "autotune/search/session.h"
+#include "autotune/measure/shape.h"
+#include "autotune/search/space.h"
+
+namespace flashjit {
+
+struct TuneJob {
+  AttentionSpec spec;
+  ProblemShape shape;
+  Schedule pins;
+  InputFiles inputs;           // what is not given is drawn at random
+  std::vector<Schedule> also;  // measured too if they are legal: earlier winners, records from elsewhere
+};
+
+struct TuneOptions {
+  double seconds = 10;      // for compiling and measuring one job; what is begun is finished
+  int jobs = 0;             // threads that compile; 0: all cores
+  bool exhaustive = false;  // every legal schedule that is predicted within 1.5 times the first choice's time
+  std::uint64_t seed = 1;
+  // Called with the default kernel's outputs in the data, before anything is timed; an error ends the job.
+  std::function<Result<void>(const AttentionSpec&, ProblemData&)> check;
+  std::function<void(const std::string& what)> progress;
+};
+
+struct TunedCandidate {
+  Schedule schedule;
+  double predicted_us = 0;
+  std::string status;  // measured, stopped (clearly slower), failed, spills, wrong
+  double us = 0, us_low = 0, us_high = 0;
+  int registers = 0, smem_bytes = 0;
+  std::string why;  // of every status but measured
+  bool timed() const { return us > 0; }
+};
+
+struct TuneOutcome {
+  AttentionSpec spec;
+  ProblemShape shape;
+  double flops = 0, bytes = 0;
+  double peak_tflops = 0, peak_tbs = 0;                 // of the target's row
+  std::size_t untuned = 0, first_choice = 0, best = 0;  // indices into candidates
+  std::vector<TunedCandidate> candidates;               // in the model's order: what was compiled
+  double noise = 0;
+  int space = 0, legal = 0;
+  std::vector<CutReason> cut;
+  GpuState before, after;
+  double compile_seconds = 0, measure_seconds = 0;
+
+  const TunedCandidate& of(std::size_t i) const { return candidates[i]; }
+  double regret() const { return candidates[first_choice].us / candidates[best].us - 1; }
+  double gain() const { return candidates[untuned].us / candidates[best].us; }
+};
+
+// In two steps, so that one job can be compiled while another is measured: `compile` needs the processor, `measure` the
+// device too.
+class Tuning {
+ public:
+  static Result<std::unique_ptr<Tuning>> compile(Session& session, TuneJob job, const TuneOptions& options);
+  Result<TuneOutcome> measure();
+  ~Tuning();
+
+ private:
+  class Parts;
+  explicit Tuning(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options);
+
+std::string today();  // "2026-11-21"
+// As a record of the session's machine.
+TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
+
+// Lets PrepareOptions::tune measure, in this process. libflashjit.so does so by itself.
+void enable_tuning_in_prepare();
+
+}  // namespace flashjit

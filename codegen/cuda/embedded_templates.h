@@ -1,0 +1,16 @@
+// The files of templates/, embedded at build time.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace flashjit {
+
+struct EmbeddedFile {
+  std::string_view name;  // "templates/sync/forward.cuh"
+  std::string_view text;
+  std::string_view sha256;  // of the text, in hex
+};
+std::span<const EmbeddedFile> embedded_templates();
+
+}  // namespace flashjit

@@ -1,0 +1,17 @@
+// The blocked kernel: online softmax over KV tiles, for one tile of queries of one head.
+#pragma once
+
+#include "codegen/host/ir.h"
+
+namespace flashjit::host {
+
+inline constexpr char kTileName[] = "flashjit_tile";
+void emit_tile(Ir& ir, const Plan& plan);  // void flashjit_tile(const TileCall*)
+
+// The textbook version: void step(const NaiveCall*), for one row.
+inline constexpr char kNaiveScoresName[] = "flashjit_naive_scores";
+inline constexpr char kNaiveSoftmaxName[] = "flashjit_naive_softmax";
+inline constexpr char kNaiveProductName[] = "flashjit_naive_product";
+void emit_naive(Ir& ir, const Plan& plan);
+
+}  // namespace flashjit::host

@@ -1,0 +1,49 @@
+#include "codegen/host/backend.h"
+
+#include <llvm/Config/llvm-config.h>
+
+#include "codegen/host/cpu.h"
+#include "codegen/host/kernel.h"
+
+namespace flashjit {
+namespace {
+
+// config_of() packs at most pairs of 16-bit elements and knows these types only.
+Result<void> check_plan(const Plan& plan) {
+  if (plan.target.gpu) {
+    return invalid("target: " + std::string(plan.target.name) + " is a GPU; the host backend compiles x86-64 targets");
+  }
+  auto known = [](Dtype dtype) { return dtype == Dtype::F16 || dtype == Dtype::BF16 || dtype == Dtype::F32; };
+  const AttentionSpec& spec = plan.spec;
+  if (!known(spec.dtype) || !known(spec.out_dtype) || spec.kv_dtype != spec.dtype) {
+    return unsupported("dtype: the host backend computes fp16, bf16 and fp32, with K and V of Q's type");
+  }
+  if (spec.operation != Operation::Forward) return unsupported("operation: the host backend computes fwd only");
+  return {};
+}
+
+class LlvmBackend final : public HostBackend {
+ public:
+  Result<std::unique_ptr<HostKernel>> compile(const Plan& plan, bool naive) override {
+    FLASHJIT_TRY(check_plan(plan));
+    if (!host::can_run(plan.target)) {
+      return unsupported("target: this processor or operating system lacks instructions of " +
+                         std::string(plan.target.name) + "; the best target here is " + host::best_target());
+    }
+    return host::compile_kernel(plan, naive);
+  }
+  Result<std::string> llvm_ir(const Plan& plan) override {
+    FLASHJIT_TRY(check_plan(plan));
+    return host::optimised_ir(plan);
+  }
+  std::string llvm_version() const override { return LLVM_VERSION_STRING; }
+  std::string best_target() const override { return host::best_target(); }
+};
+
+}  // namespace
+}  // namespace flashjit
+
+extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v1() {
+  static flashjit::LlvmBackend backend;
+  return &backend;
+}

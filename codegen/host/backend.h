@@ -1,0 +1,44 @@
+// The host backend's interface: Plan (of a host target) -> machine code through LLVM. Implemented by the optional
+// library libflashjit_host.so, which holds LLVM; the runtime opens it with dlopen, so nothing else needs LLVM.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "compiler/plan.h"
+#include "templates/kernel_params.h"
+
+namespace flashjit {
+
+// Calls body(item, worker) for item = 0..items-1, on any threads, and returns when all are done; worker is in
+// 0..workers-1 and no two calls at a time share one.
+struct ParallelFor {
+  int workers = 1;
+  std::function<void(std::int64_t items, const std::function<void(std::int64_t item, int worker)>& body)> run;
+};
+
+// One compiled kernel. May be run from many threads at once. The result does not depend on the number of workers.
+class HostKernel {
+ public:
+  virtual ~HostKernel() = default;
+  // Host pointers throughout.
+  virtual Result<void> run(const KernelParams& params, const ParallelFor& parallel) const = 0;
+  virtual std::int64_t code_bytes() const = 0;
+};
+
+class HostBackend {
+ public:
+  virtual ~HostBackend() = default;
+  // naive: the textbook version, which writes scores and probabilities to memory between its three steps.
+  virtual Result<std::unique_ptr<HostKernel>> compile(const Plan& plan, bool naive) = 0;
+  // The LLVM IR, for --emit.
+  virtual Result<std::string> llvm_ir(const Plan& plan) = 0;
+  virtual std::string llvm_version() const = 0;
+  // The best host row of the target table that this processor and operating system can run.
+  virtual std::string best_target() const = 0;
+};
+
+inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v1";  // extern "C" HostBackend* ()
+
+}  // namespace flashjit

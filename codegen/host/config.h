@@ -1,0 +1,132 @@
+// What one host kernel is: sizes and layouts, computed once and used by the emitters and by the code that calls the
+// kernel.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "compiler/plan.h"
+
+namespace flashjit::host {
+
+enum class Product {
+  Fma,  // fp32 vectors; fp16 and bf16 inputs are converted when they are packed
+  Dot,  // vdpbf16ps: pairs of bf16
+  Amx,  // tdpbf16ps: tiles of 16 x 32 bf16
+};
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Matrix products work on 32-bit words: one fp32 or two neighbouring bf16 of the summed dimension. The right-hand
+// matrix is packed into panels of `panel` columns: [columns / panel][words][panel].
+struct HostConfig {
+  Product product = Product::Fma;
+  bool avx512 = false;
+  int lanes = 8;      // fp32 lanes of a vector
+  int pack = 1;       // elements per word
+  int panel = 16;     // two vectors
+  int row_block = 6;  // rows the micro-kernel keeps in registers
+  int tile_q = 0, tile_kv = 0;
+  Dtype dtype = Dtype::F32, out_dtype = Dtype::F32;
+  int d_qk = 0, d_v = 0;
+  int words_qk = 0;  // words of a row of Q and K, padded
+  int width_v = 0;   // columns of V and O, padded to panels
+
+  // Row strides of the scratch matrices in words. One line of padding keeps rows out of each other's cache sets.
+  int q_stride() const { return words_qk + 16; }
+  int s_stride() const { return tile_kv + 16; }
+  int p_stride() const { return tile_kv / pack + 16; }
+  int o_stride() const { return width_v + 16; }
+  std::int64_t rows() const { return round_up(tile_q, row_block); }
+
+  // Scratch of one worker, in bytes. In the fp32 kernel P overwrites S.
+  std::int64_t q_at() const { return 0; }
+  std::int64_t s_at() const { return q_at() + round_up(rows() * q_stride() * 4, 64); }
+  std::int64_t p_at() const { return pack == 1 ? s_at() : s_at() + round_up(rows() * s_stride() * 4, 64); }
+  std::int64_t o_at() const { return p_at() + round_up(rows() * (pack == 1 ? s_stride() : p_stride()) * 4, 64); }
+  std::int64_t m_at() const { return o_at() + round_up(rows() * o_stride() * 4, 64); }
+  std::int64_t l_at() const { return m_at() + round_up(rows() * 4, 64); }
+  std::int64_t ranges_at() const { return l_at() + round_up(rows() * lanes * 4, 64); }
+  static constexpr std::int64_t kRangeBytes = 16;  // per block of rows: first and end of the keys it may see, i64
+  std::int64_t scratch_bytes() const { return round_up(ranges_at() + rows() / row_block * kRangeBytes, 4096); }
+
+  // Packed K and V of one sequence and KV head.
+  std::int64_t padded_keys(std::int64_t keys) const { return round_up(keys, panel); }
+  std::int64_t k_bytes(std::int64_t keys) const { return padded_keys(keys) * words_qk * 4; }
+  std::int64_t v_panel_words(std::int64_t keys) const { return padded_keys(keys) / pack * panel; }
+  std::int64_t v_bytes(std::int64_t keys) const { return v_panel_words(keys) * (width_v / panel) * 4; }
+};
+
+inline HostConfig config_of(const Plan& plan) {
+  const Capabilities& can = plan.target.can;
+  HostConfig c;
+  c.dtype = plan.spec.dtype;
+  c.out_dtype = plan.spec.out_dtype;
+  c.d_qk = plan.spec.d_qk;
+  c.d_v = plan.spec.d_v;
+  c.avx512 = can.avx512;
+  if (c.dtype == Dtype::BF16 && can.amx_bf16) c.product = Product::Amx;
+  if (c.dtype == Dtype::BF16 && !can.amx_bf16 && can.avx512_bf16) c.product = Product::Dot;
+  c.lanes = c.avx512 ? 16 : 8;
+  c.panel = 2 * c.lanes;
+  c.pack = c.product == Product::Fma ? 1 : 2;
+  // AMX consumes 16 words per step.
+  c.words_qk = static_cast<int>(round_up((c.d_qk + c.pack - 1) / c.pack, c.product == Product::Amx ? 16 : 1));
+  c.width_v = static_cast<int>(round_up(c.d_v, c.panel));
+  c.tile_q = plan.schedule.tile_q.value_or(64);
+  // A block is no taller than the tile: one query must not cost as much as eight.
+  c.row_block = c.product == Product::Amx ? 32 : std::min(c.avx512 ? 8 : 6, c.tile_q);
+  c.tile_kv = static_cast<int>(round_up(plan.schedule.tile_kv.value_or(256), c.panel));
+  return c;
+}
+
+// One call of flashjit_tile: one query tile of one head. Read by generated code through offsetof.
+struct TileCall {
+  const void* params;  // KernelParams: the run-time parameters of mask and score
+  const void* q;       // row q_lo
+  const void* k;       // packed
+  const void* v;       // packed
+  void* o;             // row q_lo
+  float* lse;          // element q_lo, where asked for
+  float* max_logit;
+  char* scratch;
+  std::int64_t q_token, o_token;  // strides in elements
+  std::int64_t v_panel_words;
+  std::int64_t b, h, hk, q_len, k_len;
+  std::int64_t q_lo, rows;
+  float sink;
+};
+
+// One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
+struct PackCall {
+  const void* source;
+  void* target;
+  std::int64_t token;  // stride in elements
+  std::int64_t keys;
+  std::int64_t v_panel_words;
+};
+
+// One call of a step of the textbook version: one query row of one head.
+struct NaiveCall {
+  const void* params;
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* scores;  // k_len floats
+  float* probabilities;
+  float* lse;
+  float* max_logit;
+  std::int64_t k_token, v_token;
+  std::int64_t b, h, hk, q_len, k_len, q_row;
+  float sink;
+};
+
+using TileFunction = void (*)(const TileCall*);
+using PackFunction = void (*)(const PackCall*);
+using NaiveFunction = void (*)(const NaiveCall*);
+
+}  // namespace flashjit::host

@@ -1,0 +1,49 @@
+// Expr -> LLVM IR. What depends on k or s is a vector over neighbouring keys, everything else is a scalar.
+#pragma once
+
+#include <array>
+#include <unordered_map>
+
+#include "codegen/host/ir.h"
+#include "compiler/language/expr.h"
+
+namespace flashjit::host {
+
+class ExprEmitter {
+ public:
+  // `params` is the KernelParams block. Ints have 64 bits when `wide`, else 32. `lanes_valid` (or null) tells which
+  // keys exist: only their parameters are read.
+  ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order, bool wide, Value* lanes_valid);
+
+  void set(Variable variable, Value* value) { variables_[static_cast<std::size_t>(variable)] = value; }
+  // A scalar int as the width of this emitter's ints.
+  void set_int(Variable variable, Value* i64_value);
+  void set_keys(Value* first_key);  // k = first_key + <0, 1, 2, ...>
+
+  Value* scalar(const Expr& expr);  // of an expression that uses neither k nor s
+  Value* vector(const Expr& expr);
+
+ private:
+  Value* emit(const Expr& expr);
+  Value* emit_node(const Node& node);
+  Value* arithmetic(const Node& node, Value* x, Value* y);
+  Value* divide(const Node& node, Value* x, Value* y);
+  Value* function(const Node& node, Value* x);
+  Value* read_param(const Node& node);
+  Value* read_vector(const Param& param, Value* base, const std::vector<Value*>& index,
+                     const std::vector<Value*>& stride, bool unit_step);
+  Value* raw_to_value(Value* raw, Dtype dtype);
+  void widen_together(Value*& x, Value*& y);
+  llvm::Type* raw_type(Dtype dtype);
+  bool steps_with_keys(const Expr& expr);
+
+  Ir& ir_;
+  Value* params_;
+  const std::vector<Param>& order_;
+  llvm::Type* int_;
+  Value* lanes_valid_;
+  std::array<Value*, 12> variables_{};
+  std::unordered_map<const Node*, Value*> done_;
+};
+
+}  // namespace flashjit::host

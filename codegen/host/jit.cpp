@@ -1,0 +1,96 @@
+#include "codegen/host/jit.h"
+
+#include <cstring>
+#include <mutex>
+
+#include <llvm/ExecutionEngine/Orc/CompileUtils.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/TargetSelect.h>
+
+namespace flashjit::host {
+namespace {
+
+constexpr char kTriple[] = "x86_64-unknown-linux-gnu";
+
+Error compile_error(llvm::Error error) {
+  return {ErrorKind::Compile, "LLVM refused the generated code", llvm::toString(std::move(error))};
+}
+
+std::string features_of(const Capabilities& can) {
+  std::string features;
+  if (can.avx512_bf16) features += "+avx512bf16,";
+  if (can.amx_bf16) features += "+amx-tile,+amx-bf16,";
+  return features;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& target) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+  std::string problem;
+  const llvm::Target* x86 = llvm::TargetRegistry::lookupTarget(kTriple, problem);
+  if (!x86) return Error{ErrorKind::Compile, "LLVM has no x86-64 target: " + problem, {}};
+  std::unique_ptr<llvm::TargetMachine> machine(
+      x86->createTargetMachine(kTriple, target.can.avx512 ? "x86-64-v4" : "x86-64-v3", features_of(target.can), {},
+                               llvm::Reloc::PIC_, llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, true));
+  if (!machine) return internal("no LLVM target machine for " + std::string(target.name));
+  return machine;
+}
+
+void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager components;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
+}
+
+Result<std::unique_ptr<Code>> Code::link(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::orc::SimpleCompiler compiler(machine);
+  auto object = compiler(module);
+  if (!object) return compile_error(object.takeError());
+  auto jit = llvm::orc::LLJITBuilder()
+                 .setJITTargetMachineBuilder(llvm::orc::JITTargetMachineBuilder(llvm::Triple(kTriple)))
+                 .setLinkProcessSymbolsByDefault(false)
+                 .setPlatformSetUp(llvm::orc::setUpInactivePlatform)
+                 .create();
+  if (!jit) return compile_error(jit.takeError());
+  auto code = std::make_unique<Code>();
+  code->jit_ = std::move(*jit);
+  code->bytes_ = static_cast<std::int64_t>((*object)->getBufferSize());
+  // The only functions LLVM may call on its own: it turns loops into them.
+  llvm::orc::SymbolMap known;
+  auto add = [&](const char* name, auto* function) {
+    known[code->jit_->mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function),
+                                                llvm::JITSymbolFlags::Exported};
+  };
+  add("memcpy", &std::memcpy);
+  add("memset", &std::memset);
+  add("memmove", &std::memmove);
+  if (auto error = code->jit_->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(known)))) {
+    return compile_error(std::move(error));
+  }
+  if (auto error = code->jit_->addObjectFile(std::move(*object))) return compile_error(std::move(error));
+  return code;
+}
+
+Result<std::uintptr_t> Code::address_of(const char* name) const {
+  auto found = jit_->lookup(name);
+  if (!found) return compile_error(found.takeError());
+  return static_cast<std::uintptr_t>(found->getValue());
+}
+
+}  // namespace flashjit::host

@@ -1,0 +1,371 @@
+#include "codegen/host/kernel.h"
+
+#include <xmmintrin.h>
+
+#include <algorithm>
+
+#include <llvm/IR/Verifier.h>
+#include <llvm/Support/raw_ostream.h>
+
+#include "codegen/host/attention.h"
+#include "codegen/host/jit.h"
+#include "codegen/host/pack.h"
+#include "codegen/host/workspace.h"
+
+namespace flashjit::host {
+namespace {
+
+// Packed K and V of one round; more (sequence, KV head) pairs than fit are done in several rounds.
+constexpr std::int64_t kLargestPacked = std::int64_t{192} << 20;
+constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
+
+// Subnormal results are microcode on some processors; the softmax's tail makes many of them, and they do not matter.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushSubnormals() { _mm_setcsr(saved_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+struct Sequence {
+  std::int64_t q_first = 0, k_first = 0;  // packed: first token
+  std::int64_t q_len = 0, k_len = 0;
+};
+
+// What both kinds of kernel know about a call's tensors.
+class Problem {
+ public:
+  Problem(const AttentionSpec& spec, const KernelParams& params)
+      : params_(params),
+        packed_(spec.layout == Layout::Packed),
+        element_(size_of(spec.dtype)),
+        out_element_(size_of(spec.out_dtype)) {}
+
+  Sequence sequence(std::int64_t b) const {
+    if (!packed_) return {0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
+    const int *q = params_.offsets_q + b, *k = params_.offsets_k + b;
+    return {q[0], k[0], std::max(q[1] - q[0], 0), std::max(k[1] - k[0], 0)};
+  }
+  const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return at(params_.q, params_.q_stride, b, h, token, element_);
+  }
+  const char* k(std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return at(params_.k, params_.k_stride, b, h, token, element_);
+  }
+  const char* v(std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return at(params_.v, params_.v_stride, b, h, token, element_);
+  }
+  char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return const_cast<char*>(at(params_.o, params_.o_stride, b, h, token, out_element_));
+  }
+  // Of lse and max_logit.
+  float* row_value(float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
+    if (!base) return nullptr;
+    return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
+  }
+  float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
+
+ private:
+  const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
+                 int element) const {
+    return static_cast<const char*>(base) +
+           ((packed_ ? 0 : b * stride.batch) + h * stride.head + token * stride.token) * element;
+  }
+  const KernelParams& params_;
+  bool packed_;
+  int element_, out_element_;
+};
+
+struct Generated {
+  std::unique_ptr<llvm::LLVMContext> context = std::make_unique<llvm::LLVMContext>();
+  std::unique_ptr<llvm::Module> module;
+  std::unique_ptr<llvm::TargetMachine> machine;
+};
+
+Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naive) {
+  Generated generated;
+  FLASHJIT_ASSIGN(machine, make_target_machine(plan.target));
+  generated.machine = std::move(machine);
+  generated.module = std::make_unique<llvm::Module>("flashjit", *generated.context);
+  generated.module->setDataLayout(generated.machine->createDataLayout());
+  generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
+  Ir ir(*generated.module, config);
+  if (naive) {
+    emit_naive(ir, plan);
+  } else {
+    emit_pack_k(ir);
+    emit_pack_v(ir);
+    emit_tile(ir, plan);
+  }
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  if (llvm::verifyModule(*generated.module, &stream)) {
+    return Error{ErrorKind::Internal, "the generated LLVM IR is malformed", problem};
+  }
+  optimise(*generated.module, *generated.machine);
+  return generated;
+}
+
+Error out_of_memory(std::int64_t bytes, const char* way_out) {
+  return {ErrorKind::Io, "workspace: no memory for " + std::to_string(bytes >> 20) + " MiB; " + way_out, {}};
+}
+
+class BlockedKernel final : public HostKernel {
+ public:
+  BlockedKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, TileFunction tile,
+                PackFunction pack_k, PackFunction pack_v)
+      : spec_(plan.spec), config_(config), code_(std::move(code)), tile_(tile), pack_k_(pack_k), pack_v_(pack_v) {}
+
+  std::int64_t code_bytes() const override { return code_->bytes(); }
+  Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
+
+ private:
+  // One (sequence, KV head) pair of a round.
+  struct Pair {
+    std::int64_t b = 0, hk = 0;
+    Sequence sequence;
+    std::int64_t k_at = 0, v_at = 0;              // bytes from the start of the packed area
+    std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
+  };
+  std::int64_t packed_bytes(std::int64_t keys) const {
+    return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64);
+  }
+  std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
+  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
+                 std::vector<Pair> pairs, char* packed, char* scratch) const;
+  void pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
+            char* packed) const;
+  void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+               std::int64_t tile, const char* packed, char* scratch) const;
+
+  AttentionSpec spec_;
+  HostConfig config_;
+  std::unique_ptr<Code> code_;
+  TileFunction tile_;
+  PackFunction pack_k_, pack_v_;
+  mutable WorkspacePool workspaces_;
+};
+
+std::vector<BlockedKernel::Pair> BlockedKernel::all_pairs(const Problem& problem, const KernelParams& params) const {
+  std::vector<Pair> pairs;
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const Sequence sequence = problem.sequence(b);
+    if (sequence.q_len == 0) continue;
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) pairs.push_back({b, hk, sequence});
+  }
+  return pairs;
+}
+
+Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
+  const Problem problem(spec_, params);
+  std::vector<Pair> pairs = all_pairs(problem, params);
+  std::vector<std::size_t> round_ends;
+  std::int64_t largest = 0, bytes = 0;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const std::int64_t more = packed_bytes(pairs[i].sequence.k_len);
+    if (bytes > 0 && bytes + more > kLargestPacked) {
+      round_ends.push_back(i);
+      bytes = 0;
+    }
+    pairs[i].k_at = bytes;
+    pairs[i].v_at = bytes + round_up(config_.k_bytes(pairs[i].sequence.k_len), 64);
+    bytes += more;
+    largest = std::max(largest, bytes);
+  }
+  if (pairs.empty()) return {};
+  round_ends.push_back(pairs.size());
+  const std::int64_t scratch = parallel.workers * config_.scratch_bytes();
+  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + largest);
+  if (!workspace) return out_of_memory(scratch + largest, "use fewer threads or shorter sequences");
+  std::size_t begin = 0;
+  for (const std::size_t end : round_ends) {
+    run_round(problem, params, parallel,
+              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)},
+              workspace->data() + scratch, workspace->data());
+    begin = end;
+  }
+  workspaces_.give_back(std::move(workspace));
+  return {};
+}
+
+// The pair that owns work item `item`, by the member that counts the items before a pair.
+template <class Pairs, class Member>
+const auto& owner(const Pairs& pairs, std::int64_t item, Member member) {
+  const auto after = std::upper_bound(pairs.begin(), pairs.end(), item,
+                                      [&](std::int64_t value, const auto& pair) { return value < pair.*member; });
+  return *(after - 1);
+}
+
+void BlockedKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
+                              std::vector<Pair> pairs, char* packed, char* scratch) const {
+  const std::int64_t group = spec_.heads_q / spec_.heads_kv;
+  std::int64_t chunks = 0, tiles = 0;
+  for (Pair& pair : pairs) {
+    pair.first_pack = chunks;
+    pair.first_tile = tiles;
+    chunks += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
+    tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
+  }
+  // A pair without keys has no packing item, so it shares first_pack with the next pair; the search finds the last
+  // such.
+  parallel.run(chunks, [&](std::int64_t item, int) {
+    const Pair& pair = owner(pairs, item, &Pair::first_pack);
+    pack(problem, params, pair, item - pair.first_pack, packed);
+  });
+  parallel.run(tiles, [&](std::int64_t item, int worker) {
+    const Pair& pair = owner(pairs, item, &Pair::first_tile);
+    const std::int64_t index = item - pair.first_tile;
+    const std::int64_t tiles_q = (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q;
+    // The last queries of a causal mask see the most: they go first, so that no worker ends with a long one.
+    compute(problem, params, pair, pair.hk * group + index % group, tiles_q - 1 - index / group, packed,
+            scratch + worker * config_.scratch_bytes());
+  });
+}
+
+void BlockedKernel::pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
+                         char* packed) const {
+  const FlushSubnormals flush;
+  const std::int64_t first = chunk * kPackKeys;
+  PackCall call{};
+  call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
+  call.v_panel_words = config_.v_panel_words(pair.sequence.k_len);
+  call.source = problem.k(pair.b, pair.hk, pair.sequence.k_first + first);
+  call.target = packed + pair.k_at + first * config_.words_qk * 4;
+  call.token = params.k_stride.token;
+  pack_k_(&call);
+  call.source = problem.v(pair.b, pair.hk, pair.sequence.k_first + first);
+  call.target = packed + pair.v_at + first / config_.pack * config_.panel * 4;
+  call.token = params.v_stride.token;
+  pack_v_(&call);
+}
+
+void BlockedKernel::compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+                            std::int64_t tile, const char* packed, char* scratch) const {
+  const FlushSubnormals flush;
+  const Sequence& s = pair.sequence;
+  const std::int64_t q_lo = tile * config_.tile_q;
+  const std::int64_t token = s.q_first + q_lo;
+  TileCall call{};
+  call.params = &params;
+  call.q = problem.q(pair.b, head, token);
+  call.k = packed + pair.k_at;
+  call.v = packed + pair.v_at;
+  call.o = problem.o(pair.b, head, token);
+  call.lse = problem.row_value(params.lse, pair.b, head, token);
+  call.max_logit = problem.row_value(params.max_logit, pair.b, head, token);
+  call.scratch = scratch;
+  call.q_token = params.q_stride.token;
+  call.o_token = params.o_stride.token;
+  call.v_panel_words = config_.v_panel_words(s.k_len);
+  call.b = pair.b;
+  call.h = head;
+  call.hk = pair.hk;
+  call.q_len = s.q_len;
+  call.k_len = s.k_len;
+  call.q_lo = q_lo;
+  call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
+  call.sink = problem.sink(head);
+  tile_(&call);
+}
+
+class NaiveKernel final : public HostKernel {
+ public:
+  NaiveKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, NaiveFunction scores,
+              NaiveFunction softmax, NaiveFunction product)
+      : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {}
+
+  std::int64_t code_bytes() const override { return code_->bytes(); }
+
+  Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
+    const Problem problem(spec_, params);
+    std::int64_t most_queries = 0, most_keys = 0;
+    for (std::int64_t b = 0; b < params.batch; ++b) {
+      most_queries = std::max(most_queries, problem.sequence(b).q_len);
+      most_keys = std::max(most_keys, problem.sequence(b).k_len);
+    }
+    const std::int64_t row_floats = round_up(most_keys, config_.lanes);
+    const std::int64_t rows = params.batch * spec_.heads_q * most_queries;
+    if (rows == 0) return {};
+    constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+    const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
+    std::unique_ptr<Workspace> workspace;
+    if (matrix < kLargest) workspace = workspaces_.take(2 * matrix + 1);
+    if (!workspace) return out_of_memory(2 * matrix, "the naive version holds all scores: use shorter sequences");
+    auto* scores = reinterpret_cast<float*>(workspace->data());
+    for (const NaiveFunction step : steps_) {
+      parallel.run(rows, [&](std::int64_t row, int) {
+        const FlushSubnormals flush;
+        const std::int64_t pair = row / most_queries;
+        const std::int64_t b = pair / spec_.heads_q, h = pair % spec_.heads_q;
+        const std::int64_t hk = h / (spec_.heads_q / spec_.heads_kv);
+        const Sequence s = problem.sequence(b);
+        const std::int64_t q_row = row % most_queries;
+        if (q_row >= s.q_len) return;
+        const std::int64_t token = s.q_first + q_row;
+        float* own = scores + row * row_floats;
+        const NaiveCall call{&params,
+                             problem.q(b, h, token),
+                             problem.k(b, hk, s.k_first),
+                             problem.v(b, hk, s.k_first),
+                             problem.o(b, h, token),
+                             own,
+                             own + matrix / 4,
+                             problem.row_value(params.lse, b, h, token),
+                             problem.row_value(params.max_logit, b, h, token),
+                             params.k_stride.token,
+                             params.v_stride.token,
+                             b,
+                             h,
+                             hk,
+                             s.q_len,
+                             s.k_len,
+                             q_row,
+                             problem.sink(h)};
+        step(&call);
+      });
+    }
+    workspaces_.give_back(std::move(workspace));
+    return {};
+  }
+
+ private:
+  AttentionSpec spec_;
+  HostConfig config_;
+  std::unique_ptr<Code> code_;
+  NaiveFunction steps_[3];
+  mutable WorkspacePool workspaces_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HostKernel>> compile_kernel(const Plan& plan, bool naive) {
+  const HostConfig config = config_of(plan);
+  FLASHJIT_ASSIGN(generated, generate(plan, config, naive));
+  FLASHJIT_ASSIGN(code, Code::link(*generated.module, *generated.machine));
+  if (naive) {
+    FLASHJIT_ASSIGN(scores, code->find<NaiveFunction>(kNaiveScoresName));
+    FLASHJIT_ASSIGN(softmax, code->find<NaiveFunction>(kNaiveSoftmaxName));
+    FLASHJIT_ASSIGN(product, code->find<NaiveFunction>(kNaiveProductName));
+    return std::unique_ptr<HostKernel>(
+        std::make_unique<NaiveKernel>(plan, config, std::move(code), scores, softmax, product));
+  }
+  FLASHJIT_ASSIGN(tile, code->find<TileFunction>(kTileName));
+  FLASHJIT_ASSIGN(pack_k, code->find<PackFunction>(kPackKName));
+  FLASHJIT_ASSIGN(pack_v, code->find<PackFunction>(kPackVName));
+  return std::unique_ptr<HostKernel>(
+      std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, pack_k, pack_v));
+}
+
+Result<std::string> optimised_ir(const Plan& plan) {
+  FLASHJIT_ASSIGN(generated, generate(plan, config_of(plan), false));
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  generated.module->print(stream, nullptr);
+  return text;
+}
+
+}  // namespace flashjit::host

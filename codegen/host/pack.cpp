@@ -1,0 +1,145 @@
+#include "codegen/host/pack.h"
+
+#include <algorithm>
+
+#include "codegen/host/math.h"
+
+namespace flashjit::host {
+namespace {
+
+// `count` elements from `address`, the rest of `lanes` zero.
+Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int count) {
+  llvm::Type* type = ir.vector_of(element, lanes);
+  const llvm::Align align(element->getScalarSizeInBits() / 8);
+  if (count >= lanes) return ir.b.CreateAlignedLoad(type, address, align);
+  std::vector<llvm::Constant*> mask;
+  for (int lane = 0; lane < lanes; ++lane) mask.push_back(ir.b.getInt1(lane < count));
+  return ir.b.CreateMaskedLoad(type, address, align, llvm::ConstantVector::get(mask),
+                               llvm::Constant::getNullValue(type));
+}
+
+llvm::Type* element_type(Ir& ir) { return ir.config.dtype == Dtype::F32 ? ir.f32 : ir.i16; }
+
+// A row of zeros, for keys past the last one.
+Value* zero_row(Ir& ir) {
+  llvm::Type* type = llvm::ArrayType::get(ir.i64, static_cast<std::uint64_t>(std::max(ir.config.d_qk, ir.config.d_v)));
+  return new llvm::GlobalVariable(ir.module, type, true, llvm::GlobalValue::PrivateLinkage,
+                                  llvm::Constant::getNullValue(type), "zeros");
+}
+
+// Transposes `lanes` vectors of words: log2(lanes) rounds that exchange halves of pairs of rows.
+void transpose(Ir& ir, std::vector<Value*>& rows) {
+  const int n = static_cast<int>(rows.size());
+  for (int half = n / 2; half > 0; half /= 2) {
+    std::vector<int> low, high;
+    for (int lane = 0; lane < n; ++lane) {
+      const bool second = lane & half;
+      low.push_back(second ? n + lane - half : lane);
+      high.push_back(second ? n + lane : lane + half);
+    }
+    for (int row = 0; row < n; ++row) {
+      if (row & half) continue;
+      Value *x = rows[row], *y = rows[row + half];
+      rows[row] = ir.b.CreateShuffleVector(x, y, low);
+      rows[row + half] = ir.b.CreateShuffleVector(x, y, high);
+    }
+  }
+}
+
+}  // namespace
+
+Value* load_words(Ir& ir, Value* row, int first, int d) {
+  const HostConfig& c = ir.config;
+  llvm::Type* element = element_type(ir);
+  const int elements = c.lanes * c.pack;
+  const int from = first * c.pack;
+  Value* raw = load_elements(ir, element, ir.b.CreateConstGEP1_64(element, row, from), elements, d - from);
+  return ir.b.CreateBitCast(c.pack == 2 ? raw : widen(ir, raw, c.dtype), ir.i32v);
+}
+
+void emit_pack_k(Ir& ir) {
+  auto& b = ir.b;
+  const HostConfig& c = ir.config;
+  llvm::Type* element = element_type(ir);
+  Value* zeros = zero_row(ir);
+  llvm::Function* function = ir.function(kPackKName, {ir.ptr}, true);
+  Value* call = function->getArg(0);
+  Value* source = ir.member(call, offsetof(PackCall, source), ir.ptr, "source");
+  Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
+  Value* token = ir.member(call, offsetof(PackCall, token), ir.i64, "token");
+  Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
+  Value* padded = b.CreateAnd(b.CreateAdd(keys, ir.integer(c.panel - 1)), ir.integer(-c.panel));
+  ir.loop(ir.integer(0), padded, c.lanes, "key", [&](Value* key) {
+    std::vector<Value*> rows;
+    for (int lane = 0; lane < c.lanes; ++lane) {
+      Value* one = b.CreateAdd(key, ir.integer(lane));
+      rows.push_back(
+          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
+    }
+    Value* panel = b.CreateSDiv(key, ir.integer(c.panel));
+    Value* column = b.CreateSub(key, b.CreateMul(panel, ir.integer(c.panel)));
+    Value* to = ir.word(target, b.CreateAdd(b.CreateMul(panel, ir.integer(c.words_qk * c.panel)), column));
+    // A block of `words` words of `lanes` keys, of which `elements` elements are inside the row.
+    auto block = [&](Value* first, int elements, int words) {
+      std::vector<Value*> square;
+      for (Value* row : rows) {
+        square.push_back(
+            load_words(ir, b.CreateGEP(element, row, b.CreateMul(first, ir.integer(c.pack))), 0, elements));
+      }
+      transpose(ir, square);
+      for (int word = 0; word < words; ++word) {
+        Value* at = b.CreateMul(b.CreateAdd(first, ir.integer(word)), ir.integer(c.panel));
+        ir.store(square[word], ir.word(to, at), 4 * c.lanes);
+      }
+    };
+    const int block_elements = c.lanes * c.pack;
+    const int whole = c.d_qk / block_elements * c.lanes;
+    ir.loop(ir.integer(0), ir.integer(whole), c.lanes, "word",
+            [&](Value* first) { block(first, block_elements, c.lanes); });
+    if (whole < c.words_qk) block(ir.integer(whole), c.d_qk - whole * c.pack, c.words_qk - whole);
+  });
+  ir.finish();
+}
+
+void emit_pack_v(Ir& ir) {
+  auto& b = ir.b;
+  const HostConfig& c = ir.config;
+  llvm::Type* element = element_type(ir);
+  Value* zeros = zero_row(ir);
+  llvm::Function* function = ir.function(kPackVName, {ir.ptr}, true);
+  Value* call = function->getArg(0);
+  Value* source = ir.member(call, offsetof(PackCall, source), ir.ptr, "source");
+  Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
+  Value* token = ir.member(call, offsetof(PackCall, token), ir.i64, "token");
+  Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
+  Value* panel_words = ir.member(call, offsetof(PackCall, v_panel_words), ir.i64, "panel_words");
+  Value* padded = b.CreateAnd(b.CreateAdd(keys, ir.integer(c.panel - 1)), ir.integer(-c.panel));
+  ir.loop(ir.integer(0), padded, c.pack, "key", [&](Value* key) {
+    std::vector<Value*> rows;
+    for (int i = 0; i < c.pack; ++i) {
+      Value* one = b.CreateAdd(key, ir.integer(i));
+      rows.push_back(
+          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
+    }
+    Value* to = ir.word(target, b.CreateMul(b.CreateSDiv(key, ir.integer(c.pack)), ir.integer(c.panel)));
+    for (int column = 0; column < c.width_v; column += c.lanes) {
+      std::vector<Value*> values;
+      for (Value* row : rows) {
+        values.push_back(column >= c.d_v ? llvm::Constant::getNullValue(ir.vector_of(element))
+                                         : load_elements(ir, element, b.CreateConstGEP1_64(element, row, column),
+                                                         c.lanes, c.d_v - column));
+      }
+      Value* words = nullptr;
+      if (c.pack == 2) {
+        words = b.CreateOr(b.CreateZExt(values[0], ir.i32v), b.CreateShl(b.CreateZExt(values[1], ir.i32v), 16));
+      } else {
+        words = b.CreateBitCast(widen(ir, values[0], c.dtype), ir.i32v);
+      }
+      Value* panel = b.CreateMul(panel_words, ir.integer(column / c.panel));
+      ir.store(words, ir.word(ir.word(to, panel), column % c.panel), 4 * c.lanes);
+    }
+  });
+  ir.finish();
+}
+
+}  // namespace flashjit::host

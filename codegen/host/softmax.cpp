@@ -1,0 +1,97 @@
+#include "codegen/host/softmax.h"
+
+#include <limits>
+#include <numbers>
+
+#include "codegen/host/expr.h"
+#include "codegen/host/math.h"
+
+namespace flashjit::host {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key) {
+  auto& b = ir.b;
+  const AttentionSpec& spec = plan.spec;
+  const double scale = spec.effective_scale();
+  Value* exists = nullptr;
+  if (end_key) {
+    Value* left = b.CreateSub(end_key, first_key);
+    Value* bounded =
+        b.CreateSelect(b.CreateICmpSLT(left, ir.integer(ir.config.lanes)), left, ir.integer(ir.config.lanes));
+    exists = b.CreateICmpSLT(ir.lane_numbers(ir.i32), ir.splat(b.CreateTrunc(bounded, ir.i32)));
+  }
+  ExprEmitter expressions(ir, row.params, spec.params, plan.wide_ints, exists);
+  expressions.set_int(Variable::Q, row.q);
+  expressions.set_int(Variable::B, row.b);
+  expressions.set_int(Variable::H, row.h);
+  expressions.set_int(Variable::Hk, row.hk);
+  expressions.set_int(Variable::QLen, row.q_len);
+  expressions.set_int(Variable::KLen, row.k_len);
+  expressions.set_keys(first_key);
+  Value* logits = nullptr;
+  if (spec.score) {
+    expressions.set(Variable::S, b.CreateFMul(products, Ir::real(ir.f32v, scale)));
+    logits = b.CreateFMul(expressions.vector(spec.score), Ir::real(ir.f32v, std::numbers::log2e));
+  } else {
+    logits = b.CreateFMul(products, Ir::real(ir.f32v, scale * std::numbers::log2e));
+  }
+  if (!end_key) return logits;
+  Value* hidden = Ir::real(ir.f32v, -kInfinity);
+  if (spec.mask) logits = b.CreateSelect(expressions.vector(spec.mask), logits, hidden);
+  return b.CreateSelect(exists, logits, hidden);
+}
+
+Value* reference_of(Ir& ir, Value* m) {
+  return ir.b.CreateSelect(ir.b.CreateFCmpOEQ(m, Ir::real(ir.f32, -kInfinity)), Ir::real(ir.f32, 0), m);
+}
+
+Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l) {
+  auto& b = ir.b;
+  Value* zero = Ir::real(ir.f32, 0);
+  if (outputs.max_logit) ir.store(b.CreateFMul(m, Ir::real(ir.f32, std::numbers::ln2)), outputs.max_logit);
+  Value* total = l;
+  Value* top = m;
+  Value* own = nullptr;  // what the row's own exponentials are multiplied with
+  if (outputs.sink) {
+    Value* sink = b.CreateFMul(outputs.sink, Ir::real(ir.f32, std::numbers::log2e));
+    top = ir.max(sink, m);
+    Value* reference = reference_of(ir, top);
+    own = exp2(ir, b.CreateFSub(m, reference));
+    total = ir.fma(l, own, exp2(ir, b.CreateFSub(sink, reference)));
+  }
+  Value* empty = b.CreateFCmpOEQ(total, zero);
+  if (outputs.lse) {
+    Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
+    Value* lse = b.CreateFAdd(reference_of(ir, top), log2_sum);
+    if (plan.spec.lse == Lse::Natural) {
+      lse = ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
+    }
+    ir.store(b.CreateSelect(empty, Ir::real(ir.f32, -kInfinity), lse), outputs.lse);
+  }
+  Value* factor = b.CreateFDiv(own ? own : Ir::real(ir.f32, 1), total);
+  return b.CreateSelect(empty, zero, factor);
+}
+
+void emit_store_row(Ir& ir, Value* target, Value* factor, const std::function<Value*(int first)>& values) {
+  const HostConfig& c = ir.config;
+  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
+  const llvm::Align align(static_cast<std::uint64_t>(size_of(c.out_dtype)));
+  Value* factors = ir.splat(factor);
+  for (int first = 0; first < c.d_v; first += c.lanes) {
+    Value* raw = narrow(ir, ir.b.CreateFMul(values(first), factors), c.out_dtype);
+    Value* address = ir.b.CreateConstGEP1_64(element, target, first);
+    if (c.d_v - first >= c.lanes) {
+      ir.b.CreateAlignedStore(raw, address, align);
+      continue;
+    }
+    std::vector<llvm::Constant*> mask;
+    for (int lane = 0; lane < c.lanes; ++lane) mask.push_back(ir.b.getInt1(lane < c.d_v - first));
+    ir.b.CreateMaskedStore(raw, address, align, llvm::ConstantVector::get(mask));
+  }
+}
+
+}  // namespace flashjit::host

@@ -1,0 +1,31 @@
+// Logits, the end of a row, and what else the blocked and the textbook kernel have in common.
+#pragma once
+
+#include "codegen/host/ir.h"
+
+namespace flashjit::host {
+
+// Where a row of scores lies. Ints are i64 scalars.
+struct RowPlace {
+  Value *params, *q, *b, *h, *hk, *q_len, *k_len;
+};
+
+// Logits times log2(e) of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask
+// hides, get -inf; with a null `end_key` every key exists and is visible.
+Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
+
+// The end of a row with maximum m (log2 units) and sum l: writes LSE and maximum where asked for, returns the factor
+// that makes the sum of the row's outputs the result.
+struct RowOutputs {
+  Value *lse, *max_logit;  // addresses of the row's elements, or null
+  Value* sink;             // natural units, or null
+};
+Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l);
+
+// Writes one row of d_v results: values[i] * factor, i counted in vectors.
+void emit_store_row(Ir& ir, Value* target, Value* factor, const std::function<Value*(int first)>& values);
+
+// The maximum as it is subtracted: 0 for a row that has seen nothing, so that exp2(-inf - 0) = 0.
+Value* reference_of(Ir& ir, Value* m);
+
+}  // namespace flashjit::host

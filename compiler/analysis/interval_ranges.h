@@ -1,0 +1,63 @@
+// The working part of the numeric interval analysis, shared by its users inside this folder.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "compiler/language/expr_linear.h"
+#include "compiler/analysis/interval.h"
+
+namespace flashjit {
+
+class RangeAnalysis {
+ public:
+  explicit RangeAnalysis(const VariableRanges& ranges) : ranges_(ranges) {}
+
+  // The interval of an int expression; by dtype where it comes from a scalar or a tensor. Cut to int64, after noting a
+  // problem.
+  IntInterval of(const Expr& expr);
+  // Did the interval of this int expression come about without a problem? (That of a part may have been noted before.)
+  bool clean(const Expr& expr);
+  // The interval of a sum, cut to int64 without noting anything.
+  IntInterval of(const Linear& linear);
+
+  // The first thing found wrong: a value that can leave int64, or a divisor that is not provably positive.
+  const std::string& problem() const { return problem_; }
+  bool ok() const { return problem_.empty(); }
+
+ private:
+  __extension__ using Int128 = __int128;
+  struct Wide {
+    Int128 lo, hi;
+  };
+  Wide compute(const Node& node, const Expr& expr);
+  Wide division(const Node& node);
+  Wide remainder(const Node& node);
+  Wide sum(const Linear& linear);
+  Int128 upper(const Linear& linear);
+  Int128 plain_upper(const Linear& linear);
+  IntInterval positive_divisor(const Expr& divisor, const Node& node);
+  // The words are those of the first one.
+  template <class Words>
+  void note(const Words& words) {
+    ++problems_;
+    if (problem_.empty()) problem_ = words();
+  }
+
+  struct Known {
+    Expr expr;  // keeps it alive: a node's address must not come back as another node's
+    IntInterval range;
+    bool clean;
+  };
+  const Known& known(const Expr& expr);
+
+  VariableRanges ranges_;
+  std::unordered_map<const Node*, Known> known_;
+  std::string problem_;
+  int problems_ = 0;
+};
+
+// Ranges that hold for every spec: what may be assumed without knowing its bounds.
+VariableRanges widest_ranges();
+
+}  // namespace flashjit

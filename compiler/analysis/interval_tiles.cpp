@@ -1,0 +1,442 @@
+// Which keys a mask lets through for a tile of queries.
+//
+// Every sub-condition becomes two ranges of keys: one that holds every key which some query of the tile sees (`some`),
+// and one whose keys all queries see (`all`). A comparison is solved for k, and the solution, which depends on q, is
+// bounded over q_lo..q_hi. Conjunction intersects; disjunction takes the hull of the first and one of the two of the
+// second. What is not understood gives everything and nothing, which is always sound.
+#include <limits>
+#include <optional>
+
+#include "compiler/language/expr_rules.h"
+#include "compiler/analysis/interval.h"
+#include "compiler/analysis/interval_bounds.h"
+
+namespace flashjit {
+namespace {
+
+Expr number(std::int64_t value) { return Expr::integer(value); }
+const Expr kNone;
+
+// Keys begin <= k < end when the guard holds. An empty begin or end: no limit on that side; an empty guard: always.
+struct KeyRange {
+  bool never = false;
+  Expr guard, begin, end;
+
+  bool everything() const { return !never && !guard && !begin && !end; }
+};
+
+struct Region {
+  KeyRange some, all;
+  // Over k_lo and k_hi: false only for tiles inside `some` of which no key is seen. Empty: no such test.
+  Expr holes;
+};
+
+Region everything() { return {}; }
+Region unknown() {
+  Region region;
+  region.all.never = true;
+  return region;
+}
+Region nothing() {
+  Region region;
+  region.some.never = region.all.never = true;
+  return region;
+}
+
+constexpr int kMaxSteps = 512;         // of solving: abs and min split a condition in two each time they nest
+constexpr std::size_t kMaxBound = 96;  // operations in one derived bound; more costs more than it saves
+
+class TileSolver {
+ public:
+  TileAnalysis analyse(const Expr& mask);
+
+ private:
+  Region region(const Expr& e, bool negated);
+  Region comparison(Op op, const Expr& a, const Expr& b, bool negated);
+  Region not_positive(const Linear& d);           // d <= 0
+  Region free_of_keys(const Linear& rest);        // rest <= 0 without k
+  Region at_most(const Expr& t, const Expr& e);   // t(k) <= e
+  Region at_least(const Expr& t, const Expr& e);  // t(k) >= e
+  Region guarded(const Expr& condition);
+  Region either(const Region& a, const Region& b);
+  Region both(const Region& a, const Region& b);
+  Region less_equal(const Expr& a, const Expr& b);
+
+  KeyRange hull(const KeyRange& a, const KeyRange& b);
+  KeyRange longer(const KeyRange& a, const KeyRange& b);
+  KeyRange chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no);
+  KeyRange intersection(const KeyRange& a, const KeyRange& b);
+  bool complementary(const KeyRange& a, const KeyRange& b);
+  bool contiguous(const KeyRange& a, const KeyRange& b);
+  Expr touches(const KeyRange& range, bool with_begin, bool with_end);
+
+  Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
+  Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
+  // For a limit or a guard, where empty would mean "none": growing too large to build spoils the whole analysis.
+  Expr limit(const Expr& e) {
+    failed_ = failed_ || !e;
+    return e ? tidy(e) : number(0);
+  }
+  Expr condition(const Expr& e) {
+    failed_ = failed_ || !e;
+    return e ? tidy(e) : Expr::boolean(true);
+  }
+  Expr begin_of(const KeyRange& range) { return range.begin ? range.begin : number(0); }
+  Expr end_of(const KeyRange& range) { return range.end ? range.end : Expr::variable(Variable::KLen); }
+  void set_limits(const KeyRange& range, Expr& begin, Expr& end);
+
+  Simplifier simplifier_{true};
+  RangeAnalysis facts_{widest_ranges()};
+  QueryBounds bounds_{simplifier_, facts_};
+  int steps_ = 0;
+  bool failed_ = false;
+};
+
+// ---- ranges ----
+
+bool TileSolver::complementary(const KeyRange& a, const KeyRange& b) {
+  return a.guard && b.guard && same(condition(~a.guard), b.guard);
+}
+
+KeyRange TileSolver::chosen(const Expr& condition, const KeyRange& yes, const KeyRange& no) {
+  KeyRange range;
+  if (yes.begin || no.begin) range.begin = limit(where(condition, begin_of(yes), begin_of(no)));
+  if (yes.end || no.end) range.end = limit(where(condition, end_of(yes), end_of(no)));
+  return range;
+}
+
+KeyRange TileSolver::intersection(const KeyRange& a, const KeyRange& b) {
+  KeyRange range;
+  range.never = a.never || b.never;
+  range.guard = a.guard && b.guard ? condition(a.guard & b.guard) : a.guard ? a.guard : b.guard;
+  range.begin = a.begin && b.begin ? limit(max(a.begin, b.begin)) : a.begin ? a.begin : b.begin;
+  range.end = a.end && b.end ? limit(min(a.end, b.end)) : a.end ? a.end : b.end;
+  return range;
+}
+
+// The smallest range that holds both. A range that turns out empty at run time may widen it, never narrow it.
+KeyRange TileSolver::hull(const KeyRange& a, const KeyRange& b) {
+  if (a.never || b.never) return a.never ? b : a;
+  if (complementary(a, b)) return chosen(a.guard, a, b);
+  KeyRange range;
+  if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
+  if (a.end && b.end) range.end = limit(max(a.end, b.end));
+  if (same(a.guard, b.guard)) {
+    range.guard = a.guard;
+    return range;
+  }
+  if (!b.guard) return chosen(a.guard, range, b);
+  if (!a.guard) return chosen(b.guard, range, a);
+  range.guard = condition(a.guard | b.guard);
+  return range;
+}
+
+// One range whose keys all lie in a or in b.
+KeyRange TileSolver::longer(const KeyRange& a, const KeyRange& b) {
+  if (a.never || b.never) return a.never ? b : a;
+  if (!same(a.guard, b.guard)) {
+    if (complementary(a, b)) return chosen(a.guard, a, b);
+    KeyRange free_a = a, free_b = b;
+    free_a.guard = free_b.guard = kNone;
+    if (!b.guard) return chosen(a.guard, longer(free_a, b), b);
+    if (!a.guard) return chosen(b.guard, longer(a, free_b), a);
+    KeyRange range = chosen(a.guard, free_a, free_b);
+    range.guard = condition(a.guard | b.guard);
+    return range;
+  }
+  KeyRange range;
+  range.guard = a.guard;
+  if (!a.begin && !b.begin) {
+    if (a.end && b.end) range.end = limit(max(a.end, b.end));
+    return range;
+  }
+  if (!a.end && !b.end) {
+    if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
+    return range;
+  }
+  // Half of two ranges: a short one of fixed length, such as a few sink tokens, is not worth asking about.
+  constexpr std::int64_t kShort = 64;
+  const Expr length_a = limit(end_of(a) - begin_of(a)), length_b = limit(end_of(b) - begin_of(b));
+  if (length_a->op == Op::IntConst && length_a->integer <= kShort) return b;
+  if (length_b->op == Op::IntConst && length_b->integer <= kShort) return a;
+  // Every choice doubles the size of the next.
+  if (node_count(length_a) + node_count(length_b) > kMaxBound / 2)
+    return node_count(length_a) <= node_count(length_b) ? a : b;
+  range = chosen(condition(length_b <= length_a), a, b);
+  range.guard = a.guard;
+  return range;
+}
+
+bool TileSolver::contiguous(const KeyRange& a, const KeyRange& b) {
+  if (a.never || b.never || complementary(a, b)) return true;
+  const auto before = [&](const Expr& begin, const Expr& end) {
+    return !begin || !end || simplifier_.at_most(begin, end);
+  };
+  return (!a.begin && !b.begin) || (!a.end && !b.end) || (before(a.begin, b.end) && before(b.begin, a.end));
+}
+
+// Whether the KV tile k_lo..k_hi has a key in common with the range.
+Expr TileSolver::touches(const KeyRange& range, bool with_begin, bool with_end) {
+  Expr test = Expr::boolean(!range.never);
+  if (range.guard) test = test & range.guard;
+  if (range.begin && with_begin) test = test & (Expr::variable(Variable::KHi) >= range.begin);
+  if (range.end && with_end) test = test & (Expr::variable(Variable::KLo) < range.end);
+  return test;
+}
+
+Region TileSolver::both(const Region& a, const Region& b) {
+  Region region;
+  region.some = intersection(a.some, b.some);
+  region.all = intersection(a.all, b.all);
+  region.holes = a.holes && b.holes ? tidy(a.holes & b.holes) : a.holes ? a.holes : b.holes;
+  return region;
+}
+
+Region TileSolver::either(const Region& a, const Region& b) {
+  Region region;
+  region.some = hull(a.some, b.some);
+  region.all = longer(a.all, b.all);
+  if ((!a.holes && a.some.everything()) || (!b.holes && b.some.everything())) return region;
+  if (!a.holes && !b.holes && contiguous(a.some, b.some)) return region;
+  // A tile that starts before the common end also starts before one of the two ends: where one side is nothing but an
+  // end, the other side's end need not be tested again. Likewise for the begins.
+  const auto only_end = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.begin; };
+  const auto only_begin = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.end; };
+  Expr test_a = touches(a.some, !only_begin(b), !only_end(b) || only_end(a));
+  Expr test_b = touches(b.some, !only_begin(a) || only_begin(b), !only_end(a));
+  if (a.holes) test_a = test_a & a.holes;
+  if (b.holes) test_b = test_b & b.holes;
+  region.holes = tidy(test_a | test_b);
+  if (region.holes && region.holes->op == Op::BoolConst && region.holes->integer) region.holes = kNone;
+  return region;
+}
+
+// ---- conditions ----
+
+Region TileSolver::guarded(const Expr& condition) {
+  if (condition->op == Op::BoolConst) return condition->integer ? everything() : nothing();
+  Region region;
+  region.some.guard = region.all.guard = condition;
+  return region;
+}
+
+Region TileSolver::free_of_keys(const Linear& rest) {
+  const Expr value = tidy(to_expr(rest));
+  if (!value) return unknown();
+  const Expr least = bound(value, false), most = bound(value, true);
+  Region region = unknown();
+  if (least) region.some = guarded(condition(least <= number(0))).some;
+  if (most) region.all = guarded(condition(most <= number(0))).all;
+  return region;
+}
+
+// a <= b.
+Region TileSolver::less_equal(const Expr& a, const Expr& b) {
+  if (!a || !b) return unknown();
+  const auto x = linear_of(a), y = linear_of(b);
+  const auto difference = x && y ? add(*x, *y, -1) : std::nullopt;
+  return difference ? not_positive(*difference) : unknown();
+}
+
+Region TileSolver::not_positive(const Linear& d) {
+  if (++steps_ > kMaxSteps) return unknown();
+  Linear rest;
+  rest.constant = d.constant;
+  const LinearTerm* keys = nullptr;
+  for (const LinearTerm& term : d.terms) {
+    if (!uses(term.atom, Variable::K)) {
+      rest.terms.push_back(term);
+    } else if (keys) {
+      return unknown();
+    } else {
+      keys = &term;
+    }
+  }
+  if (!keys) return free_of_keys(rest);
+  // factor * t + rest <= 0.
+  const bool positive = keys->factor > 0;
+  const auto other_side = add(Linear{}, rest, positive ? -1 : 1);
+  if (!other_side || keys->factor == std::numeric_limits<std::int64_t>::min()) return unknown();
+  Expr side = to_expr(*other_side);
+  const std::int64_t factor = positive ? keys->factor : -keys->factor;
+  if (factor > 1) side = (positive ? side : side + number(factor - 1)) / number(factor);
+  side = tidy(side);
+  if (!side) return unknown();
+  return positive ? at_most(keys->atom, side) : at_least(keys->atom, side);
+}
+
+Region TileSolver::at_most(const Expr& t, const Expr& e) {
+  if (!uses(t, Variable::K)) return less_equal(t, e);
+  const Node& node = *t;
+  const auto& args = node.args;
+  switch (node.op) {
+    case Op::Variable: {
+      Region region = unknown();
+      if (const Expr most = bound(e, true)) region.some.end = limit(most + number(1));
+      if (const Expr least = bound(e, false)) {
+        region.all.never = false;
+        region.all.end = limit(least + number(1));
+      }
+      return region;
+    }
+    case Op::Add:
+    case Op::Sub:
+    case Op::Neg: return less_equal(t, e);
+    case Op::Mul:
+      for (int i = 0; i < 2; ++i) {
+        const Expr& factor = args[i];
+        if (factor->op == Op::IntConst) return less_equal(t, e);
+        if (!uses(factor, Variable::K) && facts_.of(factor).lo >= 1) return at_most(args[1 - i], tidy(e / factor));
+      }
+      return unknown();
+    case Op::Div:
+      if (uses(args[1], Variable::K)) return unknown();
+      return less_equal(args[0], tidy(args[1] * e + args[1] - number(1)));
+    case Op::Min: return either(less_equal(args[0], e), less_equal(args[1], e));
+    case Op::Max: return both(less_equal(args[0], e), less_equal(args[1], e));
+    case Op::Abs: return both(less_equal(args[0], e), less_equal(tidy(-e), args[0]));
+    case Op::Where:
+      return either(both(region(args[0], false), less_equal(args[1], e)),
+                    both(region(args[0], true), less_equal(args[2], e)));
+    default: return unknown();
+  }
+}
+
+Region TileSolver::at_least(const Expr& t, const Expr& e) {
+  if (!uses(t, Variable::K)) return less_equal(e, t);
+  const Node& node = *t;
+  const auto& args = node.args;
+  switch (node.op) {
+    case Op::Variable: {
+      Region region = unknown();
+      region.some.begin = bound(e, false);
+      if (const Expr most = bound(e, true)) {
+        region.all.never = false;
+        region.all.begin = most;
+      }
+      return region;
+    }
+    case Op::Add:
+    case Op::Sub:
+    case Op::Neg: return less_equal(e, t);
+    case Op::Mul:
+      for (int i = 0; i < 2; ++i) {
+        const Expr& factor = args[i];
+        if (factor->op == Op::IntConst) return less_equal(e, t);
+        if (uses(factor, Variable::K) || facts_.of(factor).lo < 1) continue;
+        return at_least(args[1 - i], tidy((e + factor - number(1)) / factor));
+      }
+      return unknown();
+    case Op::Div: return uses(args[1], Variable::K) ? unknown() : less_equal(tidy(args[1] * e), args[0]);
+    case Op::Min: return both(less_equal(e, args[0]), less_equal(e, args[1]));
+    case Op::Max: return either(less_equal(e, args[0]), less_equal(e, args[1]));
+    case Op::Abs: return either(less_equal(e, args[0]), less_equal(args[0], tidy(-e)));
+    case Op::Where:
+      return either(both(region(args[0], false), less_equal(e, args[1])),
+                    both(region(args[0], true), less_equal(e, args[2])));
+    default: return unknown();
+  }
+}
+
+Region TileSolver::comparison(Op op, const Expr& a, const Expr& b, bool negated) {
+  if (negated) {
+    switch (op) {
+      case Op::Lt: return comparison(Op::Le, b, a, false);
+      case Op::Le: return comparison(Op::Lt, b, a, false);
+      case Op::Eq: return comparison(Op::Ne, a, b, false);
+      default: return comparison(Op::Eq, a, b, false);
+    }
+  }
+  switch (op) {
+    case Op::Lt: return less_equal(tidy(a + number(1)), b);
+    case Op::Le: return less_equal(a, b);
+    case Op::Eq: return both(less_equal(a, b), less_equal(b, a));
+    default: {
+      // One missing key is no hole worth a test.
+      Region region = either(less_equal(tidy(a + number(1)), b), less_equal(tidy(b + number(1)), a));
+      region.some = region.some.never ? region.some : everything().some;
+      region.holes = kNone;
+      return region;
+    }
+  }
+}
+
+Region TileSolver::region(const Expr& e, bool negated) {
+  if (++steps_ > kMaxSteps) return unknown();
+  const auto& args = e->args;
+  // Independent of q and k: the same for the whole tile.
+  if (!uses(e, Variable::Q) && !uses(e, Variable::K)) return guarded(condition(negated ? ~e : e));
+  switch (e->op) {
+    case Op::Not: return region(args[0], !negated);
+    case Op::And:
+    case Op::Or: {
+      const Region a = region(args[0], negated), b = region(args[1], negated);
+      return (e->op == Op::And) != negated ? both(a, b) : either(a, b);
+    }
+    case Op::Where:
+      return either(both(region(args[0], false), region(args[1], negated)),
+                    both(region(args[0], true), region(args[2], negated)));
+    case Op::Lt:
+    case Op::Le:
+    case Op::Eq:
+    case Op::Ne: return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1], negated) : unknown();
+    default: return unknown();
+  }
+}
+
+// [begin, end) of the range inside 0..k_len; false when the range is too large an expression.
+void TileSolver::set_limits(const KeyRange& range, Expr& begin, Expr& end) {
+  if (range.never) {
+    begin = end = number(0);
+    return;
+  }
+  const Expr zero = number(0), k_len = Expr::variable(Variable::KLen);
+  begin = tidy(max(min(begin_of(range), k_len), zero));
+  end = end_of(range);
+  if (range.guard) end = where(range.guard, end, zero);
+  end = tidy(max(min(end, k_len), zero));
+}
+
+TileAnalysis TileSolver::analyse(const Expr& mask) {
+  Region visible = mask ? region(tidy(mask), false) : everything();
+  if (failed_) visible = unknown();
+  TileAnalysis tiles;
+  set_limits(visible.some, tiles.kv_begin, tiles.kv_end);
+  set_limits(visible.all, tiles.full_begin, tiles.full_end);
+  // Bringing a 64-bit parameter to the other side of a comparison may overflow where the comparison itself does not.
+  const auto fits = [](const Expr& e) {
+    return e && node_count(e) <= kMaxBound && static_cast<bool>(check_ranges(e, widest_ranges()));
+  };
+  if (!fits(tiles.kv_begin)) tiles.kv_begin = number(0);
+  if (!fits(tiles.kv_end)) tiles.kv_end = Expr::variable(Variable::KLen);
+  if (!fits(tiles.full_begin) || !fits(tiles.full_end)) tiles.full_begin = tiles.full_end = number(0);
+  if (fits(visible.holes)) tiles.may_see = visible.holes;
+  const auto of_row = [&](const Expr& e) { return tidy(of_one_query(e)); };
+  tiles.row_is_range =
+      same(of_row(tiles.kv_begin), of_row(tiles.full_begin)) && same(of_row(tiles.kv_end), of_row(tiles.full_end));
+  return tiles;
+}
+
+}  // namespace
+
+TileAnalysis analyse_tiles(const Expr& mask) { return TileSolver().analyse(mask); }
+
+TileClass classify(const TileAnalysis& analysis, Environment environment, std::int64_t q_lo, std::int64_t q_hi,
+                   std::int64_t k_lo, std::int64_t k_hi) {
+  const auto set = [&](Variable variable, std::int64_t value) {
+    environment.variables[static_cast<int>(variable)] = value;
+  };
+  set(Variable::QLo, q_lo);
+  set(Variable::QHi, q_hi);
+  set(Variable::KLo, k_lo);
+  set(Variable::KHi, k_hi);
+  const auto value = [&](const Expr& e) { return evaluate(e, environment).integer; };
+  if (k_hi < value(analysis.kv_begin) || k_lo >= value(analysis.kv_end) ||
+      value(analysis.kv_begin) >= value(analysis.kv_end)) {
+    return TileClass::Empty;
+  }
+  if (analysis.may_see && !value(analysis.may_see)) return TileClass::Empty;
+  return k_lo >= value(analysis.full_begin) && k_hi < value(analysis.full_end) ? TileClass::Full : TileClass::Mixed;
+}
+
+}  // namespace flashjit

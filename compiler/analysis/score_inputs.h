@@ -1,0 +1,24 @@
+// What a score function reads at every key.
+#pragma once
+
+#include <vector>
+
+#include "compiler/language/expr.h"
+
+namespace flashjit {
+
+// The loads param[..., k] of elements of 16 or 32 bits that the score evaluates for every query and key, of parameters
+// that it reads nowhere else: a kernel may copy tiles of them as it copies those of K. Beside k there may be q and two
+// more indices, the outer ones, that are the same for all queries of a tile. None where it takes tanh, because then it
+// is evaluated twice. Of the simplified score, in order of first use, kMaxInputs at most.
+std::vector<Expr> score_inputs(const Expr& score);
+
+inline constexpr int kMostOuterIndices = 2;
+std::vector<Expr> outer_indices(const Expr& input);
+// Which index is the query; -1: none.
+int query_index(const Expr& input);
+
+// Does it read anything else that depends on the key?
+bool reads_beside_inputs(const Expr& score);
+
+}  // namespace flashjit

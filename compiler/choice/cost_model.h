@@ -1,0 +1,74 @@
+// Predicted time of a schedule, and the figures that explain it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compiler/analysis/interval.h"
+#include "compiler/plan.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
+
+namespace flashjit {
+
+struct Shape {
+  std::int64_t b = 1, q_len = 0, k_len = 0;
+  bool operator==(const Shape&) const = default;
+};
+
+// The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens
+// in sequences of 4k.
+Shape reference_shape(const AttentionSpec& spec);
+
+// What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. Masks that read tensors are counted
+// with zeros in them: `exact` is false.
+struct Work {
+  double kv_tiles = 0;      // visited per query tile, mean
+  double kv_tiles_max = 0;  // of the query tile with most
+  double mixed_tiles = 0;   // of the visited ones, those that need mask code, mean
+  double visible = 1;       // share of the q_len x k_len scores that the mask lets through
+  bool exact = true;
+  double mask_nodes = 0, score_nodes = 0;  // of the expressions; 0: there is none
+  bool row_is_range = false;               // TileAnalysis's: hopper kernels do not evaluate the mask for each score
+  double symbolic_slots = 0;  // instruction slots a score, where the score function is evaluated on symbolic numbers
+};
+Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv);
+Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, const Schedule& schedule);
+
+// Times in microseconds; `total` is what the others add up to under overlap.
+struct Prediction {
+  double total = 0;
+  double mma = 0, exp = 0, issue = 0, smem = 0;  // compute side, each alone at full rate
+  double compute = 0;                            // together, with waves and tail
+  double l2 = 0, memory = 0;
+  double latency = 0;  // launch, first tile, last store
+  double waves = 0;    // blocks over what runs at a time
+};
+Prediction predict(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
+                   const Work& work);
+
+// Every schedule that honours the pins, for `shape`: the legal ones by predicted time, then the illegal ones.
+std::vector<Candidate> candidates(const AttentionSpec& spec, const Target& target, const Schedule& pins,
+                                  const TileAnalysis& tiles, const Shape& shape);
+
+// The teaching figures: what a fused kernel saves, and which limit binds.
+struct Roofline {
+  double flops = 0;                      // 2 (d_qk + d_v) per visible score
+  double fused_bytes = 0;                // Q, K, V read once, O written once
+  double textbook_bytes = 0;             // the same, and S and P written and read between three kernels
+  double score_bytes_never_written = 0;  // memory of S and P, fp32 and the dtype
+  double intensity = 0;                  // flops per fused byte
+  double textbook_intensity = 0;
+  double balance_point = 0;  // flops per byte at which the target's arithmetic and memory take equally long
+  std::string limit;         // "matrix units", "exponentials", "shared memory", "issue", "memory", "L2", "latency"
+  double kv_cache_bytes_per_token = 0;  // K and V of all KV heads
+  double kv_cache_bytes_per_sequence = 0;
+  double visible = 1;
+  bool exact = true;  // false: the mask depends on tensors nobody has given
+  Prediction predicted;
+};
+Roofline roofline(const Plan& plan, const Shape& shape);
+
+}  // namespace flashjit

@@ -1,0 +1,49 @@
+// What the cost models of the families share.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "compiler/choice/cost_model.h"
+
+namespace flashjit {
+
+constexpr double kIssuePerClock = 128;  // lanes per clock and SM
+
+// work_of for tiles of any length; the sample of query tiles is drawn once. Spec and analysis must outlive it.
+class WorkSampler {
+ public:
+  WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q);
+  ~WorkSampler();
+  const Work& with(int tile_kv);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// Clocks per KV tile of one block, each unit alone at its full rate.
+struct TileClocks {
+  double mma = 0, exp = 0, issue = 0, smem = 0, l2 = 0;
+  double bound() const { return std::max({mma, exp, issue, smem}); }
+};
+
+// Instruction slots that the score function adds to a score, and the mask in the tiles that it cuts, but for its first
+// nodes.
+double score_slots(const Work& work);
+double mask_slots(const Work& work, int free_nodes);
+
+// Q, K and V read once, O written once.
+double unique_bytes(const AttentionSpec& spec, const Shape& shape);
+
+// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
+double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
+
+// What each unit takes for `tiles` tiles of an SM, and memory for the problem.
+void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec,
+               const Target& target, const Shape& shape);
+
+Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& schedule, const Shape& shape,
+                          const Work& work);
+
+}  // namespace flashjit

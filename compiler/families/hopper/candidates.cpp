@@ -1,0 +1,323 @@
+#include "compiler/families/hopper/candidates.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "compiler/choice/candidates.h"
+#include "compiler/analysis/interval.h"
+#include "compiler/analysis/score_inputs.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxStages = 8;
+constexpr int kMaxTileKv = 256;  // N of one WGMMA
+constexpr int kMaxOutputColumns = 256;
+// Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21).
+constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
+
+// Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
+// known to do with what three and two warpgroups leave.
+constexpr int kBaseRegisters = 29;
+constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
+constexpr int kTanhRegisters = 4;  // of the second main step
+constexpr int kTanhRegistersOfThree =
+    20;                             // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
+constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
+constexpr int kWideRegistersOfThree =
+    8;  // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
+constexpr int kInputRegisters =
+    24;  // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
+
+bool refuses_tile(const Schedule& s, std::string* why) {
+  if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
+    return refuse(why, "tile_q: {} is not {}, 64 rows for each of {} warpgroups; set warpgroups to tile_q / 64",
+                  *s.tile_q, *s.warpgroups * kRowsPerWarpgroup, *s.warpgroups);
+  }
+  if (*s.tile_kv % 16 != 0)
+    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv > kMaxTileKv)
+    return refuse(why, "tile_kv: {} is above {}, the widest matrix instruction", *s.tile_kv, kMaxTileKv);
+  if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
+  return false;
+}
+
+bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.overlap == Overlap::QkPv && *s.stages < 2)
+    return refuse(
+        why,
+        "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2 or overlap=none");
+  if (*s.exclusive != ExclusivePart::None && *s.warpgroups < 2)
+    return refuse(why, "exclusive: {} needs two warpgroups to take turns, there is 1; use exclusive=none",
+                  name(*s.exclusive));
+  if (*s.exclusive == ExclusivePart::Issue && *s.overlap != Overlap::QkPv)
+    return refuse(why,
+                  "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
+  if (*s.reference == SoftmaxReference::First && spec.max_logit)
+    return refuse(
+        why,
+        "reference: first never finds the maximum of a row, which max_logit asks for; use reference=tile or previous");
+  if (*s.reference == SoftmaxReference::First && spec.numerics == Numerics::BatchInvariant)
+    return refuse(
+        why,
+        "reference: first does a tile again when the reference was too far off, which numerics=batch_invariant excludes; use "
+        "reference=tile");
+  return false;
+}
+
+bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
+  if (*s.row_sum == RowSum::Matrix && spec.d_v * 2 % kPanelWidth != 0) {
+    return refuse(
+        why,
+        "row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
+        "row_sum=adds",
+        spec.d_v, kPanelWidth / 2);
+  }
+  if (*s.row_sum == RowSum::Matrix && spec.lse != Lse::None) {
+    return refuse(
+        why,
+        "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
+        "lse; use row_sum=adds");
+  }
+  if (*s.exp_fma > 0 && spec.lse != Lse::None) {
+    return refuse(
+        why,
+        "exp_fma: the polynomial is right to what probabilities are rounded by, which is not exact enough for lse; use exp_fma=0");
+  }
+  if (output_columns(sizes) > kMaxOutputColumns) {
+    return refuse(why, "row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
+                  output_columns(sizes), spec.d_v, kMaxOutputColumns);
+  }
+  return false;
+}
+
+bool ranges_use_head(const AttentionSpec& spec) {
+  if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
+  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  for (const Expr* expr : {&tiles.kv_begin, &tiles.kv_end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+    if (*expr && uses(*expr, Variable::H)) return true;
+  }
+  return false;
+}
+
+bool refuses_heads(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.heads == HeadTiles::Single) return false;
+  const int group = spec.heads_q / spec.heads_kv;
+  if (spec.layout == Layout::Packed)
+    return refuse(
+        why, "heads: packed does not do layout=packed, whose Q would take a tensor map of rank 6; use heads=single");
+  if (*s.tile_q % group != 0) {
+    return refuse(
+        why, "heads: packed needs tile_q={} to be a multiple of {}, the query heads of a KV head; use heads=single",
+        *s.tile_q, group);
+  }
+  if (ranges_use_head(spec))
+    return refuse(
+        why, "heads: packed needs one KV range for all heads of a tile, and the mask depends on h; use heads=single");
+  return false;
+}
+
+bool refuses_cluster(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.cluster == 1) return false;
+  if (spec.layout == Layout::Packed)
+    return refuse(why,
+                  "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give; use cluster=1");
+  if (*s.heads == HeadTiles::Packed)
+    return refuse(why, "cluster: 2 is not done with heads=packed; use cluster=1 or heads=single");
+  return false;
+}
+
+bool refuses_resources(const AttentionSpec& spec, const Target& target, const KernelConfig& sizes, std::string* why) {
+  const int smem = hopper_layout(sizes).bytes;
+  if (smem > target.smem_per_block) {
+    return refuse(
+        why,
+        "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use smaller tiles, fewer stages or q_stages",
+        smem, target.name, target.smem_per_block);
+  }
+  const int needed = hopper_registers(spec, sizes), budget = consumer_registers(sizes);
+  if (needed > budget) {
+    return refuse(why,
+                  "tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}",
+                  needed, sizes.warpgroups, budget, sizes.overlap ? " or overlap=none" : "");
+  }
+  return false;
+}
+
+bool fits(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+  return !refuses_tile(s, nullptr) && !refuses_resources(spec, target, sizes_of(spec, s), nullptr);
+}
+
+bool has_tanh(const AttentionSpec& spec) { return spec.score && uses(spec.score, Op::Tanh); }
+
+// Does the key's position enter other than as the place of an element?
+bool depends_on_position(const Expr& expr) {
+  if (expr->op == Op::Load) return false;
+  if (expr->op == Op::Variable) return expr->variable == Variable::K;
+  return std::ranges::any_of(expr->args, depends_on_position);
+}
+
+// ---- enumeration: each step sets some fields of `s` and hands it to the next ----
+
+struct Enumeration {
+  const AttentionSpec& spec;
+  const Target& target;
+  const Schedule& pins;
+  std::vector<Schedule>& out;
+
+  const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
+
+  int group() const { return spec.heads_q / spec.heads_kv; }
+  bool dense() const { return spec.layout != Layout::Packed; }
+
+  // Tiles are visited from the last key on. Scores that depend on the distance of the key, without a mask that begins
+  // there, may rise on the way by more than a reference of the first tile bears, for most queries: each would be
+  // computed twice.
+  bool far_keys_first() const {
+    if (!spec.score || !depends_on_position(spec.score)) return false;
+    return !spec.mask || !uses(analyse_tiles(spec.mask).kv_end, Variable::QHi);
+  }
+
+  // What does not depend on anything else.
+  void run() {
+    Schedule s = pins;
+    s.family = Family::Hopper;
+    s.order = pins.order.value_or(TileOrder::Natural);
+    s.grid = pins.grid.value_or(GridKind::Persistent);
+    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit && !far_keys_first();
+    s.reference = pins.reference.value_or(first ? SoftmaxReference::First : SoftmaxReference::Tile);
+    tiles(s);
+  }
+
+  void tiles(Schedule s) {
+    for (int warpgroups = 1; warpgroups <= 3; ++warpgroups) {
+      s.warpgroups =
+          pins.warpgroups.value_or(pins.tile_q ? std::clamp(*pins.tile_q / kRowsPerWarpgroup, 1, 3) : warpgroups);
+      s.tile_q = pins.tile_q.value_or(*s.warpgroups * kRowsPerWarpgroup);
+      heads(s);
+      if (pins.warpgroups || pins.tile_q) return;
+    }
+  }
+
+  // Heads share a tile where one head's queries do not fill it; no tile is a warpgroup taller than its rows.
+  void heads(Schedule s) {
+    for (const HeadTiles heads : {HeadTiles::Single, HeadTiles::Packed}) {
+      if (pins.heads && *pins.heads != heads) continue;
+      const bool packed = heads == HeadTiles::Packed;
+      const bool pays = group() > 1 && dense() && spec.q_len.max < *s.tile_q && *s.tile_q % group() == 0;
+      if (packed && !pays && !pins.heads) continue;
+      const std::int64_t rows = spec.q_len.max * (packed ? group() : 1);
+      if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
+      s.heads = heads;
+      clusters(s);
+    }
+  }
+
+  // Two blocks that share K and V lost at d=128 and 256, full and causal (0.73, 0.77; H200, 2026-11-21): they wait for
+  // each other.
+  void clusters(Schedule s) {
+    s.cluster = pins.cluster.value_or(1);
+    keys(s);
+  }
+
+  void keys(Schedule s) {
+    std::int64_t covered = 0;  // by the tile before: a longer one would hold nothing more
+    for (const int tile_kv : kTilesKv) {
+      if (covered >= spec.k_len.max && covered > 0 && !pins.tile_kv) return;
+      s.tile_kv = pins.tile_kv.value_or(tile_kv);
+      if (!pins.tile_kv && tile_kv % 32 != 0 && has_inputs) continue;  // such tiles leave them in memory
+      covered = tile_kv;
+      tails(s);
+      if (pins.tile_kv) return;
+    }
+  }
+
+  // Exponentials on the FMA pipes lost where they should have won (d=64: 0.88 for an eighth; H200, 2026-11-21).
+  void tails(Schedule s) {
+    s.exp_fma = pins.exp_fma.value_or(0);
+    s.row_sum = pins.row_sum.value_or(RowSum::Adds);  // until `sums`
+    buffers(s);
+  }
+
+  // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q. Three lose to
+  // two: where the ring stands is then a division (d=64 to 128: 0.93 to 0.97; H200, 2026-11-21).
+  void buffers(Schedule s) {
+    int stages_beside_two = 0;
+    for (int q_stages = *s.grid == GridKind::Persistent ? 2 : 1; q_stages > 0; --q_stages) {
+      s.q_stages = pins.q_stages.value_or(q_stages);
+      s.overlap = Overlap::None;  // which takes fewest registers, so only memory decides
+      for (const int stages : {4, 2, 1}) {
+        s.stages = pins.stages.value_or(stages);
+        if (pins.stages || fits(spec, target, s)) break;
+      }
+      if (*s.stages == stages_beside_two) return;
+      stages_beside_two = *s.stages;
+      overlaps(s);
+      if (pins.q_stages) return;
+    }
+  }
+
+  // Overlap wherever registers and stages allow.
+  void overlaps(Schedule s) {
+    s.overlap = Overlap::QkPv;
+    if (*s.stages < 2 || !fits(spec, target, s)) s.overlap = Overlap::None;
+    s.overlap = pins.overlap.value_or(*s.overlap);
+    sums(s);
+  }
+
+  // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight
+  // more columns of the product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00
+  // to 1.06), with alibi 3 % and softcap 7 %. Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and
+  // 256: 1.00), but not at 128 beside that column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap
+  // the same). H200, 2026-11-22, tests/device/RESULTS.md.
+  void sums(Schedule s) {
+    const bool overlaps = *s.overlap == Overlap::QkPv;
+    Schedule matrix = s;
+    matrix.row_sum = RowSum::Matrix;
+    const bool pays = overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == SoftmaxReference::First &&
+                      spec.d_v >= 128;
+    if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, sizes_of(spec, matrix), nullptr) &&
+        fits(spec, target, matrix))
+      s = matrix;
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::Adds || spec.d_v > 128 || spec.score);
+    s.exclusive = pins.exclusive.value_or(turns ? ExclusivePart::Issue : ExclusivePart::None);
+    out.push_back(s);
+  }
+};
+
+}  // namespace
+
+int hopper_registers(const AttentionSpec& spec, const KernelConfig& c) {
+  // A 64 x N fp32 accumulator is N / 2 registers per thread. P dies into the place of S unless the next S is under way
+  // already.
+  const int scores = c.tile_kv / 2, probabilities = c.overlap ? c.tile_kv / 4 : 0;
+  const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
+  const int reads = score_registers(spec);
+  const int outputs = output_columns(c) / 2 + (c.sum_in_matrix ? kSumRegisters : 0);
+  const int tanh = !has_tanh(spec) ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
+  const int columns = output_columns(c);
+  const int wide = columns > 240 && c.overlap          ? kWideRegisters
+                   : columns > 128 && c.warpgroups > 2 ? kWideRegistersOfThree
+                                                       : 0;
+  return kBaseRegisters + scores + probabilities + outputs + tanh + wide +
+         (fetches ? std::min(reads, kInputRegisters) : reads);
+}
+
+bool refuses_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, std::string* why) {
+  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(spec, s, why) ||
+      refuses_cluster(spec, s, why))
+    return true;
+  const KernelConfig sizes = sizes_of(spec, s);
+  return refuses_row_sum(spec, s, sizes, why) || refuses_resources(spec, target, sizes, why);
+}
+
+void enumerate_hopper(const AttentionSpec& spec, const Target& target, const Schedule& pins,
+                      std::vector<Schedule>& out) {
+  Enumeration{spec, target, pins, out}.run();
+}
+
+}  // namespace flashjit

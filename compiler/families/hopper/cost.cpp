@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/choice/candidates.h"
+#include "compiler/choice/cost_parts.h"
+
+namespace flashjit {
+
+namespace {
+
+// Clocks of the target table's clock rate, fitted to whole kernels: H200, 2026-11-22, `tests/device/tune_experiments
+// --only regret` with the seeds 53, 59, 61 and 67: 3408 times of 160 specs, all head dims, seven masks and scores, 512
+// to 32k tokens (tests/device/RESULTS.md). The fit is within 7 % (root mean square), and its first choice within 0.4 %
+// of the fastest (mean), 10 % (worst); fitted to three of the seeds, 0.7 and 6 % in the fourth. Factors are of the
+// clocks that the matrix unit or the exp unit alone needs for a tile; they add up because both are busy most of the
+// time, and come out below one because the card clocks higher than the table says when they wait.
+struct HopperCalibration {
+  double mma = 0.83;
+  double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
+  double exp[3] = {0.92, 0.83, 0.41};  // by reference: tile, previous, first
+  double tile_clocks = 472;            // barriers, fences, what is left over of every tile
+  double mma_alone = 0.89;             // the same where one warpgroup, or a loop without overlap, waits for everything
+  double tile_clocks_alone = 575;
+  double inputs_clocks =
+      200;  // of a tile with tensors of the score function, which have one place (bias in fp32, 64 and 128 keys)
+  double one_stage_clocks = 1160;  // of a tile that is copied when the one before is done with
+  double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
+                              // seen beside matrix_sum
+  double fma_exp = 0.22;      // of the exponentials, for each eighth that goes to the FMA pipes
+  double matrix_sum = -0.04;  // of the exponentials: additions that are gone
+  double careful_clocks_per_key = 12.7;  // of a tile that the mask cuts
+  double item_clocks = 1380;             // of a query tile: first scores, output
+  double item_clocks_per_key = 5;        // its first tile is visited carefully whether the mask cuts it or not
+  double item_clocks_per_warpgroup = 765;
+  double late_q_clocks_per_dim = 9.5;  // when its Q is copied no earlier, and O is stored from registers
+  double block_clocks = 2500;          // when a block is started for it
+  double few_keys = 1.1;  // of everything, below 64 keys a tile: 7 % or more behind the best with more keys, for each
+                          // of the 120 specs
+  double cluster = 1.35;  // of everything: the blocks of a cluster wait for each other
+  double l2_bytes_per_clock = 39;  // per SM
+  double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
+  double launch_us = 5;
+};
+constexpr HopperCalibration kCalibration;
+constexpr int kMaskNodesInFit =
+    12;  // what masks of this size cost is in careful_clocks_per_key, and all masks whose rows are ranges
+
+TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
+  const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
+  const HopperLayout layout = hopper_layout(c);
+  const double kv_bytes = layout.k.bytes() + layout.v.bytes();
+  TileClocks t;
+  // Q K^T reads both operands from shared memory, and Q again for every tile: with few keys that takes longer than the
+  // product.
+  const double scores_clocks = 2 * scores * padded_dim_qk(c) / target.wgmma_flops_per_clock;
+  const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * 2;
+  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
+          2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
+  t.exp = scores / target.exp_per_clock;
+  t.issue =
+      scores * (work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit))) / kIssuePerClock;
+  t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
+  const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
+  const bool odd = c.head_dim_qk * 2 % 32 != 0 || c.head_dim_v * 2 % 32 != 0;
+  t.l2 = (kv_bytes / *s.cluster * (odd ? kCalibration.odd_sectors : 1) + input_bytes) / kCalibration.l2_bytes_per_clock;
+  return t;
+}
+
+double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
+  const bool adds = *s.row_sum == RowSum::Adds;
+  double exp = kCalibration.exp[static_cast<int>(*s.reference)] + *s.exp_fma * kCalibration.fma_exp;
+  if (!adds) exp += kCalibration.matrix_sum;
+  const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::None;
+  double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
+                  (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
+  if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
+  if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
+  if (!alone && *s.exclusive != ExclusivePart::Issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
+  return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem}) *
+         (*s.cluster > 1 ? kCalibration.cluster : 1) * (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
+}
+
+double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
+  double clocks = kCalibration.item_clocks + kCalibration.item_clocks_per_warpgroup * *s.warpgroups;
+  clocks += kCalibration.item_clocks_per_key * *s.tile_kv;
+  clocks += std::max(0.0, work.mixed_tiles - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
+  if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;
+  if (*s.grid == GridKind::Tiles) clocks += kCalibration.block_clocks;
+  return clocks;
+}
+
+}  // namespace
+
+Prediction predict_hopper(const AttentionSpec& spec, const Target& target, const Schedule& s, const Shape& shape,
+                          const Work& work) {
+  const KernelConfig c = sizes_of(spec, s);
+  const TileClocks t = tile_clocks(target, s, c, work);
+  const double tile = tile_time(s, c, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
+  // The blocks of a cluster work on one item together.
+  const double items = static_cast<double>(shape.b) * (c.pack_heads ? spec.heads_kv : spec.heads_q) *
+                       std::ceil(static_cast<double>(shape.q_len) / queries_together(c));
+  const double slots = std::max(1, target.sm_count / *s.cluster);
+  const double mean = work.kv_tiles * tile + item, longest = work.kv_tiles_max * tile + item;
+
+  Prediction p;
+  p.waves = items / slots;
+  p.compute = makespan(items, slots, mean, longest, *s.order == TileOrder::LongestFirst) / clocks_per_us;
+  add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
+  p.latency = kCalibration.launch_us;
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,203 @@
+#include "compiler/families/hopper/passes.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/choice/candidates.h"
+
+namespace flashjit {
+
+namespace {
+
+using Body = std::vector<Statement>;
+
+Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int offset, int stages, int bytes) {
+  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
+  b.layout = fmt::format("swizzle{}", kPanelWidth);
+  b.offset = offset;
+  b.bytes = bytes;
+  b.stages = stages;
+  return b;
+}
+
+void append(Body& to, Body from) {
+  for (Statement& s : from) to.push_back(std::move(s));
+}
+
+// The parts of the textbook loop.
+struct Parts {
+  Statement scores, output;  // the products
+  Body softmax;              // score function, mask, softmax
+  Statement rescale, convert;
+};
+
+Parts parts_of(const Program& p, const Body& loop) {
+  Parts parts;
+  for (const Statement& s : loop) {
+    if (s.kind == Kind::Mma) (s.writes[0] == p.buffer("S") ? parts.scores : parts.output) = s;
+    if (s.kind == Kind::Score || s.kind == Kind::Mask || s.kind == Kind::Softmax) parts.softmax.push_back(s);
+    if (s.kind == Kind::Rescale) parts.rescale = s;
+    if (s.kind == Kind::Convert) parts.convert = s;
+  }
+  // Softmax moves the reference, and O follows when its own product is done: that is later than the scores' here.
+  parts.rescale.writes = {p.buffer("O")};
+  parts.rescale.reads = {p.buffer("O"), p.buffer("rows")};
+  return parts;
+}
+
+struct Splitter {
+  static constexpr std::string_view kPass = "pipeline_copies";
+  Program& p;
+  bool overlap, multicast, stages_output, inputs;
+  Result<void> failed = {};
+
+  template <class Value>
+  Statement with(Statement s, std::string_view key, Value value) {
+    if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
+    return s;
+  }
+  Statement at(Statement s, std::int64_t tile) { return with(std::move(s), "tile", tile); }
+  Body at(Body body, std::int64_t tile) {
+    for (Statement& s : body) s = at(std::move(s), tile);
+    return body;
+  }
+  Statement await(std::string_view buffer, std::string_view state) {
+    return with(make_statement(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
+  }
+  Statement release(std::string_view buffer) { return make_statement(Kind::Release, {p.buffer(buffer)}); }
+  Statement wait(std::int64_t pending) { return with(make_statement(Kind::Wait), "pending", pending); }
+
+  Body fetch(std::string_view tile, std::string_view global, std::string_view copy) {
+    return {await(tile, "empty"),
+            with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string(copy))};
+  }
+
+  // V follows one tile behind K: it is needed when the next scores are on their way.
+  Statement producer(const Attributes& loop_attributes) {
+    const std::string_view copy = multicast ? "tma_multicast" : "tma";
+    Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
+    loop.attributes = loop_attributes;
+    append(loop.body, at(fetch("Ks", "k", copy), 1));
+    append(loop.body, at(fetch("Vs", "v", copy), 0));
+    append(role.body, fetch("Qs", "q", "tma"));
+    append(role.body, at(fetch("Ks", "k", copy), 0));
+    if (inputs) append(loop.body, at(fetch("Is", "inputs", "tma"), 1));
+    if (inputs) append(role.body, at(fetch("Is", "inputs", "tma"), 0));
+    role.body.push_back(std::move(loop));
+    return role;
+  }
+
+  // The scores of a tile, issued; to be waited for.
+  Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make_statement(Kind::Commit)}; }
+  Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make_statement(Kind::Commit)}; }
+
+  // The score function, which reads inputs that were copied, the mask and softmax.
+  Body softmax(const Parts& parts) {
+    if (!inputs) return parts.softmax;
+    Body body;
+    for (Statement s : parts.softmax) {
+      if (s.kind != Kind::Score) {
+        body.push_back(std::move(s));
+        continue;
+      }
+      s.reads.push_back(p.buffer("Is"));
+      append(body, {await("Is", "full"), std::move(s), release("Is")});
+    }
+    return body;
+  }
+
+  Body first_probabilities(const Parts& parts) {
+    Body body = scores(parts);
+    append(body, {wait(0), release("Ks")});
+    append(body, softmax(parts));
+    body.push_back(parts.convert);
+    return body;
+  }
+
+  // The next tile's scores are under way together with this tile's product; its softmax runs beside that.
+  Body overlapped(const Parts& parts) {
+    Body body = at(scores(parts), 1);
+    append(body, at(output(parts), 0));
+    append(body, {wait(1), at(release("Ks"), 1)});
+    append(body, at(softmax(parts), 1));
+    append(body, {wait(0), at(release("Vs"), 0), at(parts.rescale, 1), at(parts.convert, 1)});
+    return body;
+  }
+
+  Body one_by_one(const Parts& parts) {
+    Body body = scores(parts);
+    append(body, {wait(0), release("Ks")});
+    append(body, softmax(parts));
+    append(body, {parts.rescale, parts.convert});
+    append(body, output(parts));
+    append(body, {wait(0), release("Vs")});
+    return body;
+  }
+
+  Statement consumer(Body body) {
+    Statement role = make_statement(Kind::Consumer);
+    for (Statement& s : body) {
+      if (s.kind == Kind::Load) continue;
+      if (s.kind != Kind::Loop) {
+        role.body.push_back(std::move(s));
+        continue;
+      }
+      const Parts parts = parts_of(p, s.body);
+      role.body.push_back(await("Qs", "full"));
+      if (overlap) append(role.body, at(first_probabilities(parts), 0));
+      s.body = overlap ? overlapped(parts) : one_by_one(parts);
+      role.body.push_back(std::move(s));
+      if (!stages_output) role.body.push_back(release("Qs"));
+    }
+    if (stages_output) role.body.push_back(release("Qs"));
+    return role;
+  }
+};
+
+}  // namespace
+
+void add_hopper_tiles(Program& p, const PassContext& context) {
+  const AttentionSpec& spec = context.spec;
+  const KernelConfig sizes = sizes_of(spec, context.schedule);
+  const HopperLayout l = hopper_layout(sizes);
+  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, sizes.q_stages, l.k_offset / sizes.q_stages));
+  p.buffers.push_back(
+      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, sizes.stages, (l.v_offset - l.k_offset) / sizes.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, sizes.stages, l.v_stage_bytes));
+  if (inputs_bytes(sizes) == 0) return;
+  // What the score reads at every key, bytes of all its tensors together.
+  const std::string row = fmt::format("{}", copied_input_bytes(sizes) / kRowsPerWarpgroup);
+  p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
+  p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", sizes.tile_q), row});
+  p.buffers.back().layout = fmt::format("swizzle{}", kPanelWidth);
+  p.buffers.back().offset = l.inputs_offset;
+  p.buffers.back().bytes = sizes.warpgroups * inputs_bytes(sizes);
+}
+
+Result<Program> split_roles(Program p, const PassContext& context) {
+  const Schedule& s = context.schedule;
+  const KernelConfig sizes = sizes_of(context.spec, s);
+  const bool stages_output = flashjit::stages_output(sizes);
+  Splitter splitter{p, *s.overlap == Overlap::QkPv, *s.cluster > 1, stages_output, inputs_bytes(sizes) > 0};
+  FLASHJIT_TRY(p.attributes.set("stages", std::int64_t{*s.stages}, Splitter::kPass));
+  FLASHJIT_TRY(p.attributes.set("q_stages", std::int64_t{*s.q_stages}, Splitter::kPass));
+  FLASHJIT_TRY(p.attributes.set("overlap", std::string(name(*s.overlap)), Splitter::kPass));
+  const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
+  if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no KV loop");
+  Statement producer = splitter.producer(loop->attributes);
+  Statement consumer = splitter.consumer(std::move(p.body));
+  p.body.clear();
+  p.body.push_back(std::move(producer));
+  p.body.push_back(std::move(consumer));
+  if (!splitter.failed) return splitter.failed.error();
+  // O goes from registers to memory, or passes through the place that Q has left, which is then free later.
+  for (Statement& statement : p.body.back().body) {
+    if (statement.kind != Kind::Store || statement.writes[0] != p.buffer("o")) continue;
+    FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{context.spec.align_bytes}, Splitter::kPass));
+    if (stages_output) FLASHJIT_TRY(statement.attributes.set("copy", std::string("tma"), Splitter::kPass));
+  }
+  return p;
+}
+
+}  // namespace flashjit

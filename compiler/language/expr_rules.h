@@ -1,0 +1,55 @@
+// The rules behind simplify(), shared with the interval analysis, which knows more about the variables.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "compiler/language/expr.h"
+#include "compiler/language/expr_linear.h"
+#include "compiler/analysis/interval_ranges.h"
+
+namespace flashjit {
+
+class Simplifier {
+ public:
+  // in_range: positions may be taken to lie inside their sequences (interval.h says how); then `k < k_len` is true.
+  // Without it the value is kept for variables of any value.
+  explicit Simplifier(bool in_range) : in_range_(in_range), facts_(widest_ranges()) {}
+
+  Expr simplify(const Expr& expr);
+
+  // Provable without knowing the sizes. Both are ints, already simplified.
+  bool at_most(const Expr& a, const Expr& b) { return at_most(a, b, 0); }
+
+ private:
+  Expr intern(const Expr& expr);
+  Expr make(Op op, std::vector<Expr> args);
+  Expr rewrite(const Node& node, std::vector<Expr> args);
+  Expr rewrite_int(Op op, std::vector<Expr> args);
+  Expr rewrite_float(Op op, std::vector<Expr> args);
+  Expr rewrite_div_mod(Op op, const Expr& a, const Expr& b);
+  Expr rewrite_extreme(Op op, const Expr& a, const Expr& b);
+  Expr rewrite_comparison(Op op, const Expr& a, const Expr& b);
+  Expr rewrite_int_comparison(Op op, const Expr& a, const Expr& b);
+  Expr rewrite_logic(Op op, const Expr& a, const Expr& b);
+  Expr rewrite_not(const Expr& a);
+  Expr rewrite_where(const Expr& c, const Expr& a, const Expr& b);
+  Expr from(const Linear& linear);
+  Expr from(const Linear& linear, const Expr& otherwise);
+  void flatten(Op op, const Expr& expr, std::vector<Expr>& out) const;
+  bool implies(const Expr& a, const Expr& b);
+  bool contradict(const Expr& a, const Expr& b) const;
+  // None of the parts can leave 64 bits, so arithmetic on them is that of the integers.
+  bool exact(const Expr& a);
+  bool exact_parts(const Expr& a);
+  bool at_most(const Expr& a, const Expr& b, int depth);
+
+  bool in_range_;
+  RangeAnalysis facts_;
+  std::unordered_map<const Node*, Expr> done_;
+  std::unordered_multimap<std::size_t, Expr> interned_;
+  std::unordered_map<const Node*, bool> exact_;
+  std::vector<Expr> alive_;  // the keys of both
+};
+
+}  // namespace flashjit

@@ -1,0 +1,129 @@
+// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over KV tiles. Passes refine
+// it; what they decide stands in attributes, each of which has exactly one writer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "compiler/spec/dtype.h"
+#include "compiler/result.h"
+
+namespace flashjit {
+
+// ---- attributes ----
+
+using AttributeValue = std::variant<std::int64_t, double, std::string>;
+std::string print(const AttributeValue& value);
+
+struct Attribute {
+  std::string_view key;
+  AttributeValue value;
+  std::string_view writer;  // the pass
+};
+
+class Attributes {
+ public:
+  // Internal error when the attribute is there already: no pass may overrule another.
+  Result<void> set(std::string_view key, AttributeValue value, std::string_view writer);
+  const Attribute* find(std::string_view key) const;
+  const std::vector<Attribute>& all() const { return all_; }
+
+ private:
+  std::vector<Attribute> all_;
+};
+
+// Every attribute there is, and the one pass that writes it.
+struct AttributeRow {
+  std::string_view key, writer, meaning;
+};
+const AttributeRow* attribute_row(std::string_view key);
+
+// ---- buffers ----
+
+enum class Space { Global, Shared, Register };
+
+struct Buffer {
+  std::string name;
+  Space space = Space::Global;
+  Dtype dtype = Dtype::F32;
+  std::string rows, cols;  // extents as they are known so far: "q_len", "128"
+  std::string layout;  // "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do), "fragment"
+  int stages = 1;      // copies of the tile, used in turn
+  std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
+  std::int64_t bytes = 0;    // shared: of one stage
+  bool own_rows = false;     // each warp touches its own rows only
+};
+
+// ---- statements ----
+
+enum class Kind {
+  Load,      // global -> shared, asynchronous once copies are pipelined; global -> nothing yet before that
+  Commit,    // closes a group of asynchronous copies, or of a consumer's products
+  Wait,      // until at most `pending` groups are under way; makes this thread's copies visible to itself
+  Barrier,   // all warps of the block
+  Producer,  // what the warp that copies does for a query tile, beside the consumers
+  Consumer,  // what each of the warpgroups that compute does for it
+  Await,     // until the next slot of a buffer's ring is full (consumer) or empty (producer)
+  Release,   // this consumer is done with a slot: empty once all of them are
+  Fragment,  // shared -> register operands
+  Fill,      // a constant
+  Loop,      // over the KV tiles of the phases
+  Mma,       // target += a * b
+  Score,     // the score function
+  Mask,      // -inf where a key is hidden
+  Softmax,   // scores to probabilities, running reference and sum
+  Rescale,   // O and sums to a new reference
+  Convert,   // to the operand type
+  Reduce,    // over the owners of a row
+  Finalize,  // divide by the sum, LSE, sink
+  Stage,     // registers -> shared, for wide stores
+  Store,     // to global memory
+};
+std::string_view name(Kind kind);
+
+struct Statement {
+  Kind kind = Kind::Load;
+  std::vector<int> writes, reads;  // indices of buffers
+  Attributes attributes;
+  std::vector<Statement> body;  // Loop, Producer, Consumer
+};
+Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
+
+// A part of the KV range, from `begin` to `end` (names of expressions of the mask analysis).
+struct Phase {
+  std::string begin, end;
+  bool mixed = false;  // some key of a tile may be hidden: the Mask statement acts
+};
+
+struct Program {
+  std::string title;
+  std::vector<Buffer> buffers;
+  std::vector<Phase> phases;
+  Attributes attributes;
+  std::vector<Statement> body;
+  std::vector<std::string_view> passes;  // that have run
+
+  int buffer(std::string_view name) const;  // -1: none
+  bool ran(std::string_view pass) const;
+};
+
+// One statement a line, loops indented, attributes in brackets.
+std::string dump(const Program& program);
+
+// Calls visit(statement) for every statement, loops before their bodies; stops at the first error.
+template <class Visit>
+Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
+  for (Statement& statement : body) {
+    if (auto visited = visit(statement); !visited) return visited;
+    if (auto inside = for_each(statement.body, visit); !inside) return inside;
+  }
+  return {};
+}
+
+// What must hold after every pass. Internal error that names the pass and the place.
+Result<void> verify(const Program& program);
+
+}  // namespace flashjit

@@ -1,0 +1,78 @@
+// fp16 and bf16 <-> float, written from the definition of the formats: round to nearest, ties to even; NaN stays NaN.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "compiler/spec/dtype.h"
+
+namespace flashjit::reference {
+
+inline float half_to_float(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 31;
+  const int mantissa = bits & 1023;
+  const float sign = bits & 0x8000 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa ? std::bit_cast<float>(0x7fc00000u | (bits & 0x8000u) << 16) : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
+inline std::uint16_t float_to_half(float value) {
+  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  if (std::isnan(value)) return sign | 0x7e00;
+  const float magnitude = std::fabs(value);
+  // 65520 is the middle between the largest half and the first power of two beyond; ties go to even, which is infinity.
+  if (magnitude >= 65520.0f) return sign | 0x7c00;
+  if (magnitude == 0) return sign;
+  int exponent = std::ilogb(magnitude);
+  if (exponent < -14) exponent = -14;  // subnormals share the spacing of the smallest normal exponent
+  // In units of the last place this is exact: a float has 24 bits and the shift is a power of two.
+  const double units = std::ldexp(static_cast<double>(magnitude), 10 - exponent);
+  const int rounded = static_cast<int>(std::nearbyint(units));
+  // A carry out of the mantissa runs into the exponent field, which is just what the next binade needs.
+  return sign | static_cast<std::uint16_t>(((exponent + 14) << 10) + rounded);
+}
+
+inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+inline std::uint16_t float_to_bf16(float value) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+  const std::uint32_t half_way_less_one = 0x7fff + (bits >> 16 & 1);
+  return static_cast<std::uint16_t>((bits + half_way_less_one) >> 16);
+}
+
+// `value` as the type would hold it.
+inline float round_to(Dtype dtype, float value) {
+  if (dtype == Dtype::F16) return half_to_float(float_to_half(value));
+  if (dtype == Dtype::BF16) return bf16_to_float(float_to_bf16(value));
+  return value;
+}
+
+// Unit roundoff: the largest relative error of rounding to the type.
+inline double unit_roundoff(Dtype dtype) {
+  if (dtype == Dtype::F16) return 0x1p-11;
+  if (dtype == Dtype::BF16) return 0x1p-8;
+  return 0x1p-24;
+}
+
+inline float load_float(Dtype dtype, const void* data, std::int64_t index) {
+  switch (dtype) {
+    case Dtype::F16: return half_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    case Dtype::BF16: return bf16_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    case Dtype::F32: return static_cast<const float*>(data)[index];
+    default: return NAN;
+  }
+}
+
+inline void store_float(Dtype dtype, void* data, std::int64_t index, float value) {
+  switch (dtype) {
+    case Dtype::F16: static_cast<std::uint16_t*>(data)[index] = float_to_half(value); break;
+    case Dtype::BF16: static_cast<std::uint16_t*>(data)[index] = float_to_bf16(value); break;
+    case Dtype::F32: static_cast<float*>(data)[index] = value; break;
+    default: break;
+  }
+}
+
+}  // namespace flashjit::reference

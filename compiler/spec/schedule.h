@@ -1,0 +1,76 @@
+// Schedule: the free choices. A set field is a pin; a plan's schedule has every field of its family set, and no other.
+// Text form, one line: "tile_q=128,tile_kv=64,warps=4,stages=2,q_in=registers"
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+// Of a byte: a plan lists hundreds of schedules.
+enum class Family : std::uint8_t { Sync, Host, Hopper };
+enum class QueryPlace : std::uint8_t { Shared, Registers };
+enum class TileOrder : std::uint8_t { Natural, LongestFirst };
+enum class Overlap : std::uint8_t { None, QkPv };
+enum class ExclusivePart : std::uint8_t { None, Issue, Softmax };
+enum class SoftmaxReference : std::uint8_t { Tile, Previous, First };
+enum class RowSum : std::uint8_t { Adds, Matrix };
+enum class GridKind : std::uint8_t { Tiles, Persistent };
+enum class HeadTiles : std::uint8_t { Single, Packed };
+
+struct Schedule {
+  std::optional<Family> family;
+  std::optional<int> tile_q;   // rows per block: queries, or with heads=packed (query, head) pairs
+  std::optional<int> tile_kv;  // keys per step of the loop
+  // sync
+  std::optional<int> warps;          // that compute
+  std::optional<QueryPlace> q_in;    // where Q lives during the loop
+  std::optional<int> blocks_per_sm;  // what the register budget must allow
+  std::optional<int> unroll_d;       // k-steps of QK that are unrolled; bounds code size and compile time
+  // sync and hopper
+  std::optional<int> stages;       // K/V tiles in flight (sync: with 1, K and V alternate)
+  std::optional<TileOrder> order;  // which query tiles start first
+  // hopper
+  std::optional<int> warpgroups;              // that compute, 64 rows each; a further one copies
+  std::optional<int> q_stages;                // Q tiles in flight
+  std::optional<Overlap> overlap;             // qk_pv: Q K^T of the next tile is issued before P V of this one
+  std::optional<ExclusivePart> exclusive;     // what only one warpgroup at a time does
+  std::optional<SoftmaxReference> reference;  // what is subtracted in the exponent: the maximum up to this tile, to the
+                                              // one before, or of the first tile
+  std::optional<int> exp_fma;                 // of eight exponentials, how many run on the FMA pipes
+  std::optional<RowSum> row_sum;              // matrix: a column of ones beside V sums the rows of P
+  std::optional<GridKind> grid;    // a block per query tile, or one per SM that takes one tile after the other
+  std::optional<int> cluster;      // blocks that share K and V by multicast
+  std::optional<HeadTiles> heads;  // packed: the query heads of one KV head share a tile
+  bool operator==(const Schedule&) const = default;
+};
+
+Result<Schedule> parse_schedule(std::string_view text);
+std::string print(const Schedule& schedule);
+
+std::string_view name(Family family);
+std::string_view name(QueryPlace place);
+std::string_view name(TileOrder order);
+std::string_view name(Overlap overlap);
+std::string_view name(ExclusivePart part);
+std::string_view name(SoftmaxReference reference);
+std::string_view name(RowSum sum);
+std::string_view name(GridKind grid);
+std::string_view name(HeadTiles heads);
+
+// The fields that schedules of `family` have besides `family` itself: "tile_q, tile_kv, ...".
+std::string fields_of(Family family);
+// The first set field that schedules of `family` do not have; empty: none.
+std::string_view foreign_field(const Schedule& schedule, Family family);
+// The first field of schedules of `family` that is not set; empty: the schedule is complete.
+std::string_view missing_field(const Schedule& schedule, Family family);
+// Names the first number outside the range that its field may have at all; empty: none.
+std::string outside_range(const Schedule& schedule);
+// Does none of these three find anything? Asked of every candidate of a plan.
+bool is_complete(const Schedule& schedule, Family family);
+
+}  // namespace flashjit

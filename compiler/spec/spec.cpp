@@ -1,0 +1,346 @@
+#include "compiler/spec/spec.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "compiler/analysis/interval.h"
+#include "compiler/spec/spec_names.h"
+#include "compiler/spec/text_form.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
+constexpr int kMaxHeads = 65535;
+constexpr int kMaxPageSize = 65536;
+constexpr std::size_t kMaxParamName = 32;
+
+Result<void> check_head_dim(std::string_view which, int d) {
+  if (d > kMaxHeadDim) {
+    return invalid(fmt::format("d: {}{} is above {}, the largest head dim; split the head or use d={}", which, d,
+                               kMaxHeadDim, kMaxHeadDim));
+  }
+  if (d < kHeadDimStep) {
+    return invalid(fmt::format("d: {}{} is below {}, the smallest head dim; pad with zeros to d={}", which, d,
+                               kHeadDimStep, kHeadDimStep));
+  }
+  if (d % kHeadDimStep != 0) {
+    return invalid(fmt::format("d: {}{} is not a multiple of {}; pad with zeros to d={}", which, d, kHeadDimStep,
+                               (d + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep));
+  }
+  return {};
+}
+
+Result<void> check_heads(const AttentionSpec& spec) {
+  for (const int heads : {spec.heads_q, spec.heads_kv}) {
+    if (heads < 1 || heads > kMaxHeads) {
+      return invalid(fmt::format("heads: {} is outside 1..{}; split the heads over several calls", heads, kMaxHeads));
+    }
+  }
+  if (spec.heads_q % spec.heads_kv != 0) {
+    return invalid(
+        fmt::format("heads: {} query heads are no multiple of {} KV heads; every KV head must serve the same number "
+                    "of query heads",
+                    spec.heads_q, spec.heads_kv));
+  }
+  return {};
+}
+
+Result<void> check_bound(std::string_view field, const SizeBound& bound) {
+  if (bound.max < 1 || bound.max > SizeBound::kLargest) {
+    return invalid(fmt::format("{}: the bound {} is outside 1..{}", field, bound.max, SizeBound::kLargest));
+  }
+  if (bound.min != 0 && !bound.pinned()) {
+    return invalid(
+        fmt::format("{}: the lower bound {} differs from the upper bound {}; pin the size or leave the lower bound 0",
+                    field, bound.min, bound.max));
+  }
+  return {};
+}
+
+Result<void> check_scale(const AttentionSpec& spec) {
+  if (spec.scale == 0) return {};
+  const float scale = static_cast<float>(spec.scale);
+  if (!std::isfinite(spec.scale) || !std::isfinite(scale) || scale == 0) {
+    return invalid(
+        fmt::format("scale: {} is not a finite, non-zero 32-bit number; leave it out for 1/sqrt(d)", spec.scale));
+  }
+  return {};
+}
+
+Result<void> check_dtypes(const AttentionSpec& spec) {
+  const std::pair<std::string_view, Dtype> dtypes[] = {
+      {"dtype", spec.dtype}, {"kv", spec.kv_dtype}, {"out", spec.out_dtype}};
+  for (const auto& [field, dtype] : dtypes) {
+    if (!is_float(dtype)) {
+      return invalid(fmt::format("{}: {} is no type of a tensor that is computed with; use one of {}", field,
+                                 name(dtype), join(kTensorDtypeNames)));
+    }
+  }
+  return {};
+}
+
+Result<void> check_alignment(const AttentionSpec& spec) {
+  const int bytes = spec.align_bytes;
+  if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
+    return invalid(fmt::format(
+        "bytes: {} is none of 16, 8, 4, 2; give the largest that all pointers and strides are multiples of", bytes));
+  }
+  const int element = std::max(size_of(spec.dtype), size_of(spec.kv_dtype));
+  if (bytes < element) {
+    return invalid(fmt::format(
+        "bytes: {} is below {}, the size of an element; tensors are at least aligned to their elements, so use bytes={}",
+        bytes, element, element));
+  }
+  return {};
+}
+
+Result<void> check_layout(const AttentionSpec& spec) {
+  if (spec.layout != Layout::Paged) {
+    if (spec.page_size == 0) return {};
+    return invalid(
+        fmt::format("layout: a page size of {} only belongs to layout=paged({})", spec.page_size, spec.page_size));
+  }
+  if (spec.page_size < 1 || spec.page_size > kMaxPageSize) {
+    return invalid(fmt::format("layout: {} tokens per page is outside 1..{}", spec.page_size, kMaxPageSize));
+  }
+  return {};
+}
+
+Result<void> check_sizes(const AttentionSpec& spec) {
+  const std::string_view qk = spec.d_qk == spec.d_v ? "" : "QK dim ", v = spec.d_qk == spec.d_v ? "" : "V dim ";
+  FLASHJIT_TRY(check_head_dim(qk, spec.d_qk));
+  FLASHJIT_TRY(check_head_dim(v, spec.d_v));
+  FLASHJIT_TRY(check_heads(spec));
+  FLASHJIT_TRY(check_layout(spec));
+  FLASHJIT_TRY(check_scale(spec));
+  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
+    return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));
+  }
+  FLASHJIT_TRY(check_bound("b", spec.batch));
+  FLASHJIT_TRY(check_bound("q_len", spec.q_len));
+  FLASHJIT_TRY(check_bound("k_len", spec.k_len));
+  return check_alignment(spec);
+}
+
+// ---- parameters and expressions ----
+
+bool is_identifier(std::string_view text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  if (text.empty() || !letter(text[0])) return false;
+  return std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
+}
+
+Result<void> check_param(const Param& param, const std::vector<Param>& earlier) {
+  if (!is_identifier(param.name) || param.name.size() > kMaxParamName) {
+    return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first",
+                               quoted(param.name), kMaxParamName));
+  }
+  for (int v = 0; v <= static_cast<int>(Variable::KHi); ++v) {
+    if (name(static_cast<Variable>(v)) == param.name) {
+      return invalid(fmt::format("params: {} is the name of a variable; choose another", param.name));
+    }
+  }
+  if (param.rank < 0 || param.rank > kMaxParamRank) {
+    return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));
+  }
+  if (param.rank == 0 && (param.dtype == Dtype::F16 || param.dtype == Dtype::BF16)) {
+    return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name,
+                               name(param.dtype)));
+  }
+  if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2) {
+    return invalid(
+        fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
+  }
+  for (const Param& other : earlier) {
+    if (other.name == param.name) return invalid(fmt::format("params: {} is declared twice", param.name));
+  }
+  return {};
+}
+
+// Parameters of expressions that were built in C++ count as declared.
+Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
+  if (expr.get() == nullptr) return {};
+  for (const Param& param : params_of(expr)) {
+    const auto same_name =
+        std::find_if(declared.begin(), declared.end(), [&](const Param& p) { return p.name == param.name; });
+    if (same_name == declared.end()) {
+      declared.push_back(param);
+    } else if (!(*same_name == param)) {
+      return invalid(fmt::format("params: {} is used as {} with {} dimensions, but declared as {} with {}", param.name,
+                                 name(param.dtype), param.rank, name(same_name->dtype), same_name->rank));
+    }
+  }
+  return {};
+}
+
+// The expression a text stands for, as it is written; its simple form goes to `given`. One that is there already must
+// agree with the text. Errors name the field.
+Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std::vector<Param>& params,
+                     const AttentionSpec& spec) {
+  if (given.get() == nullptr && text.empty()) return Expr();
+  if (text.empty()) text = print(given);
+  const auto forbidden =
+      std::find_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c >= 0x7f || c == '"'; });
+  if (forbidden != text.end()) {
+    return invalid(fmt::format("{}: the text may hold printable ASCII characters without double quotes", field),
+                   caret(text, forbidden - text.begin()));
+  }
+  const ParseContext context{&params, spec.alignment == Alignment::BottomRight, field == "score"};
+  auto parsed = parse_expr(text, context);
+  if (!parsed) {
+    Error error = parsed.error();
+    error.message = fmt::format("{}: {}", field, error.message);
+    return error;
+  }
+  const Expr simple = simplify(*parsed);
+  if (given && !same(given, simple) && !same(simplify(given), simple)) {
+    return invalid(fmt::format(
+        "{0}: the expression and {0}_text disagree; clear one of them (align changes what named rows mean)", field));
+  }
+  given = simple;
+  return *parsed;
+}
+
+Result<void> check_expression_ranges(std::string_view field, const Expr& expr, const AttentionSpec& spec) {
+  if (expr.get() == nullptr) return {};
+  const auto ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  if (auto checked = check_ranges(expr, ranges); !checked) {
+    Error error = checked.error();
+    error.message = fmt::format("{}: {}", field, error.message);
+    return error;
+  }
+  return {};
+}
+
+Result<void> check_params_used(const AttentionSpec& spec, const Expr& mask, const Expr& score) {
+  std::vector<Param> used = mask ? params_of(mask) : std::vector<Param>();
+  if (score) {
+    for (const Param& param : params_of(score)) used.push_back(param);
+  }
+  for (const Param& param : spec.declared) {
+    if (std::find(used.begin(), used.end(), param) == used.end()) {
+      return invalid(fmt::format("params: {} is declared, but neither mask nor score uses it; remove it", param.name));
+    }
+  }
+  return {};
+}
+
+Result<void> resolve_expressions(AttentionSpec& spec) {
+  if (spec.mask_text.empty()) FLASHJIT_TRY(declare_params_of(spec.mask, spec.declared));
+  if (spec.score_text.empty()) FLASHJIT_TRY(declare_params_of(spec.score, spec.declared));
+  std::vector<Param> params;
+  for (const Param& param : spec.declared) {
+    FLASHJIT_TRY(check_param(param, params));
+    params.push_back(param);
+  }
+  FLASHJIT_ASSIGN(mask, resolve("mask", spec.mask, spec.mask_text, params, spec));
+  FLASHJIT_ASSIGN(score, resolve("score", spec.score, spec.score_text, params, spec));
+  if (params.size() > kMaxParams) {
+    return invalid(fmt::format(
+        "params: {} parameters, with those of named masks and scores, are above the limit of {}; merge some into one tensor",
+        params.size(), kMaxParams));
+  }
+  FLASHJIT_TRY(check_params_used(spec, mask, score));
+  spec.params = std::move(params);
+  FLASHJIT_TRY(check_expression_ranges("mask", spec.mask, spec));
+  return check_expression_ranges("score", spec.score, spec);
+}
+
+// ---- printing ----
+
+std::string print_pair(int first, int second) {
+  return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
+}
+
+void print_bound(std::string& out, std::string_view field, const SizeBound& bound) {
+  if (bound == SizeBound{}) return;
+  out += fmt::format(" {}{}{}", field, bound.pinned() ? "=" : "<=", bound.max);
+}
+
+std::string print_params(const std::vector<Param>& params) {
+  std::string out;
+  for (const Param& param : params) {
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{}: {}", param.name, name(param.dtype));
+    if (param.rank > 0) out += fmt::format("[{}]", param.rank);
+  }
+  return out;
+}
+
+}  // namespace
+
+double AttentionSpec::effective_scale() const {
+  return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk));
+}
+
+std::string print(const AttentionSpec& spec) {
+  std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
+  if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
+  if (spec.out_dtype != spec.dtype) out += fmt::format(" out={}", name(spec.out_dtype));
+  out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
+  if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
+  if (spec.layout == Layout::Paged) {
+    out += fmt::format(" layout=paged({})", spec.page_size);
+  } else if (spec.layout != Layout::Bshd) {
+    out += fmt::format(" layout={}", kLayoutNames[static_cast<int>(spec.layout)]);
+  }
+  if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
+  if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
+  if (!spec.declared.empty()) out += fmt::format(" params=\"{}\"", print_params(spec.declared));
+  if (spec.scale != 0) out += fmt::format(" scale={}", print_real(spec.scale));
+  if (spec.alignment != Alignment::BottomRight)
+    out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
+  if (spec.lse != Lse::None) out += fmt::format(" lse={}", kLseNames[static_cast<int>(spec.lse)]);
+  if (spec.max_logit) out += " max_logit";
+  if (spec.sink) out += " sink";
+  if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
+  print_bound(out, "b", spec.batch);
+  print_bound(out, "q_len", spec.q_len);
+  print_bound(out, "k_len", spec.k_len);
+  if (spec.align_bytes != 16) out += fmt::format(" bytes={}", spec.align_bytes);
+  if (spec.numerics != Numerics::Fast)
+    out += fmt::format(" numerics={}", kNumericsNames[static_cast<int>(spec.numerics)]);
+  return out;
+}
+
+Result<void> validate(AttentionSpec& spec) {
+  FLASHJIT_TRY(check_dtypes(spec));
+  FLASHJIT_TRY(check_sizes(spec));
+  return resolve_expressions(spec);
+}
+
+Result<void> check_supported(const AttentionSpec& spec) {
+  const auto fp8 = [](Dtype dtype) { return dtype == Dtype::E4M3 || dtype == Dtype::E5M2; };
+  if (spec.operation == Operation::Backward) {
+    return unsupported("operation: bwd has no kernel in this build; use fwd");
+  }
+  if (fp8(spec.dtype)) {
+    return unsupported(
+        fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
+  }
+  if (spec.kv_dtype != spec.dtype) {
+    return unsupported(fmt::format(
+        "kv: {} differs from the dtype {}, which no kernel of this build reads; convert K and V and use kv={}",
+        name(spec.kv_dtype), name(spec.dtype), name(spec.dtype)));
+  }
+  if (fp8(spec.out_dtype)) {
+    return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
+                                   name(spec.out_dtype), name(spec.dtype)));
+  }
+  if (spec.layout == Layout::Paged) {
+    return unsupported(fmt::format(
+        "layout: paged({}) has no kernel in this build; gather the pages and use layout=packed", spec.page_size));
+  }
+  if (spec.dropout > 0) {
+    return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
+  }
+  return {};
+}
+
+}  // namespace flashjit

@@ -1,0 +1,76 @@
+// AttentionSpec: what the user wants, never how. One text form that parses and prints without loss:
+//
+//   fwd bf16 d=128 heads=32/8 mask="causal & window(4096, 0)" score="softcap(50)"
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/spec/dtype.h"
+#include "compiler/language/expr.h"
+#include "compiler/result.h"
+
+namespace flashjit {
+
+enum class Operation { Forward, Backward };
+enum class Layout { Bshd, Bhsd, Packed, Paged };
+enum class Alignment { BottomRight, TopLeft };
+enum class Lse { None, Natural, Log2 };
+enum class Numerics { Fast, Deterministic, BatchInvariant };
+
+// A run-time size: pinned (min == max), bounded above, or free.
+struct SizeBound {
+  // The sum of two positions then fits 32 bits, so `q + k_len - q_len` of a causal mask needs no 64-bit code by
+  // default.
+  static constexpr std::int64_t kLargest = (std::int64_t{1} << 30) - 1;
+  std::int64_t min = 0, max = kLargest;
+  bool pinned() const { return min == max; }
+  bool operator==(const SizeBound&) const = default;
+};
+
+struct AttentionSpec {
+  Operation operation = Operation::Forward;  // fwd | bwd
+  Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
+  Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype
+  int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
+  int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
+  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16)
+  int page_size = 0;
+  Expr mask;                          // mask="..."   empty: everything visible
+  Expr score;                         // score="..."  empty: s
+  std::string mask_text, score_text;  // as written by the user: what is printed
+  std::vector<Param> declared;        // params="slope: fp32[1], cap: fp32": those the user declared
+  std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block
+  double scale = 0;                   // scale=0.125; 0 means 1/sqrt(d_qk)
+  Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
+  Lse lse = Lse::None;                           // lse=ln | log2
+  bool max_logit = false;                        // max_logit
+  bool sink = false;                             // sink: one extra logit per query head in every row's sum
+  double dropout = 0;                            // dropout=0.1
+  SizeBound batch, q_len, k_len;                 // b<=64  q_len=1  k_len<=131072
+  int align_bytes = 16;                          // bytes=16|8|4|2: what all pointers and strides are multiples of
+  Numerics numerics = Numerics::Fast;            // numerics=fast | deterministic | batch_invariant
+
+  double effective_scale() const;
+};
+
+// Parses and validates. Errors name field, value, limit and way out; the detail has a caret where there is a place.
+Result<AttentionSpec> parse_spec(std::string_view text);
+
+// Canonical text: fields in fixed order, defaults left out. parse_spec(print(s)) gives s again.
+std::string print(const AttentionSpec& spec);
+
+// What parse_spec checks after parsing; for specs that were built in C++ (fills `params`, parses the mask and score
+// texts if the expressions are empty).
+Result<void> validate(AttentionSpec& spec);
+
+// Legal, but nothing in this build computes it: paged layout, FP8, backward, dropout, mixed KV types.
+Result<void> check_supported(const AttentionSpec& spec);
+
+inline constexpr std::size_t kMaxSpecText = 16384;  // bytes
+
+}  // namespace flashjit

@@ -1,0 +1,345 @@
+// Text -> AttentionSpec. What a value may be is checked by validate(); here only what a text can get wrong.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "compiler/spec/spec.h"
+#include "compiler/spec/spec_names.h"
+#include "compiler/spec/text_form.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr std::array<std::string_view, 19> kFieldNames = {
+    "kv",  "out",       "d",    "heads",   "layout", "mask",  "score", "params", "scale",   "align",
+    "lse", "max_logit", "sink", "dropout", "b",      "q_len", "k_len", "bytes",  "numerics"};
+constexpr std::array<std::string_view, 2> kFlagNames = {"max_logit", "sink"};
+constexpr std::array<std::string_view, 3> kBoundNames = {"b", "q_len", "k_len"};
+
+template <std::size_t n>
+bool contains(const std::array<std::string_view, n>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// One word of the text: `key`, `key=value` or `key<=value`.
+struct Word {
+  std::string_view key;
+  std::string_view sign;  // "", "=" or "<="
+  std::string_view value;
+  std::size_t position = 0, value_position = 0;
+};
+
+struct Cursor {
+  std::string_view text;
+  std::size_t at = 0;
+
+  Error error(std::string message, std::size_t position) const {
+    return invalid(std::move(message), caret(text, position));
+  }
+
+  Result<Word> word() {
+    Word word;
+    word.position = at;
+    while (at < text.size() && !blank(text[at]) && text[at] != '=' && text[at] != '<' && text[at] != '"') ++at;
+    word.key = text.substr(word.position, at - word.position);
+    if (at == text.size() || blank(text[at])) return word;
+    if (text[at] == '"') return error("a quote must follow a field, as in mask=\"causal\"", at);
+    if (text[at] == '<' && text.substr(at, 2) != "<=") {
+      return error(fmt::format("{}: `<` is not a bound; write {}<=N", quoted(word.key), quoted(word.key)), at);
+    }
+    word.sign = text.substr(at, text[at] == '<' ? 2 : 1);
+    if (word.key.empty()) return error(fmt::format("there is no field name before `{}`", word.sign), at);
+    at += word.sign.size();
+    return at < text.size() && text[at] == '"' ? quoted_value(word) : bare_value(word);
+  }
+
+  Result<Word> bare_value(Word word) {
+    word.value_position = at;
+    while (at < text.size() && !blank(text[at])) {
+      if (text[at] == '"')
+        return error(fmt::format("{}: the quote must open right after `{}`", word.key, word.sign), at);
+      ++at;
+    }
+    word.value = text.substr(word.value_position, at - word.value_position);
+    if (word.value.empty()) return error(fmt::format("{}: the value is missing", word.key), at);
+    if (word.value.front() == '\'') {
+      return error(fmt::format("{}: use double quotes around a value", word.key), word.value_position);
+    }
+    return word;
+  }
+
+  Result<Word> quoted_value(Word word) {
+    const std::size_t open = at++;
+    const std::size_t close = text.find('"', at);
+    if (close == text.npos) return error(fmt::format("{}: the quote that opens here is never closed", word.key), open);
+    word.value_position = at;
+    word.value = text.substr(at, close - at);
+    at = close + 1;
+    if (at < text.size() && !blank(text[at])) {
+      return error(fmt::format("{}: a space must follow the closing quote", word.key), at);
+    }
+    return word;
+  }
+};
+
+// ---- values ----
+
+Error bad_value(const Word& word, std::string_view expected) {
+  return invalid(fmt::format("{}: {} is not {}", word.key, quoted(word.value), expected));
+}
+
+// Whole numbers are read as 64 bits and must fit `int` here; the limits of the field are checked later.
+Result<int> parse_int(const Word& word, std::string_view text) {
+  const auto value = parse_integer(text);
+  if (!value || *value > SizeBound::kLargest || *value < -SizeBound::kLargest) {
+    return bad_value(word, fmt::format("a whole number up to {}", SizeBound::kLargest));
+  }
+  return static_cast<int>(*value);
+}
+
+// "128" or "192/128".
+Result<void> parse_pair(const Word& word, int& first, int& second) {
+  const std::size_t slash = word.value.find('/');
+  FLASHJIT_ASSIGN(a, parse_int(word, word.value.substr(0, slash)));
+  first = second = a;
+  if (slash != word.value.npos) {
+    FLASHJIT_ASSIGN(b, parse_int(word, word.value.substr(slash + 1)));
+    second = b;
+  }
+  return {};
+}
+
+Result<double> parse_number(const Word& word) {
+  const auto value = parse_real(word.value);
+  if (!value) return bad_value(word, "a finite number");
+  return *value;
+}
+
+template <class Enum, std::size_t n>
+Result<void> parse_name(const Word& word, const std::array<std::string_view, n>& names, Enum& field) {
+  const auto found = std::find(names.begin(), names.end(), word.value);
+  if (found == names.end()) {
+    return invalid(fmt::format("{}: {} is none of {}{}", word.key, quoted(word.value), join(names),
+                               did_you_mean(word.value, names)));
+  }
+  field = static_cast<Enum>(found - names.begin());
+  return {};
+}
+
+Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text) {
+  const auto dtype = parse_dtype(text);
+  if (!dtype || !is_float(*dtype)) {
+    return invalid(fmt::format("{}: {} is none of {}{}", field, quoted(text), join(kTensorDtypeNames),
+                               did_you_mean(text, kTensorDtypeNames)));
+  }
+  return *dtype;
+}
+
+Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
+  constexpr std::string_view kPaged = "paged(";
+  if (!word.value.starts_with(kPaged)) {
+    if (word.value == "paged") return invalid("layout: paged needs the tokens per page, as in layout=paged(16)");
+    return parse_name(word, kLayoutNames, spec.layout);
+  }
+  if (!word.value.ends_with(')')) return invalid("layout: paged( is not closed; write layout=paged(16)");
+  FLASHJIT_ASSIGN(size, parse_int(word, word.value.substr(kPaged.size(), word.value.size() - kPaged.size() - 1)));
+  spec.layout = Layout::Paged;
+  spec.page_size = size;
+  if (size == 0) return invalid("layout: a page of 0 tokens holds nothing; the least is 1");
+  return {};
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// "slope: fp32[1], cap: fp32": name, type, and the rank in brackets unless it is a scalar.
+Result<void> parse_params(const Word& word, std::vector<Param>& params) {
+  std::string_view rest = word.value;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view item = trim(rest.substr(0, comma));
+    const std::size_t colon = item.find(':');
+    if (colon == item.npos) {
+      return invalid(
+          fmt::format("params: {} is not name: type; for example params=\"slope: fp32[1], cap: fp32\"", quoted(item)));
+    }
+    Param param;
+    param.name = trim(item.substr(0, colon));
+    std::string_view type = trim(item.substr(colon + 1));
+    if (const std::size_t open = type.find('['); open != type.npos) {
+      const auto rank =
+          type.ends_with(']') ? parse_integer(trim(type.substr(open + 1, type.size() - open - 2))) : std::nullopt;
+      if (!rank || *rank < 1 || *rank > kMaxParamRank) {
+        return invalid(
+            fmt::format("params: {} must end with its number of dimensions in brackets, [1] to [{}]; a scalar has none",
+                        quoted(item), kMaxParamRank));
+      }
+      param.rank = static_cast<int>(*rank);
+      type = trim(type.substr(0, open));
+    }
+    const auto dtype = parse_dtype(type);
+    if (!dtype) return invalid(fmt::format("params: {} has the unknown type {}", quoted(param.name), quoted(type)));
+    param.dtype = *dtype;
+    params.push_back(std::move(param));
+    if (comma == rest.npos) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Result<void> parse_bound(const Word& word, SizeBound& bound) {
+  const auto value = parse_integer(word.value);
+  if (!value || *value < 1 || *value > SizeBound::kLargest) {
+    return bad_value(word, fmt::format("a size from 1 to {}", SizeBound::kLargest));
+  }
+  bound.max = *value;
+  bound.min = word.sign == "=" ? *value : 0;
+  return {};
+}
+
+// Expressions are kept on one line; otherwise as they were written.
+std::string one_line(std::string_view text) {
+  std::string line(trim(text));
+  for (char& c : line) {
+    if (blank(c)) c = ' ';
+  }
+  return line;
+}
+
+Result<void> parse_text(const Word& word, std::string& field) {
+  field = one_line(word.value);
+  if (field.empty()) return invalid(fmt::format("{}: the text is empty; leave the field out", word.key));
+  return {};
+}
+
+// ---- fields ----
+
+Result<void> parse_field(const Word& word, AttentionSpec& spec) {
+  const std::string_view key = word.key;
+  if (key == "kv" || key == "out") {
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value));
+    (key == "kv" ? spec.kv_dtype : spec.out_dtype) = dtype;
+    return {};
+  }
+  if (key == "d") return parse_pair(word, spec.d_qk, spec.d_v);
+  if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
+  if (key == "layout") return parse_layout(word, spec);
+  if (key == "mask") return parse_text(word, spec.mask_text);
+  if (key == "score") return parse_text(word, spec.score_text);
+  if (key == "params") return parse_params(word, spec.declared);
+  if (key == "align") return parse_name(word, kAlignmentNames, spec.alignment);
+  if (key == "lse") return parse_name(word, kLseNames, spec.lse);
+  if (key == "numerics") return parse_name(word, kNumericsNames, spec.numerics);
+  if (key == "b") return parse_bound(word, spec.batch);
+  if (key == "q_len") return parse_bound(word, spec.q_len);
+  if (key == "k_len") return parse_bound(word, spec.k_len);
+  if (key == "scale") {
+    FLASHJIT_ASSIGN(scale, parse_number(word));
+    spec.scale = scale;
+    if (scale == 0) return invalid("scale: 0 makes every score equal; leave it out for 1/sqrt(d)");
+    return {};
+  }
+  if (key == "dropout") {
+    FLASHJIT_ASSIGN(dropout, parse_number(word));
+    spec.dropout = dropout;
+    return {};
+  }
+  if (key == "bytes") {
+    FLASHJIT_ASSIGN(bytes, parse_int(word, word.value));
+    spec.align_bytes = bytes;
+    return {};
+  }
+  (key == "sink" ? spec.sink : spec.max_logit) = true;
+  return {};
+}
+
+// The shape of the word: known field, a value where one belongs, `<=` only on sizes.
+Result<void> check_word(const Word& word) {
+  if (!contains(kFieldNames, word.key)) {
+    return invalid(fmt::format("there is no field {}{}; fields are {}", quoted(word.key),
+                               did_you_mean(word.key, kFieldNames), join(kFieldNames)));
+  }
+  const bool flag = contains(kFlagNames, word.key);
+  if (flag && !word.sign.empty()) return invalid(fmt::format("{0}: this is a flag; write {0} alone", word.key));
+  if (!flag && word.sign.empty()) return invalid(fmt::format("{0}: the value is missing; write {0}=...", word.key));
+  if (word.sign == "<=" && !contains(kBoundNames, word.key)) {
+    return invalid(fmt::format("{0}: only b, q_len and k_len take `<=`; write {0}=...", word.key));
+  }
+  return {};
+}
+
+Result<void> check_bytes(std::string_view text) {
+  if (text.size() > kMaxSpecText) {
+    return invalid(fmt::format("the spec has {} bytes, the limit is {}", text.size(), kMaxSpecText));
+  }
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    if (!blank(text[i]) && (c < 0x20 || c >= 0x7f)) {
+      return invalid(fmt::format("byte 0x{:02x} at position {} is no printable ASCII character", c, i), caret(text, i));
+    }
+  }
+  return {};
+}
+
+Result<void> parse_fields(Cursor& cursor, AttentionSpec& spec) {
+  std::vector<std::string_view> seen;
+  while (true) {
+    while (cursor.at < cursor.text.size() && blank(cursor.text[cursor.at])) ++cursor.at;
+    if (cursor.at == cursor.text.size()) break;
+    FLASHJIT_ASSIGN(word, cursor.word());
+    if (auto checked = check_word(word); !checked) return cursor.error(checked.error().message, word.position);
+    if (std::find(seen.begin(), seen.end(), word.key) != seen.end()) {
+      return cursor.error(fmt::format("{}: the field is given twice", word.key), word.position);
+    }
+    seen.push_back(word.key);
+    if (auto parsed = parse_field(word, spec); !parsed) {
+      return cursor.error(parsed.error().message, word.sign.empty() ? word.position : word.value_position);
+    }
+  }
+  if (std::find(seen.begin(), seen.end(), "d") == seen.end()) {
+    return cursor.error("d: the head dim is missing; write for example d=128", cursor.text.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<AttentionSpec> parse_spec(std::string_view text) {
+  FLASHJIT_TRY(check_bytes(text));
+  AttentionSpec spec;
+  Cursor cursor{text};
+  constexpr std::string_view kExample = "a spec reads like: fwd bf16 d=128 heads=32/8 mask=\"causal\"";
+  std::string_view first[2];
+  std::size_t position[2];
+  for (int i = 0; i < 2; ++i) {
+    while (cursor.at < text.size() && blank(text[cursor.at])) ++cursor.at;
+    position[i] = cursor.at;
+    while (cursor.at < text.size() && !blank(text[cursor.at])) ++cursor.at;
+    first[i] = text.substr(position[i], cursor.at - position[i]);
+    if (first[i].empty()) {
+      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd or bwd)" : "dtype", kExample),
+                          position[i]);
+    }
+  }
+  const auto operation = std::find(kOperationNames.begin(), kOperationNames.end(), first[0]);
+  if (operation == kOperationNames.end()) {
+    return cursor.error(
+        fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
+  }
+  spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
+  auto dtype = parse_tensor_dtype("dtype", first[1]);
+  if (!dtype) return cursor.error(dtype.error().message, position[1]);
+  spec.dtype = spec.kv_dtype = spec.out_dtype = *dtype;
+  FLASHJIT_TRY(parse_fields(cursor, spec));
+  FLASHJIT_TRY(validate(spec));
+  return spec;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,222 @@
+#include "compiler/spec/target.h"
+
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "compiler/spec/text_form.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kKb = 1024;
+constexpr Capabilities kAmpere = {.cp_async = true};
+constexpr Capabilities kHopper = {.cp_async = true, .tma = true, .wgmma = true};
+constexpr Capabilities kBlackwell = {.cp_async = true, .tma = true};
+constexpr Capabilities kAvx2 = {.avx2 = true};
+constexpr Capabilities kAvx512 = {.avx2 = true, .avx512 = true};
+constexpr Capabilities kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};
+constexpr Capabilities kAmx = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true};
+
+// GPU rows give the product named at their end. mma_flops_per_clock is what mma.sync reaches, which from sm_90 on is
+// less than the tensor cores' peak: that takes wgmma or tcgen05. memory_tbs is what a long read reaches, not the data
+// sheet. Host rows: per core a FMA pipe count of two, exp as a vector polynomial of about 12 instructions.
+constexpr std::array kTargets = {
+    Target{.name = "sm_80",
+           .can = kAmpere,
+           .smem_per_block = 163 * kKb,
+           .smem_per_sm = 164 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 2048,
+           .sm_count = 108,
+           .clock_ghz = 1.41,
+           .mma_flops_per_clock = 2048,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 1.75,
+           .l2_mb = 40},  // A100 SXM 80 GB
+    Target{.name = "sm_86",
+           .can = kAmpere,
+           .smem_per_block = 99 * kKb,
+           .smem_per_sm = 100 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 1536,
+           .sm_count = 72,
+           .clock_ghz = 1.69,
+           .mma_flops_per_clock = 1024,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.54,
+           .l2_mb = 6},  // A10
+    Target{.name = "sm_87",
+           .can = kAmpere,
+           .smem_per_block = 163 * kKb,
+           .smem_per_sm = 164 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 1536,
+           .sm_count = 16,
+           .clock_ghz = 1.3,
+           .mma_flops_per_clock = 2048,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.18,
+           .l2_mb = 4},  // AGX Orin 64 GB
+    Target{.name = "sm_89",
+           .can = kAmpere,
+           .smem_per_block = 99 * kKb,
+           .smem_per_sm = 100 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 1536,
+           .sm_count = 128,
+           .clock_ghz = 2.52,
+           .mma_flops_per_clock = 512,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.93,
+           .l2_mb = 72},  // RTX 4090
+    Target{.name = "sm_90a",
+           .can = kHopper,
+           .smem_per_block = 227 * kKb,
+           .smem_per_sm = 228 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 2048,
+           .sm_count = 132,
+           .clock_ghz = 1.75,
+           .mma_flops_per_clock = 2750,
+           .wgmma_flops_per_clock = 4096,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 4.54,
+           .l2_mb = 50},  // H200
+    Target{.name = "sm_100a",
+           .can = kBlackwell,
+           .smem_per_block = 227 * kKb,
+           .smem_per_sm = 228 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 2048,
+           .sm_count = 148,
+           .clock_ghz = 1.85,
+           .mma_flops_per_clock = 2048,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 7.2,
+           .l2_mb = 126},  // B200
+    Target{.name = "sm_103a",
+           .can = kBlackwell,
+           .smem_per_block = 227 * kKb,
+           .smem_per_sm = 228 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 2048,
+           .sm_count = 148,
+           .clock_ghz = 1.9,
+           .mma_flops_per_clock = 2048,
+           .exp_per_clock = 32,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 7.2,
+           .l2_mb = 126},  // B300
+    Target{.name = "sm_120a",
+           .can = kBlackwell,
+           .smem_per_block = 99 * kKb,
+           .smem_per_sm = 100 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 1536,
+           .sm_count = 170,
+           .clock_ghz = 2.41,
+           .mma_flops_per_clock = 512,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 1.65,
+           .l2_mb = 96},  // RTX 5090
+    Target{.name = "sm_121a",
+           .can = kBlackwell,
+           .smem_per_block = 99 * kKb,
+           .smem_per_sm = 100 * kKb,
+           .registers_per_sm = 65536,
+           .threads_per_sm = 1536,
+           .sm_count = 48,
+           .clock_ghz = 2.5,
+           .mma_flops_per_clock = 512,
+           .exp_per_clock = 16,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.24,
+           .l2_mb = 24},  // DGX Spark
+    Target{.name = "x86-64-v3",
+           .gpu = false,
+           .can = kAvx2,
+           .sm_count = 8,
+           .vector_bits = 256,
+           .clock_ghz = 3.0,
+           .mma_flops_per_clock = 32,
+           .exp_per_clock = 1.3,
+           .smem_bytes_per_clock = 64,
+           .memory_tbs = 0.05,
+           .l2_mb = 0.5},
+    Target{.name = "x86-64-v4",
+           .gpu = false,
+           .can = kAvx512,
+           .sm_count = 16,
+           .vector_bits = 512,
+           .clock_ghz = 2.8,
+           .mma_flops_per_clock = 64,
+           .exp_per_clock = 2.6,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.15,
+           .l2_mb = 1},
+    Target{.name = "x86-64-v4+bf16",
+           .gpu = false,
+           .can = kAvx512Bf16,
+           .sm_count = 16,
+           .vector_bits = 512,
+           .clock_ghz = 2.8,
+           .mma_flops_per_clock = 64,
+           .exp_per_clock = 2.6,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.2,
+           .l2_mb = 1},
+    Target{.name = "x86-64-v4+amx",
+           .gpu = false,
+           .can = kAmx,
+           .sm_count = 16,
+           .vector_bits = 512,
+           .clock_ghz = 2.8,
+           .mma_flops_per_clock = 64,
+           .exp_per_clock = 2.6,
+           .smem_bytes_per_clock = 128,
+           .memory_tbs = 0.25,
+           .l2_mb = 2},
+};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+Result<const Target*> find_target(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Target& target : kTargets) {
+    if (target.name == name) return &target;
+    names.push_back(target.name);
+  }
+  return invalid(
+      fmt::format("target: there is no {}{}; targets are {}", quoted(name), did_you_mean(name, names), join(names)));
+}
+
+const Target* target_for_compute_capability(int major, int minor) {
+  const std::string plain = fmt::format("sm_{}{}", major, minor), accelerated = plain + "a";
+  for (const Target& target : kTargets) {
+    if (target.name == plain || target.name == accelerated) return &target;
+  }
+  return nullptr;
+}
+
+bool runs_on(const Target& target, int major, int minor) {
+  if (const Target* own = target_for_compute_capability(major, minor); own && own->name == target.name) return true;
+  int capability = 0;
+  for (const char c : target.name.substr(target.name.find('_') + 1)) {
+    if (c >= '0' && c <= '9') capability = capability * 10 + (c - '0');
+  }
+  return !target.name.ends_with('a') && capability / 10 == major && capability % 10 <= minor;
+}
+
+}  // namespace flashjit

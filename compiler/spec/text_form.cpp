@@ -1,0 +1,103 @@
+#include "compiler/spec/text_form.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+namespace {
+
+constexpr std::size_t kCaretWindow = 96;   // columns of context that a caret line shows
+constexpr std::size_t kQuotedLength = 48;  // bytes of user text in a message
+
+char visible_char(char c) { return c >= 0x20 && c < 0x7f ? c : c == '\t' ? ' ' : '?'; }
+
+}  // namespace
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> parse_real(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::string print_real(double value) { return fmt::format("{}", value); }
+
+std::string caret(std::string_view text, std::size_t position) {
+  position = std::min(position, text.size());
+  std::size_t begin = 0, end = text.size();
+  if (position > 0) {
+    if (const std::size_t line = text.rfind('\n', position - 1); line != text.npos) begin = line + 1;
+  }
+  if (const std::size_t line = text.find('\n', position); line != text.npos) end = line;
+  if (position - begin > kCaretWindow / 2) begin = position - kCaretWindow / 2;
+  end = std::min(end, begin + kCaretWindow);
+  std::string line(text.substr(begin, end - begin));
+  for (char& c : line) c = visible_char(c);
+  return line + "\n" + std::string(position - begin, ' ') + "^";
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "`";
+  for (const char c : text.substr(0, kQuotedLength)) {
+    if (c >= 0x20 && c < 0x7f) {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return out + (text.size() > kQuotedLength ? "...`" : "`");
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names) {
+  if (text.empty() || text.size() > kQuotedLength) return {};
+  std::string_view best;
+  // In half slips: one slip in a short name, two in a longer one; what is merely unfinished is nearer than what is
+  // wrong.
+  std::size_t best_distance = text.size() < 4 ? 3 : 5;
+  for (const std::string_view name : names) {
+    const std::size_t distance = edit_distance(text, name) * 2 - (name != text && name.starts_with(text) ? 1 : 0);
+    if (distance < best_distance && distance < 2 * name.size()) {
+      best = name;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> names) {
+  const std::string_view name = nearest_name(text, names);
+  return name.empty() ? std::string() : fmt::format(", did you mean `{}`?", name);
+}
+
+std::string join(std::span<const std::string_view> names, std::string_view separator) {
+  return fmt::format("{}", fmt::join(names, separator));
+}
+
+}  // namespace flashjit

@@ -1,0 +1,334 @@
+#include "runtime/bundle/bundle.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "codegen/cuda/embedded_templates.h"
+#include "runtime/store/key.h"
+
+namespace flashjit {
+namespace {
+
+Error named(const std::string& path, Error error) {
+  error.message = fmt::format("{}: {}", path, error.message);
+  return error;
+}
+
+Error io(const std::string& path, std::string_view what, int code) {
+  return {ErrorKind::Io, fmt::format("{}: {}: {}", path, what, std::strerror(code)), {}};
+}
+
+// Bytes that are there; fewer where the file ends.
+Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std::uint64_t offset,
+                                          std::uint64_t bytes) {
+  std::vector<std::uint8_t> into(bytes);
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t got = pread(file, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io(path, "cannot be read", errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  into.resize(done);
+  return into;
+}
+
+std::string fact(const StoreFacts& facts, std::string_view name) {
+  const auto found = facts.find(name);
+  return found == facts.end() ? "" : found->second;
+}
+
+int number(const StoreFacts& facts, std::string_view name) {
+  const std::string text = fact(facts, name);
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+std::string digest_of(std::span<const SourceFile> files) {
+  KeyBuilder key;
+  for (const SourceFile& file : files) key.field(file.name, file.text);
+  return key.finish().digest;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// From what a bundle holds to what a compile would have given.
+Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, int sm_count) {
+  FLASHJIT_ASSIGN(code, bundle.code(item));
+  const std::string schedule = fact(item.facts, "schedule");
+  const auto other_version = [&](std::string_view what) {
+    return named(bundle.path(),
+                 unsupported(fmt::format(
+                     "its kernel for {} was made by another version of FlashJIT ({}); build the bundle with this one",
+                     item.key.spec, what)));
+  };
+  auto plan = plan_spec(item.key.spec, item.key.target, schedule, sm_count);
+  if (!plan) return other_version(plan.error().message);
+  FLASHJIT_ASSIGN(source, emit_cuda(*plan));
+  if (digest_of(source.generated) != fact(item.facts, "source")) return other_version("its source differs");
+  Compiled compiled{.plan = std::move(*plan), .source = std::move(source)};
+  compiled.key.digest = fact(item.facts, "key");
+  compiled.binary = std::make_shared<const StoreEntry>(StoreEntry{.facts = item.facts, .payload = std::move(code)});
+  Facts& facts = compiled.facts;
+  facts.spec = item.key.spec;
+  facts.target = item.key.target;
+  facts.schedule = schedule;
+  facts.family = name(compiled.plan.schedule.family.value_or(Family::Sync));
+  facts.key = compiled.key.digest;
+  facts.source = "bundle";
+  facts.registers = number(item.facts, "registers");
+  facts.spill_bytes = number(item.facts, "spill_bytes");
+  facts.smem_bytes = number(item.facts, "smem_bytes");
+  facts.threads = compiled.plan.threads;
+  facts.cubin_bytes = static_cast<std::int64_t>(compiled.binary->payload.size());
+  facts.notes = lines_of(fact(item.facts, "notes"));
+  return compiled;
+}
+
+// In a shell.
+std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::ranges::sort(words);
+  return words;
+}
+
+// How many words of the two texts are in one of them only.
+std::size_t distance(const BundleKey& a, const BundleKey& b) {
+  const auto x = words_of(a.spec + " " + a.pins), y = words_of(b.spec + " " + b.pins);
+  std::vector<std::string> different;
+  std::ranges::set_symmetric_difference(x, y, std::back_inserter(different));
+  return different.size();
+}
+
+std::string print(const BundleKey& key) { return print(ManifestLine{.spec = key.spec, .schedule = key.pins}); }
+
+}  // namespace
+
+Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path, const TrustedList* trusted) {
+  std::shared_ptr<Bundle> bundle(new Bundle);
+  bundle->path_ = path;
+  bundle->file_ = FileHandle(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info = {};
+  if (!bundle->file_ || fstat(bundle->file_.get(), &info) != 0) {
+    const int code = errno;
+    Error error = io(path, "the bundle cannot be opened", code);
+    if (code == ENOENT) error.kind = ErrorKind::NotFound;
+    return error;
+  }
+  if (!S_ISREG(info.st_mode)) return named(path, invalid("this is no bundle: it is no file"));
+  const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
+  FLASHJIT_ASSIGN(header, read_at(bundle->file_.get(), path, 0, kBundleHeaderBytes));
+  auto head_bytes = bundle_head_bytes(header, file_bytes);
+  if (!head_bytes) return named(path, head_bytes.error());
+  FLASHJIT_ASSIGN(head, read_at(bundle->file_.get(), path, 0, *head_bytes));
+  auto index = decode_index(head, file_bytes);
+  if (!index) return named(path, index.error());
+  bundle->index_ = std::move(*index);
+  if (trusted) FLASHJIT_TRY(bundle->check_listed(head, *trusted));
+  return std::shared_ptr<const Bundle>(std::move(bundle));
+}
+
+const BundleItem* Bundle::find(const BundleKey& key) const {
+  const auto found = std::ranges::lower_bound(index_.items, key, {}, &BundleItem::key);
+  return found != index_.items.end() && found->key == key ? &*found : nullptr;
+}
+
+Result<std::vector<std::uint8_t>> Bundle::frame(const BundleItem& item) const {
+  return read_at(file_.get(), path_, item.offset, item.packed_bytes);
+}
+
+Result<std::vector<std::uint8_t>> Bundle::code(const BundleItem& item) const {
+  FLASHJIT_ASSIGN(packed, frame(item));
+  auto code = unpack(item, packed);
+  if (!code) return named(path_, code.error());
+  return std::move(*code);
+}
+
+Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), path_, Trust::OwnOrRoot); }
+
+// The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and
+// compared with what the head says of it.
+Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const {
+  constexpr std::uint64_t kPart = 1 << 20;
+  Sha256 hash;
+  hash.update(head.data(), head.size());
+  for (std::uint64_t at = head.size();;) {
+    FLASHJIT_ASSIGN(part, read_at(file_.get(), path_, at, kPart));
+    hash.update(part.data(), part.size());
+    at += part.size();
+    if (part.size() < kPart) break;
+  }
+  const Sha256::Digest digest = hash.finish();
+  if (trusted.has(digest)) return {};
+  return Error{
+      ErrorKind::Io,
+      fmt::format(
+          "{}: its SHA-256, {}, is not in {}, the list of trusted files; if the file is what it should be, add the line "
+          "that sha256sum prints for it",
+          path_, hex(digest), trusted.path()),
+      {}};
+}
+
+Result<BundleKey> bundle_key(std::string_view spec_text, std::string_view target, std::string_view pins) {
+  FLASHJIT_ASSIGN(spec, parse_spec(spec_text));
+  FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
+  return BundleKey{std::string(target), print(spec), print(schedule)};
+}
+
+BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler) {
+  const Facts& facts = compiled.facts;
+  return {.key = key,
+          .facts = {{"schedule", facts.schedule},
+                    {"registers", std::to_string(facts.registers)},
+                    {"spill_bytes", std::to_string(facts.spill_bytes)},
+                    {"smem_bytes", std::to_string(facts.smem_bytes)},
+                    {"notes", fmt::format("{}", fmt::join(facts.notes, "\n"))},
+                    {"key", facts.key},
+                    {"compiler", std::string(compiler)},
+                    {"source", digest_of(compiled.source.generated)}}};
+}
+
+std::string templates_digest() {
+  KeyBuilder key;
+  for (const EmbeddedFile& file : embedded_templates()) key.field(file.name, file.text, file.sha256);
+  return key.finish().digest;
+}
+
+Result<Bundles> Bundles::open(const std::vector<std::string>& paths, const TrustedList* trusted) {
+  Bundles bundles;
+  const std::string own = paths.empty() ? "" : templates_digest();
+  for (const std::string& path : paths) {
+    FLASHJIT_ASSIGN(bundle, Bundle::open(path, trusted));
+    FLASHJIT_TRY(bundle->check_trusted());
+    if (bundle->index().templates != own) {
+      return named(
+          path, unsupported(fmt::format(
+                    "the bundle was built by another version of FlashJIT, whose kernels take other parameters or are "
+                    "other code (templates {:.12}, here {:.12}); build it with this one",
+                    bundle->index().templates, own)));
+    }
+    bundles.bundles_.push_back(std::move(bundle));
+  }
+  return bundles;
+}
+
+bool Bundles::has(const BundleKey& key) const {
+  return std::ranges::any_of(bundles_, [&](const auto& bundle) { return bundle->find(key) != nullptr; });
+}
+
+Result<std::optional<Compiled>> Bundles::find(const BundleKey& key, int sm_count) const {
+  for (const auto& bundle : bundles_) {
+    const BundleItem* item = bundle->find(key);
+    if (!item) continue;
+    FLASHJIT_ASSIGN(compiled, revive(*bundle, *item, sm_count));
+    compiled.facts.layer = bundle->path();
+    return std::optional<Compiled>(std::move(compiled));
+  }
+  return std::optional<Compiled>();
+}
+
+std::string Bundles::targets() const {
+  std::vector<std::string> names;
+  for (const auto& bundle : bundles_) {
+    for (const BundleItem& item : bundle->index().items) names.push_back(item.key.target);
+  }
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names.empty() ? "no kernels" : fmt::format("kernels for {}", fmt::join(names, ", "));
+}
+
+Error Bundles::missing(const BundleKey& key) const {
+  constexpr std::size_t kShown = 3;
+  const std::string wanted = print(key);
+  const std::string command =
+      fmt::format("printf '%s\\n' {} | flashjit build - --arch {} -o more.fjb", shell_quoted(wanted), key.target);
+  if (empty()) {
+    return {
+        ErrorKind::NotFound,
+        fmt::format("FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; for {} build one "
+                    "with: {}",
+                    key.spec, command),
+        {}};
+  }
+  std::vector<const BundleKey*> nearest;
+  for (const auto& bundle : bundles_) {
+    for (const BundleItem& item : bundle->index().items) {
+      if (item.key.target == key.target) nearest.push_back(&item.key);
+    }
+  }
+  std::ranges::stable_sort(nearest, {}, [&](const BundleKey* other) { return distance(*other, key); });
+  std::string detail = fmt::format("the bundles have {} kernels for {}", nearest.size(), key.target);
+  if (!nearest.empty()) detail += nearest.size() > kShown ? "; the nearest:\n" : ":\n";
+  for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
+    detail += fmt::format("  {}\n", print(*nearest[i]));
+  return {ErrorKind::NotFound,
+          fmt::format("FLASHJIT_JIT=off, and the bundles have no kernel for {} on {}; build it with: {}", wanted,
+                      key.target, command),
+          std::move(detail)};
+}
+
+Result<void> Bundles::check_target(std::string_view target) const {
+  for (const auto& bundle : bundles_) {
+    if (std::ranges::any_of(bundle->index().items, [&](const BundleItem& item) { return item.key.target == target; }))
+      return {};
+  }
+  std::vector<std::string> paths;
+  for (const auto& bundle : bundles_) paths.push_back(bundle->path());
+  return Error{ErrorKind::NotFound,
+               fmt::format("{}: {}, and nothing for {}, which is this engine's target; build with --arch {}",
+                           fmt::join(paths, ", "), targets(), target, target),
+               {}};
+}
+
+Result<void> Bundles::check_manifest(const std::string& path, std::string_view target) const {
+  FLASHJIT_ASSIGN(lines, read_manifest(path));
+  std::string list;
+  int missing = 0, wanted = 0;
+  for (const ManifestLine& line : lines) {
+    if (!line.archs.empty() && std::ranges::find(line.archs, target) == line.archs.end()) continue;
+    const auto key = bundle_key(line.spec, target, line.schedule);
+    if (!key) return named(fmt::format("{}:{}", path, line.number), key.error());
+    ++wanted;
+    if (has(*key)) continue;
+    ++missing;
+    list += fmt::format("  {}\n", print(*key));
+  }
+  if (missing == 0) return {};
+  return Error{
+      ErrorKind::NotFound,
+      fmt::format(
+          "{} of the {} specs of {} are in no bundle for {}; build them with: flashjit build {} --arch {} -o kernels.fjb",
+          missing, wanted, path, target, shell_quoted(path), target),
+      std::move(list)};
+}
+
+}  // namespace flashjit

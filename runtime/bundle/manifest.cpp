@@ -1,0 +1,159 @@
+#include "runtime/bundle/manifest.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "runtime/store/directory.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::string_view kSeparator = ";;";  // in no expression and no name, hence in no spec
+constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
+constexpr std::chrono::seconds kLockWait{2};
+constexpr std::string_view kCannotRecord = "a line cannot be recorded";
+
+Error io(const std::string& path, std::string_view what, int code) {
+  return {ErrorKind::Io, fmt::format("{}: {}: {}", path, what, std::strerror(code)), {}};
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+// Cuts `text` at the first `separator`, which is left out; the rest stays in `text`.
+std::string_view cut(std::string_view& text, std::string_view separator) {
+  const std::size_t end = text.find(separator);
+  const std::string_view first = text.substr(0, end);
+  text = end == std::string_view::npos ? std::string_view() : text.substr(end + separator.size());
+  return trimmed(first);
+}
+
+Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
+  ManifestLine line;
+  line.spec = cut(text, kSeparator);
+  if (line.spec.empty()) return invalid(fmt::format("{}: the spec is missing before ';;'", place));
+  while (!trimmed(text).empty()) {
+    std::string_view value = cut(text, kSeparator);
+    const std::string_view name = cut(value, "=");
+    value = trimmed(value);
+    if (name == "schedule" && line.schedule.empty() && !value.empty()) {
+      line.schedule = value;
+    } else if (name == "arch" && line.archs.empty() && !value.empty()) {
+      for (bool more = true; more;) {
+        more = value.find(',') != std::string_view::npos;
+        line.archs.emplace_back(cut(value, ","));
+        if (line.archs.back().empty())
+          return invalid(fmt::format("{}: arch= has a comma too many; write arch=sm_80,sm_90a", place));
+      }
+    } else {
+      return invalid(
+          fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither",
+                      place, name.substr(0, 100)));
+    }
+  }
+  return line;
+}
+
+Result<std::string> read_text(int file, const std::string& path) {
+  std::string text;
+  char part[65536];
+  for (;;) {
+    const ssize_t got = read(file, part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io(path, "cannot be read", errno);
+    if (got == 0) return text;
+    text.append(part, static_cast<std::size_t>(got));
+    if (text.size() > kMaxManifestBytes) {
+      return invalid(fmt::format("{}: longer than {} bytes, the most a manifest may have; is this a manifest?", path,
+                                 kMaxManifestBytes));
+    }
+  }
+}
+
+// Locks of flock() belong to the opened file: threads wait for each other because each opens it for itself.
+FileHandle open_for_recording(const std::string& path) {
+  return FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+}
+
+bool has_line(std::string_view text, std::string_view line) {
+  while (!text.empty()) {
+    if (cut(text, "\n") == line) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::vector<ManifestLine>> parse_manifest(std::string_view text, std::string_view name) {
+  std::vector<ManifestLine> lines;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::string_view row = cut(text, "\n");
+    if (row.empty() || row.front() == '#') continue;
+    FLASHJIT_ASSIGN(line, parse_line(row, fmt::format("{}:{}", name, number)));
+    line.number = number;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+Result<std::vector<ManifestLine>> read_manifest(const std::string& path) {
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file)
+    return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
+                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)),
+                 {}};
+  FLASHJIT_ASSIGN(text, read_text(file.get(), path));
+  return parse_manifest(text, path);
+}
+
+std::string print(const ManifestLine& line) {
+  std::string text = line.spec;
+  if (!line.schedule.empty()) text += " ;; schedule=" + line.schedule;
+  if (!line.archs.empty()) text += fmt::format(" ;; arch={}", fmt::join(line.archs, ","));
+  return text;
+}
+
+Result<Recorder> Recorder::open(const std::string& path) {
+  const FileHandle file = open_for_recording(path);
+  if (!file) return io(path, "cannot be opened for recording", errno);
+  return Recorder(path);
+}
+
+Result<void> Recorder::add(const ManifestLine& line) const {
+  const FileHandle file = open_for_recording(path_);
+  if (!file) return io(path_, "cannot be opened for recording", errno);
+  const auto lock_until = std::chrono::steady_clock::now() + kLockWait;
+  // A stopped process must not stop all others: without the lock a line may come twice, which does no harm.
+  while (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < lock_until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  FLASHJIT_ASSIGN(text, read_text(file.get(), path_));
+  const std::string wanted = print(line);
+  if (has_line(text, wanted)) return {};
+  // A last line that somebody left unfinished stays a line of its own.
+  const std::string added = (text.empty() || text.ends_with('\n') ? "" : "\n") + wanted + "\n";
+  rlimit limit = {};
+  // Beyond the limit a write would raise a signal that ends the process.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && text.size() + added.size() > limit.rlim_cur)
+    return io(path_, kCannotRecord, EFBIG);
+  const ssize_t written = write(file.get(), added.data(), added.size());
+  if (written == static_cast<ssize_t>(added.size())) return {};
+  const int code = written < 0 ? errno : ENOSPC;
+  [[maybe_unused]] const int cut_off = ftruncate(file.get(), static_cast<off_t>(text.size()));
+  return io(path_, kCannotRecord, code);
+}
+
+}  // namespace flashjit

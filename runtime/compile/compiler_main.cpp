@@ -1,0 +1,64 @@
+// flashjit-compiler: NVRTC in a process of its own. One request on standard input, one answer on standard output.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "runtime/compile/compiler_process.h"
+#include "runtime/store/entry.h"
+
+namespace flashjit {
+namespace {
+
+std::vector<std::uint8_t> read_all(int file) {
+  std::vector<std::uint8_t> bytes, chunk(std::size_t{1} << 16);
+  while (bytes.size() <= kMaxEntryBytes) {
+    const ssize_t got = read(file, chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + got);
+  }
+  return bytes;
+}
+
+bool write_all(int file, const std::vector<std::uint8_t>& bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t put = write(file, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    done += static_cast<std::size_t>(put);
+  }
+  return true;
+}
+
+Result<CompilerResult> compile(const CompilerRequest& request) {
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(request.nvrtc));
+  if (nvrtc->identity() != request.identity) {
+    return Error{ErrorKind::NotFound,
+                 "isolate_compiler: " + request.nvrtc + " is another one by now: '" + nvrtc->identity() + "', not '" +
+                     request.identity + "'; start the program again",
+                 {}};
+  }
+  return nvrtc->run(request.source, request.options, request.output, {});
+}
+
+}  // namespace
+}  // namespace flashjit
+
+int main() {
+  using namespace flashjit;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // who waits for the answer is the thread that started us
+  // Nothing else may write to the answer, whatever a library prints.
+  const int answers = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const auto request = decode_request(read_all(STDIN_FILENO));
+  if (!request || answers < 0 || nowhere < 0) {
+    fputs("flashjit-compiler is started by FlashJIT (isolate_compiler), and not by hand\n", stderr);
+    return 2;
+  }
+  dup2(nowhere, STDIN_FILENO);
+  dup2(nowhere, STDOUT_FILENO);
+  // Without the clean-up of libraries at exit: the answer is all that matters.
+  _exit(write_all(answers, encode(compile(*request))) ? 0 : 1);
+}

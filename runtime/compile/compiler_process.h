@@ -1,0 +1,41 @@
+// NVRTC in a process of its own: when it crashes, hangs or eats the memory, the program that asked for a kernel gets an
+// error. The process is flashjit-compiler, one per compile. It is given the request on a socket and answers there:
+//   u64 bytes | fields, each u64 bytes and the bytes | SHA-256 of the fields
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/cuda/emit.h"
+#include "compiler/result.h"
+#include "runtime/compile/compile_bounds.h"
+#include "runtime/compile/nvrtc.h"
+
+namespace flashjit {
+
+struct CompilerRequest {
+  std::string nvrtc;     // path of the library
+  std::string identity;  // what the library there must be
+  std::vector<std::string> options;
+  KernelSource source;  // without `entries`
+  CompilerOutput output = CompilerOutput::Cubin;
+};
+
+// Starts `program` and kills it when `bounds` are over, or after ten minutes. Errors: those of the compile; Compile
+// when the process ends or answers wrongly, with what became of it; NotFound when it cannot be started.
+Result<CompilerResult> run_compiler_process(const std::string& program, const CompilerRequest& request,
+                                            const CompileBounds& bounds);
+
+// The path of flashjit-compiler: beside this library or program, or where it is installed relative to them.
+Result<std::string> find_compiler_program();
+
+// What goes through the socket. Decoding gives nothing if a bit is not as it was encoded.
+std::vector<std::uint8_t> encode(const CompilerRequest& request);
+std::vector<std::uint8_t> encode(const Result<CompilerResult>& answer);
+std::optional<CompilerRequest> decode_request(std::span<const std::uint8_t> bytes);
+std::optional<Result<CompilerResult>> decode_answer(std::span<const std::uint8_t> bytes);
+
+}  // namespace flashjit

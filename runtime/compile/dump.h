@@ -1,0 +1,24 @@
+// FLASHJIT_DUMP_DIR: everything that is made on the way to a kernel, one folder per key. Best effort: it serves a
+// person who looks, and must not stop the work.
+//   spec.txt schedule.txt key.txt | ir/NN_pass.txt program.txt | config.gen.cuh ... entry.cu templates/... |
+//   kernel.ptx kernel.cubin facts/NAME.txt (facts/log.txt: the compiler's) | error.txt
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/compile/compile.h"
+
+namespace flashjit {
+
+// What goes into the compiler.
+void dump_source(const std::string& folder, const Compiled& compiled);
+// What comes out of it. `nvrtc`: null leaves out the PTX, for which the front half runs once more.
+void dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome, const Nvrtc* nvrtc,
+                 const CompileBounds& bounds);
+
+// Is `name` (relative to the kernel's folder) a file that is written here or by `flashjit compile --out`, and no
+// source?
+bool is_dumped_beside_source(std::string_view name);
+
+}  // namespace flashjit

@@ -1,0 +1,15 @@
+// Edit and run: source files of a folder instead of the generated ones.
+#pragma once
+
+#include <string>
+
+#include "codegen/cuda/emit.h"
+
+namespace flashjit {
+
+// Replaces every file of `source` that `folder` (as FLASHJIT_DUMP_DIR or `flashjit compile --out` write it) has under
+// the same name; what differs says the note that is returned. Errors: Invalid when the folder was made for another spec
+// or schedule, or has a file that is no source of this kernel; Io when one cannot be read.
+Result<std::string> override_source(const std::string& folder, const Plan& plan, KernelSource& source);
+
+}  // namespace flashjit

@@ -1,0 +1,35 @@
+// Libraries that are opened at run time: NVRTC, the driver, the host backend. They are never closed: they own threads
+// and exit handlers, and unloading them while another thread is inside is not safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+class DynamicLibrary {
+ public:
+  // Error NotFound; the message is the loader's.
+  static Result<DynamicLibrary> open(const std::string& name);
+
+  void* symbol(const char* name) const;  // null: absent
+  // Calls that the library itself makes of `name`, a function of another library, go to `function`. False when it makes
+  // none, or when its table of calls is write-protected: then nothing has changed.
+  bool redirect(std::string_view name, void* function) const;
+  const std::string& path() const { return path_; }  // of the file that was really opened
+
+ private:
+  void* handle_ = nullptr;
+  std::string path_;
+};
+
+// The folder of the library or program that this code is part of; empty if the loader does not know.
+std::string own_directory();
+
+// Hex text of an ELF file's GNU build id; empty if it has none or cannot be read.
+std::string elf_build_id(const std::string& path);
+
+}  // namespace flashjit

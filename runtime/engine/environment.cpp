@@ -1,0 +1,54 @@
+#include "runtime/engine/environment.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <charconv>
+
+namespace flashjit {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = secure_getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+Result<EnvironmentSettings> read_environment() {
+  EnvironmentSettings settings;
+  settings.cache_dir = variable("FLASHJIT_CACHE_DIR");
+  if (settings.cache_dir.empty()) {
+    // The XDG rule: a relative path there is to be ignored. So is one with ':', which would be taken for two
+    // directories.
+    const std::string xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
+    const auto usable = [](const std::string& path) {
+      return path.starts_with('/') && path.find(':') == std::string::npos;
+    };
+    if (usable(xdg)) {
+      settings.cache_dir = xdg + "/flashjit";
+    } else if (home.size() > 1 && usable(home)) {
+      settings.cache_dir = home + "/.cache/flashjit";
+    }
+  }
+  const std::string jit = variable("FLASHJIT_JIT");
+  if (!jit.empty() && jit != "on" && jit != "off") {
+    return invalid(fmt::format("FLASHJIT_JIT: '{}' is not a value; use on or off", jit));
+  }
+  settings.jit = jit != "off";
+  settings.log_file = variable("FLASHJIT_LOG");
+  settings.dump_dir = variable("FLASHJIT_DUMP_DIR");
+  settings.trusted_list = variable("FLASHJIT_TRUSTED_LIST");
+  settings.nvrtc = variable("FLASHJIT_NVRTC");
+  if (const std::string threads = variable("FLASHJIT_THREADS"); !threads.empty()) {
+    const char* end = threads.data() + threads.size();
+    const auto parsed = std::from_chars(threads.data(), end, settings.threads);
+    if (parsed.ec != std::errc{} || parsed.ptr != end || settings.threads < 1 || settings.threads > kMaxThreads) {
+      return invalid(fmt::format("FLASHJIT_THREADS: '{}' is not a number from 1 to {}; unset it to use every core",
+                                 threads, kMaxThreads));
+    }
+  }
+  return settings;
+}
+
+}  // namespace flashjit

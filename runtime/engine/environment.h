@@ -1,0 +1,26 @@
+// The environment variables FlashJIT knows; nothing else reads one. In setuid programs all of them are ignored.
+#pragma once
+
+#include <string>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+struct EnvironmentSettings {
+  std::string cache_dir;     // FLASHJIT_CACHE_DIR (a StorePath), else $XDG_CACHE_HOME/flashjit, else
+                             // $HOME/.cache/flashjit; empty: none of them
+  bool jit = true;           // FLASHJIT_JIT=off: what is in no bundle is an error, and no compiler is opened
+  std::string log_file;      // FLASHJIT_LOG: one line per prepare is appended; "stderr" is the stream
+  std::string dump_dir;      // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
+  std::string trusted_list;  // FLASHJIT_TRUSTED_LIST: digests of the files that bundles and shared directories may have
+  std::string nvrtc;         // FLASHJIT_NVRTC: the library or a folder that holds it
+  int threads = 0;           // FLASHJIT_THREADS; 0: not set
+};
+
+inline constexpr int kMaxThreads = 1024;
+
+// Error: a value that is out of its range, with the variable's name.
+Result<EnvironmentSettings> read_environment();
+
+}  // namespace flashjit

@@ -1,0 +1,64 @@
+#include "runtime/engine/kernel_table.h"
+
+#include <sched.h>
+
+#include <functional>
+
+namespace flashjit {
+namespace {
+
+// Who gets a kernel counts itself as an owner. With one counter, that is what threads would wait for each other at; so
+// there are several for each kernel, and a thread takes that of its processor.
+constexpr unsigned kOwners = 16;
+constexpr std::size_t kCacheLine = 64;
+
+struct Owner {
+  std::shared_ptr<Kernel> kernel;
+  char apart[kCacheLine] = {};  // the counter is allocated beside this: no two of them share a line
+  void operator()(Kernel*) const {}
+};
+
+std::size_t hash_of(std::string_view spec, std::string_view schedule) {
+  constexpr std::hash<std::string_view> hash;
+  return hash(spec) ^ hash(schedule) * 31;  // most schedules are empty
+}
+
+}  // namespace
+
+struct KernelTable::Entry {
+  std::size_t hash;
+  std::string spec, schedule;
+  std::array<std::shared_ptr<Kernel>, kOwners> owners;
+  const Entry* next;
+};
+
+KernelTable::~KernelTable() {
+  for (std::atomic<const Entry*>& bucket : buckets_) {
+    for (const Entry* entry = bucket.load(std::memory_order_relaxed); entry;) {
+      const std::unique_ptr<const Entry> done(entry);
+      entry = done->next;
+    }
+  }
+}
+
+std::shared_ptr<Kernel> KernelTable::find(std::string_view spec, std::string_view schedule) const {
+  const std::size_t hash = hash_of(spec, schedule);
+  for (const Entry* entry = buckets_[hash % kBuckets].load(std::memory_order_acquire); entry; entry = entry->next) {
+    if (entry->hash != hash || entry->spec != spec || entry->schedule != schedule) continue;
+    return entry->owners[static_cast<unsigned>(sched_getcpu()) % kOwners];
+  }
+  return nullptr;
+}
+
+void KernelTable::add(std::string_view spec, std::string_view schedule, const std::shared_ptr<Kernel>& kernel) {
+  const std::lock_guard lock(adding_);
+  if (find(spec, schedule)) return;
+  const std::size_t hash = hash_of(spec, schedule);
+  std::atomic<const Entry*>& bucket = buckets_[hash % kBuckets];
+  auto entry = std::make_unique<Entry>(
+      Entry{hash, std::string(spec), std::string(schedule), {}, bucket.load(std::memory_order_relaxed)});
+  for (std::shared_ptr<Kernel>& owner : entry->owners) owner = std::shared_ptr<Kernel>(kernel.get(), Owner{kernel});
+  bucket.store(entry.release(), std::memory_order_release);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,47 @@
+#include "runtime/engine/tiered_kernel.h"
+
+#include <utility>
+
+namespace flashjit {
+
+TieredKernel::TieredKernel(const Plan& plan, std::shared_ptr<RunnableKernel> quick)
+    : RunnableKernel(plan, quick->facts(), 0), quick_(std::move(quick)), current_(quick_.get()) {}
+
+void TieredKernel::replace(std::shared_ptr<RunnableKernel> best) {
+  best_ = std::move(best);
+  current_.store(best_.get(), std::memory_order_release);
+}
+
+const Facts& TieredKernel::facts() const { return current_.load(std::memory_order_acquire)->facts(); }
+
+Result<void> TieredKernel::launch(const CallArguments& call, void* stream) {
+  return current_.load(std::memory_order_acquire)->run(call, stream);
+}
+
+bool Promotion::deliver(Made made) {
+  const std::lock_guard lock(mutex_);
+  made_ = std::move(made);
+  changed_.notify_all();
+  const auto kernel = kernel_.lock();
+  if (!kernel || !*made_) return false;
+  kernel->replace(**made_);
+  made_.reset();
+  return true;
+}
+
+std::optional<Promotion::Made> Promotion::wait(const CompileBounds& bounds) {
+  std::unique_lock lock(mutex_);
+  if (!bounds.wait(changed_, lock, [&] { return made_.has_value(); })) return std::nullopt;
+  return made_;
+}
+
+bool Promotion::answer_with(std::shared_ptr<TieredKernel> kernel) {
+  const std::lock_guard lock(mutex_);
+  kernel_ = kernel;
+  if (!made_ || !*made_) return false;
+  kernel->replace(**made_);
+  made_.reset();
+  return true;
+}
+
+}  // namespace flashjit

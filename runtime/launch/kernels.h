@@ -1,0 +1,65 @@
+// Prepared kernels: what run() of the public API does, for a GPU and for the host.
+#pragma once
+
+#include <memory>
+
+#include "codegen/host/backend.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/launch/arguments.h"
+#include "runtime/compile/compile.h"
+#include "runtime/driver/driver.h"
+#include "runtime/launch/grid.h"
+#include "runtime/launch/tensor_maps.h"
+#include "runtime/launch/thread_pool.h"
+#include "runtime/launch/work_counters.h"
+
+namespace flashjit {
+
+// What both APIs call. The C++ and the C API differ in how arguments look, not in what happens to them.
+class RunnableKernel : public Kernel {
+ public:
+  RunnableKernel(const Plan& plan, Facts facts, int ordinal) : facts_(std::move(facts)), checker_(plan, ordinal) {}
+  const Facts& facts() const override { return facts_; }
+  Result<void> run(const Arguments& arguments, void* stream) override;
+  Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
+
+ protected:
+  virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
+  const Facts facts_;
+  const ArgumentChecker checker_;
+};
+
+class GpuKernel : public RunnableKernel {
+ public:
+  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when
+  // takes_items(compiled.plan.config).
+  static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
+                                                 std::shared_ptr<WorkCounters> counters);
+
+ private:
+  GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled);
+  Result<void> launch(const CallArguments& call, void* stream) override;
+
+  GpuContext gpu_;
+  std::unique_ptr<LoadedLibrary> library_;
+  CuFunction function_ = nullptr;
+  const KernelConfig config_;
+  const std::vector<InputPlace> inputs_;
+  const Grid grid_;
+  const int sm_count_, threads_, smem_bytes_;
+  std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
+};
+
+class HostRunner : public RunnableKernel {
+ public:
+  HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel, std::shared_ptr<ThreadPool> pool);
+
+ private:
+  Result<void> launch(const CallArguments& call, void* stream) override;
+
+  std::unique_ptr<HostKernel> kernel_;
+  std::shared_ptr<ThreadPool> pool_;
+  ParallelFor parallel_;
+};
+
+}  // namespace flashjit

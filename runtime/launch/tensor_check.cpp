@@ -1,0 +1,142 @@
+#include "runtime/launch/tensor_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace flashjit {
+namespace {
+
+// Element offsets stay far from the end of 64 bits, so that the kernels' sums of them cannot overflow.
+constexpr std::int64_t kLargestOffset = std::int64_t{1} << 56;
+
+Result<void> check_place(const TensorView& tensor, const TensorRule& rule) {
+  using Place = TensorView::Place;
+  if (tensor.place == Place::Unknown || rule.place == Place::Unknown) return {};
+  if (tensor.place != rule.place) {
+    return invalid(fmt::format("{}{}: lies in {} memory, and this kernel runs on the {}; copy it there first",
+                               rule.group, rule.name, tensor.place == Place::Host ? "host" : "GPU",
+                               rule.place == Place::Host ? "host" : "GPU"));
+  }
+  if (rule.place == Place::Gpu && tensor.ordinal != rule.ordinal) {
+    return invalid(
+        fmt::format("{}{}: lies on GPU {}, and this kernel is loaded on GPU {}; copy it there, or create an engine "
+                    "with ordinal={}",
+                    rule.group, rule.name, tensor.ordinal, rule.ordinal, tensor.ordinal));
+  }
+  return {};
+}
+
+Result<Dimensions> read_dimensions(const TensorView& tensor, const TensorRule& rule) {
+  Dimensions d{.rank = tensor.rank};
+  for (int i = 0; i < d.rank; ++i) {
+    d.size[i] = tensor.shape[i];
+    if (d.size[i] < 0)
+      return invalid(
+          fmt::format("{}{}.shape[{}]: {} is negative; sizes start at 0", rule.group, rule.name, i, d.size[i]));
+    if (tensor.strides && tensor.strides[i] < 0) {
+      return invalid(fmt::format("{}{}.strides[{}]: {} is negative; pass a copy that is not reversed", rule.group,
+                                 rule.name, i, tensor.strides[i]));
+    }
+  }
+  std::int64_t next = 1, last = 0;
+  for (int i = d.rank - 1; i >= 0; --i) {
+    d.stride[i] = tensor.strides ? tensor.strides[i] : next;
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(next, std::max<std::int64_t>(d.size[i], 1), &next) ||
+        __builtin_mul_overflow(d.stride[i], std::max<std::int64_t>(d.size[i] - 1, 0), &reach) ||
+        __builtin_add_overflow(last, reach, &last) || last > kLargestOffset || next > kLargestOffset) {
+      return invalid(
+          fmt::format("{}{}: shape and strides reach beyond 2^56 elements; look at dimension {} (size {}, stride {})",
+                      rule.group, rule.name, i, d.size[i], d.stride[i]));
+    }
+  }
+  return d;
+}
+
+// Sorted by stride, each dimension has to step over everything that the smaller ones reach.
+Result<void> check_no_overlap(const Dimensions& d, const TensorRule& rule) {
+  int order[4] = {};
+  int count = 0;
+  for (int i = 0; i < d.rank; ++i) {
+    if (d.size[i] <= 1) continue;
+    int at = count++;
+    for (; at > 0 && d.stride[order[at - 1]] > d.stride[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
+  }
+  std::int64_t reach = 0;
+  for (int i = 0; i < count; ++i) {
+    const int at = order[i];
+    if (d.stride[at] <= reach) {
+      return invalid(
+          fmt::format("{}{}.strides[{}]: {} makes elements of this output share addresses (smaller dimensions reach {} "
+                      "elements); pass a tensor that is not expanded or overlapping",
+                      rule.group, rule.name, at, d.stride[at], reach + 1));
+    }
+    reach += d.stride[at] * (d.size[at] - 1);
+  }
+  return {};
+}
+
+std::int64_t lowest_bit(std::int64_t value) { return value & -value; }
+
+Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, const TensorRule& rule) {
+  const std::int64_t element = size_of(rule.dtype);
+  const std::int64_t wanted = std::max<std::int64_t>(rule.align_bytes, element);
+  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
+  if (address % element != 0) {
+    return invalid(fmt::format("{}{}.data: the address is no multiple of {} bytes, the size of {}", rule.group,
+                               rule.name, element, name(rule.dtype)));
+  }
+  std::int64_t bits = address | wanted;
+  for (int i = 0; i < d.rank; ++i) {
+    if (d.size[i] > 1 && d.stride[i] != 1) bits |= d.stride[i] * element;
+  }
+  if (const std::int64_t aligned = lowest_bit(bits); aligned < wanted) {
+    const bool pointer = address % wanted != 0;
+    return invalid(
+        fmt::format("{}{}.{}: aligned to {} bytes only, the kernel was made for {}; add bytes={} to the spec, or align "
+                    "the tensor",
+                    rule.group, rule.name, pointer ? "data" : "strides", aligned, wanted, aligned));
+  }
+  return {};
+}
+
+}  // namespace
+
+bool Dimensions::empty() const { return std::find(size, size + rank, 0) != size + rank; }
+
+Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule) {
+  if (!tensor.given()) return invalid(fmt::format("{}{}: missing; this spec needs it", rule.group, rule.name));
+  if (tensor.dtype != name(rule.dtype)) {
+    return invalid(fmt::format("{}{}.dtype: '{}', must be {}; convert the tensor or change the spec", rule.group,
+                               rule.name, tensor.dtype, name(rule.dtype)));
+  }
+  if (tensor.rank != rule.rank) {
+    return invalid(
+        fmt::format("{}{}.shape: {} dimensions, must have {}", rule.group, rule.name, tensor.rank, rule.rank));
+  }
+  FLASHJIT_TRY(check_place(tensor, rule));
+  FLASHJIT_ASSIGN(d, read_dimensions(tensor, rule));
+  if (d.empty()) return d;  // never touched: data, strides and alignment mean nothing
+  if (!tensor.data) return invalid(fmt::format("{}{}.data: null, and the tensor is not empty", rule.group, rule.name));
+  const int last = d.rank - 1;
+  if (rule.contiguous_last && d.size[last] > 1 && d.stride[last] != 1) {
+    return invalid(
+        fmt::format("{}{}.strides[{}]: {}, the last dimension must be contiguous (stride 1); pass a contiguous copy",
+                    rule.group, rule.name, last, d.stride[last]));
+  }
+  if (rule.output) FLASHJIT_TRY(check_no_overlap(d, rule));
+  FLASHJIT_TRY(check_alignment(tensor, d, rule));
+  return d;
+}
+
+Result<void> check_size(const TensorRule& rule, const Dimensions& dimensions, int dimension, std::int64_t wanted,
+                        std::string_view meaning) {
+  if (dimensions.size[dimension] == wanted) return {};
+  return invalid(fmt::format("{}{}.shape[{}]: {}, must be {} ({})", rule.group, rule.name, dimension,
+                             dimensions.size[dimension], wanted, meaning));
+}
+
+}  // namespace flashjit

@@ -1,0 +1,39 @@
+// Checks of one tensor, which arguments.cpp combines.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "compiler/spec/dtype.h"
+#include "compiler/result.h"
+#include "runtime/launch/arguments.h"
+
+namespace flashjit {
+
+// Sizes and strides of a tensor, with those of a contiguous one filled in.
+struct Dimensions {
+  int rank = 0;
+  std::int64_t size[4] = {}, stride[4] = {};
+  bool empty() const;
+};
+
+struct TensorRule {
+  std::string_view name;
+  std::string_view group = {};  // "params."
+  Dtype dtype = Dtype::F32;
+  int rank = 0;
+  bool output = false;  // no two elements may share an address
+  bool contiguous_last = true;
+  int align_bytes = 0;  // 0: that of the element
+  TensorView::Place place = TensorView::Place::Unknown;
+  int ordinal = 0;
+};
+
+// Data, dtype, rank, sizes, strides and alignment of one tensor.
+Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule);
+
+// size[dimension] must be `wanted`; `meaning` says what that is.
+Result<void> check_size(const TensorRule& rule, const Dimensions& dimensions, int dimension, std::int64_t wanted,
+                        std::string_view meaning);
+
+}  // namespace flashjit

@@ -1,0 +1,66 @@
+// Counters of the persistent kernels: where a launch's blocks take their items from (KernelParams::work_counters). A
+// kernel leaves its pair at zero, so nothing has to be done between launches.
+//
+// Two launches that run at the same time must never have the same pair: each would do a part of the items, and results
+// would be wrong without an error. A ring of pairs only makes that unlikely: a launch may wait behind an event for as
+// long as it takes others to go once around. So who may share a pair follows from what the driver guarantees:
+// - Launches on one stream run one after the other, and a stream's id is never given again, unlike its handle. Every
+// stream has
+//   its pair.
+// - A launch recorded in a graph may be replayed on any stream, beside launches on the one it was recorded on, as long
+// as the
+//   graph lives, and two launches of one graph may run side by side. Each gets a pair that nobody else ever gets. (A
+//   replay waits for the one before. A graph that is instantiated twice and runs twice at a time has both write the
+//   same outputs at the same time, which is the caller's mistake with or without counters.)
+// Pairs are not taken back, because nothing says when a stream or a graph is gone. A launch that gets none has its
+// items dealt out evenly, which is right as well, and slower where items are uneven.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "compiler/plan.h"
+#include "compiler/result.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/driver/driver.h"
+
+namespace flashjit {
+
+// Which pair is whose: numbers only. Any number of threads; nothing waits.
+class CounterPlaces {
+ public:
+  static constexpr int kStreams = 1 << 14, kGraphLaunches = 1 << 13;
+  static constexpr int kPairs = kStreams + kGraphLaunches;
+
+  CounterPlaces() : streams_(kStreams) {}
+  // Always the same for a stream, and no other stream's; -1: none is left.
+  int of_stream(std::uint64_t id);
+  // A new one with every call; -1: none is left.
+  int of_graph_launch();
+
+ private:
+  std::vector<std::atomic<std::uint64_t>> streams_;  // hash table; the id plus one, 0: free
+  std::atomic<int> graph_launches_ = 0;
+};
+
+// The pairs of one GPU in its memory (192 KB), for all kernels of an engine.
+class WorkCounters {
+ public:
+  // All zero when this returns, for launches on any stream.
+  static Result<std::shared_ptr<WorkCounters>> create(const GpuContext& gpu);
+  // For a launch on this stream; the context must be current. Null: deal items out evenly.
+  Result<int*> take(CuStream stream);
+
+ private:
+  WorkCounters(const GpuContext& gpu, DeviceBuffer memory) : gpu_(gpu), memory_(std::move(memory)) {}
+  GpuContext gpu_;
+  DeviceBuffer memory_;
+  CounterPlaces places_;
+};
+
+// Do launches of this kernel take their items from counters?
+bool takes_items(const KernelConfig& config);
+
+}  // namespace flashjit

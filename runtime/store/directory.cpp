@@ -1,0 +1,332 @@
+#include "runtime/store/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+
+namespace flashjit {
+namespace {
+
+constexpr const char* kVersionFolder = "v1";
+constexpr const char* kLockFile = "lock";
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::int64_t kTemporaryLifeSeconds = 3600;
+constexpr std::int64_t kRefreshAfterNs = 3600 * kNsPerSecond;
+
+Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
+
+std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
+
+// A write beyond the file size limit raises SIGXFSZ, which would end the user's process. The signal goes to the writing
+// thread, so it can be held back and taken away there.
+class HoldFileSizeSignal {
+ public:
+  HoldFileSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~HoldFileSizeSignal() {
+    const int error = errno;  // of the write
+    const timespec now = {0, 0};
+    if (!sigismember(&before_, SIGXFSZ)) {
+      while (sigtimedwait(&signal_, nullptr, &now) == -1 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error;
+  }
+  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
+  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+};
+
+bool write_all(int fd, const std::vector<std::uint8_t>& bytes) {
+  const HoldFileSizeSignal hold;
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t written = write(fd, bytes.data() + done, bytes.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      if (written == 0) errno = ENOSPC;
+      return false;
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+bool read_all(int fd, std::vector<std::uint8_t>& bytes) {
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t got = read(fd, bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool is_hex(std::string_view text, std::size_t length) {
+  return text.size() == length && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::vector<std::string> names_in(int directory) {
+  std::vector<std::string> names;
+  const int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // fdopendir takes the handle over
+  if (copy < 0) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(copy), closedir);
+  if (!stream) {
+    close(copy);
+    return names;
+  }
+  while (const dirent* entry = readdir(stream.get())) {
+    if (std::string_view(entry->d_name) != "." && std::string_view(entry->d_name) != "..")
+      names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int remove_temporaries_in(int shelf, bool all) {
+  int removed = 0;
+  for (const std::string& name : names_in(shelf)) {
+    struct stat info;
+    if (!name.starts_with(kTemporary) || fstatat(shelf, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!all && time(nullptr) - info.st_mtime < kTemporaryLifeSeconds) continue;
+    removed += unlinkat(shelf, name.c_str(), 0) == 0;
+  }
+  return removed;
+}
+
+// On failure errno says why: that of mkdir, if it was the cause.
+FileHandle open_folder(int parent, const char* name, bool create) {
+  const int made = create && mkdirat(parent, name, 0700) != 0 ? errno : 0;
+  if (create && made == 0) fchmodat(parent, name, 0700, 0);  // whatever the umask is
+  FileHandle folder(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder && made != 0 && made != EEXIST) errno = made;
+  return folder;
+}
+
+std::string temporary_name() {
+  // Process ids repeat across containers that share a directory, hence the random part; O_EXCL settles the rest.
+  static std::atomic<std::uint64_t> counter{std::random_device{}() * 0x9e3779b97f4a7c15ull};
+  return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
+}
+
+// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it
+// failed.
+bool is_at(int file, int shelf, const char* name) {
+  const int error = errno;
+  struct stat ours, there;
+  const bool same = fstat(file, &ours) == 0 && fstatat(shelf, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+  errno = error;
+  return same;
+}
+
+std::int64_t last_use(const struct stat& info) {
+  return std::int64_t{info.st_mtim.tv_sec} * kNsPerSecond + info.st_mtim.tv_nsec;
+}
+
+std::int64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
+}
+
+// One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
+// description end with the last handle to it, whatever happens to the process.
+off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
+constexpr off_t kEvictionPlace = off_t{1} << 60;  // behind those of all keys
+
+struct flock one_byte(off_t place) {
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = place;
+  range.l_len = 1;
+  return range;
+}
+
+// False with errno: held by another (see is_busy), or the file system has no locks.
+bool try_lock(int file, off_t place) {
+  struct flock range = one_byte(place);
+  return fcntl(file, F_OFD_SETLK, &range) == 0;
+}
+
+bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
+
+// False with errno as above, after `wait` if it is held, or when `bounds` are over.
+bool lock_within(int file, off_t place, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
+  const auto until = std::chrono::steady_clock::now() + wait;
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    if (try_lock(file, place)) return true;
+    if (!is_busy(errno) || std::chrono::steady_clock::now() >= until || bounds.is_over()) return false;
+    std::this_thread::sleep_for(bounds.slice(pause));
+  }
+}
+
+}  // namespace
+
+StoreLock::~StoreLock() {
+  if (!file_) return;
+  struct flock range = one_byte(place_);
+  range.l_type = F_UNLCK;
+  fcntl(file_.get(), F_OFD_SETLK, &range);
+}
+
+Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access access) {
+  const bool create = access == Access::Create;
+  if (path.empty()) return io("no directory for kernels: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
+  StoreDirectory directory;
+  directory.path_ = path;
+  directory.trust_ = access == Access::Layer ? Trust::OwnOrRoot : Trust::Own;
+  FLASHJIT_ASSIGN(top, open_trusted(path, directory.trust_, create));
+  directory.root_ = open_folder(top.get(), kVersionFolder, create);
+  if (!directory.root_) {
+    return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
+  }
+  FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), directory.trust_));
+  return directory;
+}
+
+FileHandle StoreDirectory::open_shelf(const std::string& digest, bool create) const {
+  if (!is_hex(digest, 64)) return FileHandle();
+  return open_folder(root_.get(), digest.substr(0, 2).c_str(), create);
+}
+
+FileHandle StoreDirectory::open_lock_file() const {
+  FileHandle file(openat(root_.get(), kLockFile, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+  if (file || errno != ENOENT) return file;
+  file = FileHandle(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file) fchmod(file.get(), 0600);  // whatever the umask is
+  return file;
+}
+
+StoreDirectory::Loaded StoreDirectory::load(const std::string& digest, const TrustedList* trusted) const {
+  const FileHandle shelf = open_shelf(digest, false);
+  if (!shelf) return {};
+  // O_NONBLOCK: a FIFO under this name must not make us wait for a writer.
+  const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
+  struct stat info;
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !is_trusted(info.st_uid, trust_) ||
+      (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
+    return {Lookup::Bad, {}};
+  }
+  // read, not mmap: a mapped file that is replaced on a network file system ends the process with SIGBUS.
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(info.st_size));
+  if (!read_all(file.get(), bytes)) return {Lookup::Bad, {}};
+  auto entry = decode(bytes);
+  if (!entry) return {Lookup::Bad, {}};
+  if (trusted && !trusted->has(sha256(bytes))) return {Lookup::Unlisted, {}};
+  return {Lookup::Hit, std::move(*entry), last_use(info)};
+}
+
+void StoreDirectory::refresh(const std::string& digest, std::int64_t used_ns) const {
+  // A time in the future, from a clock that was wrong, would make the entry the last to go.
+  if (std::abs(now_ns() - used_ns) < kRefreshAfterNs) return;
+  const FileHandle shelf = open_shelf(digest, false);
+  const timespec times[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+  if (shelf) utimensat(shelf.get(), digest.c_str() + 2, times, AT_SYMLINK_NOFOLLOW);
+}
+
+Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const StoreEntry& entry) const {
+  const FileHandle shelf = open_shelf(digest, true);
+  if (!shelf) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
+  remove_temporaries_in(shelf.get(), false);
+  const std::vector<std::uint8_t> bytes = encode(entry);
+  const std::string temporary = temporary_name();
+  const FileHandle file(
+      openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
+  fchmod(file.get(), 0600);  // whatever the umask is
+  const char* step = nullptr;
+  if (!write_all(file.get(), bytes)) {
+    step = "writing";
+  } else if (fsync(file.get()) != 0) {
+    step = "synchronising";
+  } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0 &&
+             !is_at(file.get(), shelf.get(), digest.c_str() + 2)) {
+    step = "renaming";
+  }
+  if (!step) return std::uint64_t{bytes.size()};
+  const int error = errno;
+  unlinkat(shelf.get(), temporary.c_str(), 0);
+  return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
+}
+
+std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
+                                              const CompileBounds& bounds) const {
+  FileHandle file = open_lock_file();
+  if (!file || !lock_within(file.get(), place_of(digest), wait, bounds)) return std::nullopt;
+  return StoreLock(std::move(file), place_of(digest));
+}
+
+std::optional<StoreLock> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {
+  FileHandle file = open_lock_file();
+  if (!file || lock_within(file.get(), kEvictionPlace, wait)) return StoreLock(std::move(file), kEvictionPlace);
+  if (is_busy(errno)) return std::nullopt;
+  return StoreLock();
+}
+
+std::vector<StoreDirectory::Item> StoreDirectory::list() const {
+  std::vector<Item> items;
+  for (const std::string& prefix : names_in(root_.get())) {
+    if (!is_hex(prefix, 2)) continue;
+    const FileHandle shelf = open_folder(root_.get(), prefix.c_str(), false);
+    if (!shelf) continue;
+    for (const std::string& name : names_in(shelf.get())) {
+      struct stat info;
+      if (!is_hex(name, 62) || fstatat(shelf.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      items.push_back({prefix + name, static_cast<std::uint64_t>(info.st_size), last_use(info)});
+    }
+  }
+  return items;
+}
+
+bool StoreDirectory::remove(const std::string& digest) const {
+  const FileHandle shelf = open_shelf(digest, false);
+  return shelf && unlinkat(shelf.get(), digest.c_str() + 2, 0) == 0;
+}
+
+StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
+  // Held until the file is gone: nobody can publish the key anew between the second look and the unlink.
+  FileHandle file = open_lock_file();
+  const bool locked = file && try_lock(file.get(), place_of(item.digest));
+  if (file && !locked && is_busy(errno)) return Eviction::Kept;
+  const StoreLock lock = locked ? StoreLock(std::move(file), place_of(item.digest)) : StoreLock();
+  const FileHandle shelf = open_shelf(item.digest, false);
+  const char* name = item.digest.c_str() + 2;
+  struct stat info;
+  if (!shelf || fstatat(shelf.get(), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
+  if (last_use(info) != item.used_ns) return Eviction::Kept;
+  if (unlinkat(shelf.get(), name, 0) == 0) return Eviction::Removed;
+  return errno == ENOENT ? Eviction::Gone : Eviction::Kept;
+}
+
+int StoreDirectory::remove_temporaries(bool all) const {
+  int removed = 0;
+  for (const std::string& prefix : names_in(root_.get())) {
+    if (!is_hex(prefix, 2)) continue;
+    const FileHandle shelf = open_folder(root_.get(), prefix.c_str(), false);
+    if (shelf) removed += remove_temporaries_in(shelf.get(), all);
+  }
+  return removed;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,34 @@
+// One kernel on disk, as bytes:
+//   magic "FLASHJIT" | u32 version | u32 key bytes | u32 facts bytes | u64 payload bytes | key | facts | payload |
+//   SHA-256
+// Numbers are little-endian; the checksum covers everything before it. The full key text is inside, so that an entry
+// under a wrong name is noticed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashjit {
+
+// What is known about a kernel without running it: "registers" -> "128".
+using StoreFacts = std::map<std::string, std::string, std::less<>>;
+
+struct StoreEntry {
+  std::string key_text;
+  StoreFacts facts;
+  std::vector<std::uint8_t> payload;
+};
+
+inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;
+
+std::vector<std::uint8_t> encode(const StoreEntry& entry);
+
+// Nothing if a single bit is not as encode() wrote it.
+std::optional<StoreEntry> decode(std::span<const std::uint8_t> bytes);
+
+}  // namespace flashjit

@@ -1,0 +1,28 @@
+// Directories whose contents nobody else could have put there. What a store holds is code, so who can write it can run
+// anything as this user; and who can write a directory on the way to it can put another one in its place.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "compiler/result.h"
+#include "runtime/store/file_handle.h"
+
+namespace flashjit {
+
+// Whose files are believed: those of this user alone, or also those of root.
+enum class Trust { Own, OwnOrRoot };
+
+bool is_trusted(uid_t owner, Trust trust);
+
+// Error: somebody else owns it or can write to it; `path` is its name in the message.
+Result<void> check_owner(int fd, const std::string& path, Trust trust);
+
+// A handle to the directory `path`, for openat(). Every directory and link on the way must be this user's or root's,
+// and only they may be able to write it; in one with the sticky bit, as /tmp, others can put nothing in the place of
+// what is there. The last one follows check_owner(). `create` makes what is missing, with mode 0700. The error's
+// message is fit for a note to the user.
+Result<FileHandle> open_trusted(const std::string& path, Trust trust, bool create);
+
+}  // namespace flashjit

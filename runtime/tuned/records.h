@@ -1,0 +1,91 @@
+// What tunings found, and which schedule it means for a spec. A record holds the schedule by value, so nothing it says
+// depends on how this version lists candidates; one that this version's kernels cannot follow is passed over.
+//
+// In a file: one line per record, `name=value` fields separated by tabs; other lines and unknown fields are skipped.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/choice/cost_model.h"
+#include "compiler/result.h"
+#include "compiler/spec/schedule.h"
+#include "compiler/spec/spec.h"
+#include "compiler/spec/target.h"
+
+namespace flashjit {
+
+// Where times are worth something: the same kernel is another machine's second best.
+struct Machine {
+  std::string target;  // row of the target table
+  std::string device;  // "NVIDIA H200", or the processor's name
+  int units = 0;       // SMs, or threads
+  std::string driver;  // CUDA version of the driver; empty on the host
+};
+
+struct GpuInfo;
+Machine gpu_machine(const std::string& target, const GpuInfo& gpu, int driver_version);
+Machine host_machine(const std::string& target, int threads);
+
+struct TunedRecord {
+  std::string spec;  // canonical text
+  Machine machine;
+  std::string version;  // of the library that measured
+  Shape shape;
+  Schedule schedule;  // complete
+  double us = 0, us_low = 0, us_high = 0, default_us = 0;
+  std::string date;  // 2026-11-21
+  bool operator==(const TunedRecord&) const;
+};
+
+std::string print(const TunedRecord& record);                          // without the end of the line
+std::optional<TunedRecord> parse_tuned_record(std::string_view line);  // nothing: a comment, damaged, or not whole
+// Of one spec alone if one is named: to look at all of them takes longer than to plan.
+std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_view spec = {});
+
+// "b=4,q=4096,k=4096": b defaults to 1, k to q. The hint of PrepareOptions::shape.
+Result<Shape> parse_shape_hint(std::string_view text);
+std::string print(const Shape& shape);
+
+// The class of a shape: every size rounded up to a power of two. Shapes of a class share schedules. Tuning and look-up
+// both use this function, and records hold shapes, not classes, so the two cannot differ.
+Shape rounded(const Shape& shape);
+// Of all three sizes, in sum.
+double doublings_apart(const Shape& a, const Shape& b);
+
+// Fields of the schedule in which results of `a` and `b` differ by rounding; empty: none. A spec with
+// numerics=deterministic or batch_invariant pins them: no tuning and no record changes them.
+std::string_view changed_numerics(const Schedule& a, const Schedule& b);
+
+// The record that decides for a spec on a machine, or none: the model does. In order:
+//   1. spec, target, device and number of units are the same, the schedule is legal here and of the pinned numerics
+//   class;
+//   2. the shape's class is the same, or, with `shape` given, at most two doublings away in sum (b, q, k). Without
+//      `shape` the reference shape of the cost model is meant, and only its own class;
+//   3. of those: nearest class, then nearest sizes, then this driver and library version, then by the text of the
+//   record.
+// `untuned` is the model's own schedule, whose numerics a pinned class keeps. The order of `records` does not matter.
+const TunedRecord* find_record(std::span<const TunedRecord> records, const AttentionSpec& spec, const Machine& machine,
+                               const Target& target, const std::optional<Shape>& shape, const Schedule& untuned);
+
+// Adds `news` to `records`; of the same spec, machine and shape the newer one stays. Sorted by text.
+std::vector<TunedRecord> merge(const std::vector<TunedRecord>& records, const std::vector<TunedRecord>& news);
+
+// Those that came with the library.
+std::vector<TunedRecord> built_in_records();
+// Of a file; NotFound when there is none.
+Result<std::vector<TunedRecord>> read_records(const std::string& file);
+// Atomic; an error names file and reason.
+Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records);
+// All that a store path (see StorePath) has, and the built-in ones: own directory over layers over built-in. What
+// cannot be read or is not to be trusted is as if it were not there.
+std::vector<TunedRecord> stored_records(const std::string& store_path);
+// The same as text: of the same spec, machine and shape the last line holds.
+std::string stored_record_lines(const std::string& store_path);
+// Into the own directory of a store path, under its lock.
+Result<void> store_records(const std::string& store_path, const std::vector<TunedRecord>& news);
+
+}  // namespace flashjit

@@ -1,0 +1,176 @@
+// Instructions of sm_90a, one function each: barriers in shared memory, bulk tensor copies, warpgroup matrix products.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+// ---- mbarrier: a phase completes when `count` arrivals and all announced bytes have come ----
+
+__device__ inline void init_barrier(u32 barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine and to the other blocks of a cluster.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives at the same barrier of block `block` of the cluster.
+__device__ inline void arrive_at_block(u32 barrier, u32 block) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+
+__device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of this parity is complete. The hint lets the hardware park the warp instead of spinning.
+__device__ inline void wait_barrier(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n @!done bra again;\n}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- named barriers: `threads` of the block, some of which may only arrive ----
+
+__device__ inline void sync_named(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void arrive_named(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- clusters ----
+
+__device__ inline u32 block_in_cluster() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ inline void store_shared_at_block(u32 address, u32 block, int value) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n st.shared::cluster.b32 [remote], %2;\n}" ::
+          "r"(address),
+      "r"(block), "r"(value)
+      : "memory");
+}
+
+// ---- registers: given back by the warps that copy, taken by those that compute ----
+
+template <int registers>
+__device__ inline void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// ---- bulk tensor copies ----
+
+// What the L2 cache should do with the lines (encodings of createpolicy).
+constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
+              kEvictLast = 0x14F0000000000000ull;
+
+// A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first.
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
+                                int x3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+__device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
+                                int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+      : "memory");
+}
+// The same box to the same place in every block of the cluster named in `blocks`; each counts it at its own barrier.
+__device__ inline void copy_box_to_blocks(u32 shared, const TensorMap& map, u32 barrier, u64 policy, u16 blocks, int x0,
+                                          int x1, int x2, int x3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%5, %6, %7, %8}], [%2], %4, %3;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "l"(policy), "h"(blocks), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+
+// A box of shared memory to the tensor, what lies outside of it left out.
+__device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+__device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until the stores of this thread have read shared memory, or are complete.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
+
+// Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// `count` ones from bit `first` on; what lies beyond bit 31 is left out.
+__device__ inline u32 bit_range(u32 first, u32 count) {
+  u32 bits;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(count));
+  return bits;
+}
+
+// ---- warpgroup matrix products ----
+
+// Before the first product of a batch, and whenever other instructions have touched its registers.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the newest `pending` batches are done.
+template <int pending>
+__device__ inline void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+// Keeps the compiler from moving accesses of these registers across this point: it does not know that a product which
+// was issued earlier writes them later.
+template <int n>
+__device__ inline void pin_registers(float (&r)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+// The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of
+// eight rows. `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read
+// transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
+// low one, in 16 bytes.
+__device__ inline u32 descriptor(u32 address, int next_panel = 16) {
+  // In a cluster, addresses have the block's number in bits that mean something else here.
+  return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,389 @@
+// Forward attention for sm_90a: TMA copies by a producer, warpgroup matrix products, online softmax.
+//
+// A block is one producer warpgroup, of which one thread works, and up to three consumer warpgroups of 64 query rows
+// each. KV tiles are visited from the last to the first: with a causal mask the tiles that need mask code come first,
+// and the rest of the loop is free of it.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/hopper/output.cuh"
+#include "templates/hopper/producer.cuh"
+#include "templates/hopper/softmax.cuh"
+
+namespace flashjit {
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
+constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
+constexpr bool kStagesOutput = stages_output(config);
+constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive != Exclusive::none;
+constexpr bool kIssueInTurn = kTakesTurns && config.exclusive == Exclusive::issue;
+// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
+// H200, 2026-11-21).
+constexpr bool kWaitsFirst = config.overlap && config.score_has_tanh && kLogitsInPass;
+constexpr bool kSoftmaxInTurn = kTakesTurns && config.exclusive == Exclusive::softmax;
+
+// One vote of a warpgroup: true for all its threads if it is for any.
+__device__ inline bool any_of_warpgroup(bool vote) {
+  u32 result;
+  asm volatile(
+      "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
+      : "=r"(result)
+      : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup)
+      : "memory");
+  return uniform(result) != 0;
+}
+
+struct Consumer {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const SharedMemory& shared;
+  Inputs inputs = {shared, maps.has_inputs != 0};
+  Ring<kQStages> q_ring = {};  // of this item
+  Ring<kStages> ring = {};     // of the next K; V is one tile behind
+  Tiles tiles;                 // of this item, that this warpgroup visits
+  u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
+  Queries queries;             // of this item's main steps
+
+  Output o;
+  Scores s;
+  u32 p[kTileKv / 16][4];
+  RowStates rows;
+
+  __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
+  __device__ int next_tile(const WorkState& work, int tile) const {
+    return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
+  }
+
+  // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others'
+  // products
+
+  __device__ void begin_turn() { sync_named(kTurnBarrier + warpgroup_id(), 2 * kThreadsPerWarpgroup); }
+  __device__ void end_turn() {
+    arrive_named(kTurnBarrier + (warpgroup_id() + 1) % kWarpgroups, 2 * kThreadsPerWarpgroup);
+  }
+
+  // The warp is done with a stage; with multicast, every block that copies into it must know.
+  __device__ void release(u32 barrier) {
+    if constexpr (kCluster > 1) {
+      if (lane_id() < kCluster) arrive_at_block(barrier, lane_id());
+    } else {
+      if (lane_id() == 0) arrive(barrier);
+    }
+  }
+
+  // S = Q K^T, issued.
+  __device__ void issue_scores() {
+    const u32 q = recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth);
+    multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
+  }
+
+  // O += P V, issued.
+  __device__ void issue_output() {
+    const u32 v = recompute(shared.v(ring.previous().stage()));
+    multiply_output(o, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
+    marks &= ~kFresh;
+  }
+
+  __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
+  __device__ void release_values() { release(shared.v_empty(ring.previous().stage())); }
+
+  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
+  // these.
+  __device__ void release_queries() {
+    if constexpr (!kStagesOutput) arrive(shared.q_empty(q_ring.stage()));
+  }
+  // Or O of the item before has left the place of its Q.
+  __device__ void release_output() {
+    if constexpr (kStagesOutput) {
+      if (q_ring.count == 0) return;
+      wait_stores_read();
+      arrive(shared.q_empty(q_ring.previous().stage()));
+    }
+  }
+
+  // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
+  __device__ void step(const WorkState& work, int tile, bool last) {
+    wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    if constexpr (!config.overlap) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (kIssueInTurn) begin_turn();
+    if constexpr (!config.overlap) finish_output();
+    begin_products();
+    issue_scores();
+    commit_products();
+    if constexpr (config.overlap) {
+      wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+      pin_registers(o);
+      begin_products();
+      issue_output();
+      commit_products();
+    }
+    if constexpr (kIssueInTurn) end_turn();
+    Tile main = {params, work, tile, inputs};
+    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
+    float factor[2];
+    // Of the tiles before; until the scores are there, there is time for it.
+    if constexpr (config.reference == Reference::previous) raise_to_previous(rows, factor);
+    wait_products<config.overlap ? 1 : 0>();
+    pin_registers(s);
+    release_keys();
+    if (last) release_queries();
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false, all_columns());
+    if constexpr (kWaitsFirst) complete_output();
+    if constexpr (kSoftmaxInTurn) begin_turn();
+    if constexpr (kMainIsCareful) {
+      careful_softmax(s, rows, all_columns(), false, factor);
+    } else {
+      quick_softmax(s, rows, main);
+    }
+    if constexpr (kSoftmaxInTurn) end_turn();
+    if constexpr (config.overlap && !kWaitsFirst) {
+      pin_registers(s);
+      complete_output();
+    }
+    ring.advance();
+    if constexpr (config.reference != Reference::first) rescale(o, factor);
+    convert(p, s);
+  }
+
+  // O has taken in the tile before.
+  __device__ void complete_output() {
+    wait_products<0>();
+    pin_registers(o);
+    release_values();
+  }
+
+  // O += P V, done at once: where registers do not suffice for S beside P.
+  __device__ void finish_output() {
+    pin_registers(o);
+    begin_products();
+    issue_output();
+    commit_products();
+    complete_output();
+  }
+
+  // ---- tiles that a warpgroup does not visit: it gives their places back unread, in step with the others ----
+
+  // K, V and the inputs of the next tile. Those of V are still to be released. The fence is for ptxas, which learns
+  // from it that all lanes are here: else it would take a loop around this for one that lanes may leave at different
+  // times, and no longer keep the stage of the ring in uniform registers, in the main step as well (d=128 1.02,
+  // d=256 1.04 of the time; H200, 2026-11-22).
+  __device__ void pass_copies() {
+    begin_products();
+    wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    release_keys();
+    if constexpr (kHasInputs) {
+      if (inputs.given) {
+        wait_barrier(inputs.full(), inputs.ring.parity());
+        inputs.release();
+      }
+    }
+    wait_barrier(shared.v_full(ring.stage()), ring.parity());
+    ring.advance();
+  }
+
+  // In the middle of the step between the two items. The values of the item before, if there are any, go back first:
+  // the copies of this tile may need their place. Those of this tile are then what the step releases.
+  __device__ void pass_tile(bool holds_values) {
+    wait_products<0>();
+    if (holds_values) release_values();
+    if constexpr (kIssueInTurn) end_turn();
+    pass_copies();
+    if (!holds_values) release_values();
+    if constexpr (kTakesTurns) begin_turn();
+    if constexpr (kSoftmaxInTurn) end_turn();
+  }
+
+  // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody
+  // looks at: the values as well, and the tiles from `tile` on.
+  __device__ void pass_item(const WorkState& work, int tile) {
+    wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    release_values();
+    if (tile >= tiles.first) release_queries();
+#pragma unroll 1
+    for (; tile >= tiles.first; tile = next_tile(work, tile)) {
+      if constexpr (kTakesTurns) {
+        begin_turn();
+        end_turn();
+      }
+      pass_copies();
+      release_values();
+    }
+  }
+
+  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
+  // In turns there is no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last
+  // use of the only Q.
+  static constexpr int kNext = 16;
+  __device__ void look_up(int& tile) {
+    wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+    const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
+    tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first),
+             uniform(share.tiles.full_last)};
+    tile = tiles.last;
+    marks |= uniform(share.marks) << kNext;
+  }
+
+  // The step from one item to the next, and where the mask cuts: O takes in the tile before, then come the scores of
+  // `tile`, under which the O of the item before is written. Either product may be missing: at the beginning, at the
+  // end, around items that see no keys. It runs all the same, on whatever lies there, and nobody looks at the result:
+  // under a branch the compiler would run products one at a time.
+  __device__ void careful_step(int& tile, bool changes) {
+    const WorkState& work = shared.work(q_ring.count);
+    const WorkState& before = shared.work(q_ring.previous().count);
+    const bool output = is_marked(kValues);
+    if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (kIssueInTurn) begin_turn();
+    pin_registers(o);
+    begin_products();
+    issue_output();
+    commit_products();
+    if constexpr (!config.overlap) wait_products<0>();
+    // What comes next is looked up under this product.
+    if (changes) look_up(tile);
+    if constexpr (kOwnTiles) {
+      if (changes && is_marked(kPassesFirst | kPassesLast << kNext)) pass_tile(output);
+    }
+    const bool scores = is_marked(changes ? kValues << kNext : kValues);
+    if (scores) wait_barrier(shared.k_full(ring.stage()), ring.parity());
+    begin_products();
+    issue_scores();
+    commit_products();
+    if constexpr (kIssueInTurn) end_turn();
+    wait_products<1>();
+    pin_registers(o);
+    if (output) release_values();
+    if (changes) {
+      // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
+      __syncwarp();
+      if (is_marked(kItem)) finish_item(before, output);
+      rows.clear();
+      marks >>= kNext;
+    }
+    const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
+    wait_products<0>();
+    pin_registers(s);
+    if (!scores) return;
+    release_keys();
+    ring.advance();
+    if (last) release_queries();
+    const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
+    apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
+    float factor[2];
+    if constexpr (kSoftmaxInTurn) begin_turn();
+    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
+    if constexpr (kSoftmaxInTurn) end_turn();
+    rescale(o, factor);
+    convert(p, s);
+  }
+
+  // ---- items ----
+
+  // O is complete: check it, and write what the spec asks for.
+  __device__ void finish_item(const WorkState& work, bool saw_keys) {
+    if (!saw_keys) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+      pin_registers(o);  // keeps this a branch
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] = config.sum_in_matrix ? o[config.head_dim_v / 2 + 2 * h] : quad_sum(rows.sum[h]);
+    }
+    normalise(params, work, rows, o);
+    if constexpr (!kMainIsCareful) {
+      if (!is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
+    }
+    if constexpr (config.lse != LseBase::none || config.max_logit) store_rows(params, work, rows);
+    if constexpr (kStagesOutput) {
+      send_output(maps.o, shared.q(q_ring.previous().stage()), work, o);
+    } else {
+      store_output(params, work, o);
+    }
+  }
+
+  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
+  // same.
+  __device__ void note_failure(const WorkState& work) {
+    if constexpr (kCluster > 1) {
+      for (int block = 0; block < kCluster; ++block)
+        store_shared_at_block(shared_address(&shared.redo(work.place)), block, work.rank);
+    } else {
+      atomicMax(&shared.redo(work.place), work.rank);
+    }
+  }
+
+  // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have
+  // one.
+  __device__ bool takes_main_step(int tile, int previous) {
+    if (tile < tiles.first || is_mixed(tiles, tile)) return false;
+    if constexpr (kMainIsCareful) return true;
+    if (is_marked(kExact)) return false;
+    if (is_marked(kAllBegun) || !is_mixed(tiles, previous)) return true;
+    return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+  }
+
+  __device__ void run() {
+    if constexpr (kTakesTurns) {
+      if (warpgroup_id() == kWarpgroups - 1) end_turn();
+    }
+    bool changes = true;
+    int tile = 0;
+    while (true) {
+      const WorkState& work = shared.work(q_ring.count);
+      careful_step(tile, changes);
+      if (changes) release_output();
+      if (is_marked(kValues)) {
+        const int previous = tile;
+        tile = next_tile(work, tile);
+        if (changes && is_marked(kIdle)) {
+          marks &= ~kValues;
+          pass_item(work, tile);
+          tile = tiles.first - 1;
+        } else if (takes_main_step(tile, previous)) {
+          if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
+          if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
+#pragma unroll 1
+          for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
+          tile = next_tile(work, tile + 1);
+        }
+        changes = tile < tiles.first;
+      } else {
+        const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
+        if (kind == Work::end) break;
+        if (kind == Work::flush) {
+          if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later
+          __syncwarp();
+          release(shared.flushed());
+        }
+        release_queries();
+        changes = true;
+      }
+      if (changes) q_ring.advance();
+    }
+    // The first warpgroup was given one turn more than it took.
+    if constexpr (kTakesTurns) {
+      if (warpgroup_id() == 0) begin_turn();
+    }
+  }
+};
+
+__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps) {
+  extern __shared__ __align__(1024) char memory[];
+  const SharedMemory shared = {shared_address(memory), memory};
+  set_up(shared);
+  if (threadIdx.x < kThreadsPerWarpgroup) {
+    shrink_registers<producer_registers(config)>();
+    if (threadIdx.x == 0) Producer{params, maps, shared}.run();
+  } else {
+    grow_registers<consumer_registers(config)>();
+    Consumer{params, maps, shared}.run();
+  }
+  // A block of a cluster must stay until the last copy and arrival of the others.
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    sync_cluster();
+  }
+}
+
+}  // namespace flashjit

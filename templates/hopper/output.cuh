@@ -1,0 +1,153 @@
+// What a warpgroup writes: O from registers, LSE and maximum.
+#pragma once
+
+#include "templates/hopper/softmax.cuh"
+
+namespace flashjit {
+
+// O to its final scale; the sums become what LSE is taken of, relative to the references (in powers of two).
+__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if constexpr (config.max_logit && config.reference == Reference::previous)
+      rows.top[h] = fmaxf(rows.top[h], quad_max(rows.seen[h]));
+    rows.reference[h] *= kLog2Scale;
+    float scale = 1.0f;
+    if constexpr (config.sink) {
+      const float sink = params.sink[row_of(work, tile_row(threadIdx.x, h)).h] * kLog2e;
+      const float raised = fmaxf(rows.reference[h], sink);
+      scale = rows.reference[h] == -kInfinity ? 0.0f : exp2_approx(rows.reference[h] - raised);
+      rows.sum[h] = rows.sum[h] * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
+      rows.reference[h] = raised;
+    }
+    // Nothing visible leaves a sum of zero.
+    const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * reciprocal_approx(rows.sum[h]);
+#pragma unroll
+    for (int j = 0; j < config.head_dim_v / 8; ++j) {
+      o[4 * j + 2 * h] *= inverse;
+      o[4 * j + 2 * h + 1] *= inverse;
+    }
+  }
+}
+
+// Did a reference turn out to be wrong for one of this thread's rows: too low, so that something overflowed, or
+// missing? Infinities and NaN of the inputs count as well: the careful loop then says what comes of them.
+__device__ inline bool reference_failed(const WorkState& work, const RowStates& rows, const Output& o) {
+  bool failed = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference,
+    // infinite.
+    const float reference = rows.reference[h];
+    failed |= !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kLog2Scale && reference != -kInfinity);
+    if constexpr (kCapped)
+      failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
+  }
+  float zero[4] = {};
+#pragma unroll
+  for (int i = 0; i < config.head_dim_v / 2; ++i) zero[i % 4] += o[i] * 0.0f;
+  return failed || zero[0] + zero[1] + zero[2] + zero[3] != 0.0f;
+}
+
+// LSE and maximum.
+__device__ inline void store_rows(const KernelParams& params, const WorkState& work, const RowStates& rows) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row row = row_of(work, tile_row(recompute(threadIdx.x), h));
+    if (lane_id() % 4 != 0 || row.q >= work.seq.q_len) continue;
+    Sequence seq = work.seq;
+    seq.h = row.h;
+    const Int64 at = result_row(params, seq, row.q);
+    const float sum = rows.sum[h];
+    if constexpr (config.lse != LseBase::none) {
+      const float lse = sum == 0.0f ? -kInfinity : rows.reference[h] + log2_approx(sum);
+      params.lse[at] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+    }
+    if constexpr (config.max_logit) {
+      // fmaxf drops NaN; the sum does not.
+      params.max_logit[at] = sum != sum ? sum : kScaleFolded ? rows.top[h] * config.scale : rows.top[h];
+    }
+  }
+}
+
+// O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
+__device__ inline void send_output(const TensorMap& map, u32 place, const WorkState& work, const Output& o) {
+  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v);
+  constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
+  const u32 lane = lane_id(), row = lane % 16;
+  const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
+  const u32 panel = place + first_row * kPanelWidth;
+  const u32 chunk = row % kChunks ^ lane / 16;  // what the hardware's swizzle makes of chunk lane / 16 in this row
+#pragma unroll
+  for (int j = 0; j < kEights; j += 2) {
+    u32 words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (j + i / 2 < kEights) words[i] = pack<config.output>(o[4 * j + 2 * i], o[4 * j + 2 * i + 1]);
+    }
+    store_matrices(panel + j / kChunks * kO.panel_bytes() + row * kPanelWidth + (chunk ^ j % kChunks) * 16, words[0],
+                   words[1], words[2], words[3]);
+  }
+  fence_async_proxy();
+  __syncwarp();
+  Sequence seq = work.seq;
+  seq.b = uniform(seq.b);
+  seq.h = uniform(seq.h);
+  const int query = uniform(work.q_lo + static_cast<int>(first_row) / kGroup);
+  const u32 first_panel = uniform(panel);
+  if (lane != 0) return;
+#pragma unroll
+  for (int i = 0; i < kO.panels(); ++i) {
+    const u32 from = first_panel + i * kO.panel_bytes();
+    const int column = i * kPanelWidth / 2;
+    if constexpr (config.pack_heads) {
+      store_box(map, from, column, 0, query, seq.hk, seq.b);
+    } else if constexpr (config.packed) {
+      store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len,
+                kSequenceEnd);
+    } else {
+      store_box(map, from, column, query, seq.h, seq.b);
+    }
+  }
+  commit_stores();
+}
+
+// O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their
+// neighbour, and then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte
+// sectors, without shared memory, barriers or another tensor map.
+__device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o) {
+  constexpr int kEights = config.head_dim_v / 8;
+  const u32 lane = lane_id();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row row = row_of(work, tile_row(recompute(threadIdx.x), h));
+    const bool inside = row.q < work.seq.q_len;
+    const Int64 at = row_offset(params.o_stride, work.seq, row.h, work.seq.q_token + row.q);
+    if constexpr (config.output == Element::f32) {
+      float* out = static_cast<float*>(params.o) + at + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+        if (inside) *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+      }
+    } else {
+      // All words are exchanged before the first is stored, so that the latencies of the exchanges overlap.
+      const bool odd = lane % 2 != 0;
+      u32 words[2 * ((kEights + 1) / 2)] = {};
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) words[j] = pack<config.output>(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+#pragma unroll
+      for (int j = 0; j < kEights; j += 2) {
+        const u32 received = __shfl_xor_sync(0xffffffff, odd ? words[j] : words[j + 1], 1);
+        words[j] = odd ? received : words[j];
+        words[j + 1] = odd ? words[j + 1] : received;
+      }
+      u16* out = static_cast<u16*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+#pragma unroll
+      for (int j = 0; j < kEights; j += 2) {
+        if (inside && (j + 1 < kEights || !odd)) store_global(out + 8 * j, make_uint2(words[j], words[j + 1]));
+      }
+    }
+  }
+}
+
+}  // namespace flashjit

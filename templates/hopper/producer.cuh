@@ -1,0 +1,215 @@
+// The producer: one warp that finds work and copies Q, K and V with TMA, as far ahead as the rings allow.
+#pragma once
+
+#include "templates/hopper/work.cuh"
+
+namespace flashjit {
+
+constexpr int kFindsAhead = 4;  // tiles; two are no better
+
+struct Producer {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const SharedMemory& shared;
+  Ring<kQStages> q_ring = {};  // of the item that is found or announced next
+  Ring<kStages> ring = {};     // of the next K
+  int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
+  Ring<1> inputs_ring = {};
+  int dealt = 0;   // items that this block was given; -1: there are no more
+  int window = 0;  // items since failed ones were last done again
+  int again = -1;  // the item of the window to look at next; -1: not doing items again
+
+  // What was announced last; before the first item, set_up's.
+  __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
+
+  // A tile of K or V. In a cluster each block copies its share of the rows to all blocks.
+  template <class Panels>
+  __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work,
+                            int row) {
+    constexpr int kRows = kTileKv / kCluster;
+    const u32 block = kCluster > 1 ? block_in_cluster() : 0;
+#pragma unroll
+    for (int panel = 0; panel < panels.panels(); ++panel) {
+      const u32 target = to + panel * panels.panel_bytes() + block * kRows * kPanelWidth;
+      const int column = panel * kPanelWidth / 2, at = row + block * kRows;
+      const Sequence& seq = work.seq;
+      if constexpr (config.packed) {
+        copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + at, seq.hk,
+                 static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
+      } else if constexpr (kCluster > 1) {
+        copy_box_to_blocks(target, map, barrier, kEvictLast, (1 << kCluster) - 1, column, at, seq.hk, seq.b);
+      } else {
+        copy_box(target, map, barrier, kEvictLast, column, at, seq.hk, seq.b);
+      }
+    }
+  }
+
+  // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
+  // their way.
+  __device__ void copy_tile(const WorkState& work, int tile) {
+    wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
+    arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
+    copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
+    copy_waiting_values();
+    if constexpr (kHasInputs) {
+      if (maps.has_inputs) copy_inputs(work, tile);
+    }
+    ring.advance();
+    waiting_tile = tile;
+  }
+
+  // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
+  // scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16 1.36
+  // instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.) A template, because variants
+  // without inputs have no visit_inputs.
+  template <class State>
+  __device__ void copy_inputs(const State& work, int tile) {
+#pragma unroll 1
+    for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+      const u32 full = shared.inputs_full(warpgroup);
+      wait_barrier(shared.inputs_empty(warpgroup), inputs_ring.parity() ^ 1);
+      arrive_expecting(full, copied_input_bytes(config));
+      visit_inputs(params, work.seq, [&](auto input, int x, int y) {
+        constexpr int i = decltype(input)::value;
+        const TensorMap& map = maps.inputs[input_number(config, i)];
+        const int row = config.inputs_q >> i & 1 ? work.q_lo + warpgroup * kRowsPerWarpgroup : 0;
+#pragma unroll
+        for (int panel = 0; panel < input_panels(config, i); ++panel) {
+          const u32 to = shared.inputs(warpgroup, i) + panel * input_panel_bytes(config, i);
+          const int key = tile * kTileKv + panel * kPanelWidth / input_bytes_per_key(config, i);
+          copy_box(to, map, full, kEvictNormal, key, row, x, y);
+        }
+      });
+    }
+    inputs_ring.advance();
+  }
+
+  __device__ void copy_waiting_values() {
+    if (waiting_tile < 0) return;
+    const Ring<kStages> at = ring.previous();
+    wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
+    arrive_expecting(shared.v_full(at.stage()), kLayout.v.bytes());
+    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), announced(), waiting_tile * kTileKv);
+    waiting_tile = -1;
+  }
+
+  __device__ void copy_queries(u32 to, u32 barrier, const WorkState& work) {
+    const Sequence& seq = work.seq;
+#pragma unroll
+    for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
+      const u32 target = to + panel * kLayout.q.panel_bytes();
+      const int column = panel * kPanelWidth / 2;
+      if constexpr (config.pack_heads) {
+        copy_box(target, maps.q, barrier, kEvictFirst, column, 0, work.q_lo, seq.hk, seq.b);
+      } else if constexpr (config.packed) {
+        copy_box(target, maps.q, barrier, kEvictFirst, column, kSequenceEnd - seq.q_len + work.q_lo, seq.h,
+                 static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
+      } else {
+        copy_box(target, maps.q, barrier, kEvictFirst, column, work.q_lo, seq.h, seq.b);
+      }
+    }
+  }
+
+  // Tells the consumers what comes next; with an item that sees any key goes Q.
+  __device__ void announce(const WorkState& work) {
+    wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);
+    const u32 full = shared.q_full(q_ring.stage());
+    if (any_of(work.tiles)) {
+      arrive_expecting(full, kLayout.q.bytes());
+      copy_queries(shared.q(q_ring.stage()), full, work);
+    } else {
+      arrive(full);
+    }
+    q_ring.advance();
+  }
+
+  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
+  // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
+  __device__ int next_rank(int items) {
+    const int clusters = gridDim.x / kCluster, cluster = blockIdx.x / kCluster;
+    const int round = dealt++;
+    if (round == 0) return cluster;
+    if (!config.persistent) return items;
+    if (kCluster == 1 && params.work_counters) return clusters + atomicAdd(params.work_counters, 1);
+    return round * clusters + (round % 2 == 1 ? clusters - 1 - cluster : cluster);
+  }
+
+  // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
+  // done again when all of the window are done: which items those are depends on the inputs alone, not on which block
+  // took them.
+  __device__ Work choose_next(int& rank) {
+    if (again >= 0) {
+      while (again < window) {
+        int& failed = shared.redo(again++);
+        if (failed < 0) continue;
+        rank = failed;
+        failed = -1;
+        return Work::careful_item;
+      }
+      again = -1;
+      window = 0;
+    }
+    if (dealt >= 0 && (kMainIsCareful || window < kRedoPlaces)) {
+      const int items = params.tiles_q * kHeads * params.batch;
+      rank = next_rank(items);
+      if (rank < items) return Work::item;
+      dealt = -1;
+    }
+    if (kMainIsCareful || window == 0) return Work::end;
+    again = 0;
+    return Work::flush;
+  }
+
+  // Writes the state of what comes next.
+  __device__ void find_next() {
+    WorkState& work = shared.work(q_ring.count);
+    int rank = 0;
+    do {
+      work.kind = choose_next(rank);
+    } while (is_item(work.kind) && !find_work(work, params, rank));
+    if (!is_item(work.kind)) work.set_other(work.kind);
+    if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
+  }
+
+  // The last block leaves the counters as it found them.
+  __device__ void return_counters() {
+    __threadfence();
+    if (atomicAdd(params.work_counters + 1, 1) != static_cast<int>(gridDim.x) - 1) return;
+    params.work_counters[0] = 0;
+    params.work_counters[1] = 0;
+  }
+
+  // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is
+  // time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones
+  // would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the
+  // compiler copies all calls into this loop.
+  __device__ void run() {
+    u32 flushes = 0;
+    bool found = false;
+    int tile = announced().tiles.last;
+#pragma unroll 1
+    while (true) {
+      if (!found && tile < announced().tiles.first + kFindsAhead) {
+        find_next();
+        found = true;
+      }
+      if (tile < announced().tiles.first) {
+        // The only Q is free again when the last scores of the item before are there; its last V must not wait for
+        // that.
+        copy_waiting_values();
+        announce(shared.work(q_ring.count));
+        if (announced().kind == Work::end) break;
+        if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
+        tile = announced().tiles.last;
+        found = false;
+      }
+      if (tile >= announced().tiles.first) {
+        copy_tile(announced(), tile);
+        tile = visible_tile(params, announced(), tile - 1);
+      }
+    }
+    if (config.persistent && kCluster == 1 && params.work_counters) return_counters();
+  }
+};
+
+}  // namespace flashjit

@@ -1,0 +1,358 @@
+// Products to logits, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of
+// its warp's 16) and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c.
+// The four lanes of a quad share the rows.
+#pragma once
+
+#include "templates/hopper/work.cuh"
+#include "templates/scalar_math.cuh"
+
+namespace flashjit {
+
+constexpr int kScores = kTileKv / 2;  // registers of S
+constexpr int kOutputs = output_columns(config) / 2;
+using Scores = float[kScores];
+using Output = float[kOutputs];
+
+// Without a score function the scale of the scores is folded into the exponent; with one, logits are computed in the
+// pass that exponentiates them if no maximum is taken before.
+constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
+constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
+
+__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+// Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
+__device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
+
+// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without
+// preparing for a warp that parts, and keeps what it computes beside that branch in uniform registers, as descriptors
+// of matrix products: one branch in the main step that it cannot tell about costs them all.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
+__device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
+__device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
+
+// The row of the tile that this thread's row h is.
+__device__ inline int tile_row(u32 thread, int h) {
+  return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;
+}
+
+// A row of the tile as a query of a head.
+struct Row {
+  int q, h;
+};
+__device__ inline Row row_of(const WorkState& work, int row) {
+  return {query_of_row(work, row), work.seq.h + row % kGroup};
+}
+
+// What the score function is told of this thread's row h. Queries behind the last are taken for the last one.
+struct Query {
+  Sequence seq;
+  int q;
+};
+__device__ inline Query query_of(const WorkState& work, u32 thread, int h) {
+  const Row row = row_of(work, tile_row(thread, h));
+  Query query = {work.seq, min(row.q, work.seq.q_len - 1)};
+  query.seq.h = row.h;
+  return query;
+}
+
+__device__ inline int first_key(u32 thread, int tile) { return tile * kTileKv + static_cast<int>(thread % 4) * 2; }
+
+// ---- tensors that the score function reads at every key, such as a bias [head, query, key] ----
+//
+// The producer has copied this tile of them (copy_inputs). A thread's scores are pairs of neighbouring keys, first
+// those of row 0: their elements are read four pairs at a time, and the next four before these are worked on.
+
+constexpr int kRowPairs = kTileKv / 8, kPairs = 2 * kRowPairs;
+constexpr int kPairsAhead = 8;
+
+// Words of a pair, and of those the first of parameter i.
+__device__ constexpr int pair_words(int i) { return config.inputs_16 >> i & 1 ? 1 : config.inputs_32 >> i & 1 ? 2 : 0; }
+__device__ constexpr int word_of(int i) { return i == 0 ? 0 : word_of(i - 1) + pair_words(i - 1); }
+constexpr int kPairWords = word_of(kMaxParams);
+
+// The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before.
+// Chunks of 16 bytes are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is
+// row 0, and all lanes read that.
+__device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
+  const u32 lane = lane_id(), warp = recompute(threadIdx.x) % kThreadsPerWarpgroup / 32;
+  const bool rows = config.inputs_q >> i & 1;
+  const int h = pair / kRowPairs, key = pair % kRowPairs * 8;
+  const int byte = key * input_bytes_per_key(config, i);
+  const u32 panel =
+      inputs + byte / kPanelWidth * input_panel_bytes(config, i) + (rows ? (warp * 16 + h * 8) * kPanelWidth : 0);
+  const u32 first_chunk = byte % kPanelWidth / 16;
+  if (config.inputs_16 >> i & 1) {
+    // A matrix of eight rows and keys is a pair; lane l gives the address of row l % 8 of matrix l / 8.
+    const u32 row = rows ? lane % 8 : 0, chunk = (first_chunk + lane / 8) ^ row;
+    u32 pairs[4];
+    load_matrices(pairs, panel + row * kPanelWidth + chunk * 16);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[j * kPairWords] = pairs[j];
+  } else {
+    const u32 row = rows ? lane / 4 : 0;  // two rows share a bank: loads take twice the time of a conflict-free one
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const u32 chunk = (first_chunk + 2 * j + lane % 4 / 2) ^ row;
+      load_shared_pair(words[j * kPairWords], words[j * kPairWords + 1],
+                       panel + row * kPanelWidth + chunk * 16 + lane % 2 * 8);
+    }
+  }
+}
+
+// Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
+// registers to keep them from one tile to the next.
+constexpr bool kKeepsQueries = kWarpgroups < 3 && config.inputs_32 == 0;
+struct Queries {
+  Query of[2];
+  __device__ void find(const WorkState& work, u32 thread) {
+    of[0] = query_of(work, thread, 0);
+    of[1] = query_of(work, thread, 1);
+  }
+};
+
+// What a consumer knows of the inputs.
+struct Inputs {
+  const SharedMemory& shared;
+  bool given;  // else the score function reads memory
+  Ring<1> ring = {};
+
+  __device__ u32 full() const { return shared.inputs_full(uniform(warpgroup_id())); }
+  // This tile of them has been read, or will not be.
+  __device__ void release() {
+    if (lane_id() == 0) arrive(shared.inputs_empty(warpgroup_id()));
+    ring.advance();
+  }
+};
+
+// A tile and this thread's place in it.
+struct Tile {
+  const KernelParams& params;
+  const WorkState& work;
+  int index;
+  Inputs& inputs;
+  Queries queries;
+  int k_lo;
+  u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
+
+  // `known`: its queries have been found.
+  __device__ void begin(const Queries* known = nullptr) {
+    const u32 thread = recompute(threadIdx.x);
+    if (known) queries = *known;
+    else queries.find(work, thread);
+    k_lo = first_key(thread, index);
+    if constexpr (kHasInputs) {
+      if (!inputs.given) return;
+      wait_barrier(inputs.full(), inputs.ring.parity());
+#pragma unroll
+      for (int pair = 0; pair < kPairsAhead; pair += 4) read(pair);
+    }
+  }
+  // Four pairs from this one on.
+  __device__ void read(int pair) {
+#pragma unroll
+    for (int i = 0; i < kMaxParams; ++i) {
+      if (is_input(config, i))
+        read_input(inputs.shared.inputs(warpgroup_id(), i), i, pair, words_of(pair) + word_of(i));
+    }
+  }
+  // All have been read.
+  __device__ void release() {
+    __syncwarp();
+    inputs.release();
+  }
+
+  __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
+};
+
+// The parameters for one score: those elements that have been read are found there.
+struct ReadParams {
+  const KernelParams& params;
+  const u32* words;  // of its pair
+  int second;        // 1 for the second of the pair
+  __device__ operator const KernelParams&() const { return params; }
+};
+template <class T, class... Index>
+__device__ inline T element(const ReadParams& from, int i, Index... index) {
+  if constexpr (sizeof(T) == 2) {
+    if (config.inputs_16 >> i & 1) return static_cast<T>(from.words[word_of(i)] >> 16 * from.second);
+  } else if constexpr (sizeof(T) == 4) {
+    if (config.inputs_32 >> i & 1) return reinterpret_cast<const T&>(from.words[word_of(i) + from.second]);
+  }
+  return element<T>(from.params, i, index...);
+}
+
+// ---- logits ----
+
+// Visits the logits of a tile, with the inputs that the producer has copied, as symbolic numbers, each with its
+// register.
+template <class Math, class Visit>
+__device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, const Visit& visit) {
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    const int h = pair / kRowPairs, j = pair % kRowPairs;
+    const auto& [seq, q] = tile.queries.of[h];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int i = 4 * j + 2 * h + c;
+      const Scaled product = {s[i], config.scale};
+      const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
+      if constexpr (kHasInputs) {
+        visit(i, score(math, ReadParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
+      } else {
+        visit(i, score(math, tile.params, seq, product, q, k));
+      }
+    }
+    if constexpr (kHasInputs) {
+      if (pair % 4 == 3 && pair - 3 + kPairsAhead < kPairs) tile.read(pair - 3 + kPairsAhead);
+      if (pair == kPairs - kPairsAhead) tile.release();
+    }
+  }
+}
+
+// Are all arguments of tanh small, in all lanes of the warp?
+__device__ inline bool small_arguments(const Scores& s, Tile& tile) {
+  Probe::Largest largest;
+  const Probe probe = {largest};
+  for_each_logit(s, tile, probe, [](int, auto) {});
+  return __all_sync(0xffffffff, probe.small());
+}
+
+// The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may
+// load from a tensor that ends there. Parts of a row that lie behind it are left out; and without a branch somewhere
+// the compiler would load for all scores before it computes the first.
+template <bool clamps>
+__device__ inline void compute_logits(Scores& s, const Tile& tile) {
+  constexpr int kPart = 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const auto& [seq, q] = tile.queries.of[h];
+#pragma unroll
+    for (int first = 0; first < kRowPairs; first += kPart) {
+      if (config.has_score && tile.index * kTileKv + 8 * first >= uniform(seq.k_len)) continue;
+#pragma unroll
+      for (int j = first; j < kRowPairs && j < first + kPart; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[4 * j + 2 * h + c];
+          const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
+          x *= config.scale;
+          if constexpr (config.has_score && clamps) {
+            x = score(FullRange(), tile.params, seq, x, q, min(static_cast<int>(k), seq.k_len - 1));
+          } else if constexpr (config.has_score) {
+            x = score(FullRange(), tile.params, seq, x, q, k);
+          }
+        }
+    }
+  }
+}
+
+// ---- masks ----
+
+// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first. A group is 32
+// columns of the warp, 16 registers of S: what to do with it is decided for the warp.
+constexpr int kColumnWords = (kTileKv + 127) / 128;
+constexpr int kGroupScores = 16;
+
+// Which columns are seen.
+struct Columns {
+  u32 of_row[2][kColumnWords];  // by this thread's rows
+  u32 some[kColumnWords];       // by some row of the warp
+  u32 hidden[kColumnWords];     // from some row of the warp
+  __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) {
+    return words[group / 4] >> group % 4 * 8 & 0xff;
+  }
+  // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out.
+  __device__ bool sees_group(int group) const { return !config.has_mask || any_of_group(some, group); }
+  __device__ bool cuts_group(int group) const {
+    return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
+  }
+};
+__device__ inline Columns all_columns() {
+  Columns columns;
+#pragma unroll
+  for (int word = 0; word < kColumnWords; ++word) {
+    columns.of_row[0][word] = columns.of_row[1][word] = columns.some[word] = 0xffffffff;
+    columns.hidden[word] = 0;
+  }
+  return columns;
+}
+
+// How many of a word's columns lie before column `end`.
+__device__ inline int columns_before(int end) {
+  const int inside = min(max(end, 0), 128);
+  return inside / 8 * 2 + min(inside % 8, 2);
+}
+
+// Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
+// each, and there would be two or three for every score.
+__device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {
+  if constexpr (!config.mask_is_range) return all_columns();
+  const u32 thread = recompute(threadIdx.x);
+  const int k_lo = first_key(thread, tile);
+  Columns columns;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const auto [seq, q] = query_of(work, thread, h);
+    const int begin = kv_begin(params, seq, q, q) - k_lo, end = min(kv_end(params, seq, q, q), seq.k_len) - k_lo;
+#pragma unroll
+    for (int word = 0; word < kColumnWords; ++word) {
+      const int first = columns_before(begin - word * 128);
+      columns.of_row[h][word] = bit_range(first, max(columns_before(end - word * 128) - first, 0));
+    }
+  }
+#pragma unroll
+  for (int word = 0; word < kColumnWords; ++word) {
+    columns.some[word] = __reduce_or_sync(0xffffffff, columns.of_row[0][word] | columns.of_row[1][word]);
+    columns.hidden[word] = __reduce_or_sync(0xffffffff, ~columns.of_row[0][word] | ~columns.of_row[1][word]);
+  }
+  return columns;
+}
+
+// -infinity where a key is not visible, but in groups that no row sees.
+__device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile,
+                                 const Columns& columns) {
+  if constexpr (config.mask_is_range) {
+#pragma unroll
+    for (int first = 0; first < kScores; first += kGroupScores) {
+      if (!columns.cuts_group(first / kGroupScores)) continue;
+#pragma unroll
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
+        const int j = i / 4, h = i / 2 % 2, c = i % 2;
+        if (!(columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1)) s[i] = -kInfinity;
+      }
+    }
+  } else {
+    const u32 thread = recompute(threadIdx.x);
+    const int k_lo = first_key(thread, tile);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto [seq, q] = query_of(work, thread, h);
+#pragma unroll
+      for (int j = 0; j < kRowPairs; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const KeyPosition<int> k = {k_lo, 8 * j + c};
+          if (k >= seq.k_len || !visible(params, seq, q, k)) s[4 * j + 2 * h + c] = -kInfinity;
+        }
+    }
+  }
+}
+
+// The score function, then the mask where it cuts.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index,
+                                            Inputs& inputs, bool mixed, const Columns& columns) {
+  if constexpr (!kScaleFolded) {
+    Tile tile = {params, work, index, inputs};
+    tile.begin();
+    const auto keep = [&](int i, float logit) { s[i] = logit; };
+    if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
+      for_each_logit(s, tile, SmallArguments(), keep);
+    } else if (!config.score_loads || (kHasInputs && inputs.given)) {
+      for_each_logit(s, tile, FullRange(), keep);
+    } else {
+      compute_logits<config.score_loads>(s, tile);
+    }
+  }
+  if (mixed) hide_keys(s, params, work, index, columns);
+}
+
+}  // namespace flashjit

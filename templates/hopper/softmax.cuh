@@ -1,0 +1,231 @@
+// Logits to probabilities.
+#pragma once
+
+#include "templates/hopper/scores.cuh"
+#include "templates/sync/softmax.cuh"
+
+namespace flashjit {
+
+// exp2((s - reference) * kLog2Scale) is what becomes of a score.
+constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
+// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
+// exponent.
+constexpr float kLargeScore = 0x1p20f / kLog2Scale;
+// Exponents, and row sums, beyond these mean that the reference of the row was too low for its scores: V may still be
+// as large as 2^60 before O overflows, which is checked as well.
+constexpr float kLargestRise = 64, kLargestSum = 0x1p64f;
+
+struct RowStates {
+  float reference[2];  // in units of the scores, before they are scaled to powers of two
+  float sum[2];        // this thread's part
+  float top[2];        // the true maximum, where it is an output
+  float seen[2];       // with the reference of earlier tiles: this thread's maximum of the last one
+  bool polynomial;     // capped scores: quick steps take tanh by its polynomial
+
+  __device__ void clear() {
+    *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, {-kInfinity, -kInfinity}, false};
+  }
+};
+
+// Scores that are capped, as softcap's: quick steps take tanh by a polynomial without asking how large its arguments
+// are, if the rows so far suggest that they are small. A row's sum says in the end whether they were.
+constexpr bool kCapped = config.score_cap > 0 && kLogitsInPass;
+constexpr float kLargestCapped = config.score_cap * SmallArguments::kValueThere;
+constexpr CappedExponent kCappedExponent = {config.score_cap * kLog2e, config.score_factor};
+
+// If all keys were like those of the first tile, would the sums pass?
+__device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len) {
+  const float largest = fmaxf(rows.reference[0], rows.reference[1]),
+              smallest = fminf(rows.reference[0], rows.reference[1]);
+  const bool small =
+      largest + log2_approx(static_cast<float>(k_len)) * kLn2 < kLargestCapped && smallest > -0.5f * kLargestCapped;
+  return __all_sync(0xffffffff, small);
+}
+
+// Were all arguments of this row small, or such that it does not matter? `reference` is in powers of two. A score above
+// kLargestCapped has come out higher still, and the sum is above it as well. Scores below -kLargestCapped have come out
+// lower than they are: their exponentials are off by at most their true values, or from a cap of 23 on that times cap *
+// x^7 / 18 (the polynomial minus tanh is at most x^7 / 18; e^(-cap tanh x) cap x^7 falls from x = 0.35 on). All keys of
+// a row together must stay below 2^-12 of the sum.
+__device__ inline bool arguments_were_small(float reference, float sum, int k_len) {
+  constexpr float kPart = config.score_cap < 23 ? 1.0f : config.score_cap * 3.6e-5f;
+  const float missed = static_cast<float>(k_len) * kPart * exp2_approx(-kLargestCapped * kLog2e - reference);
+  return sum < exp2_approx(kLargestCapped * kLog2e - reference) && missed * 0x1p12f <= sum;
+}
+
+// Of the groups that are seen.
+__device__ inline void row_maxima(const Scores& s, const Columns& columns, float (&maximum)[2]) {
+  // Two chains of dependent instructions per row.
+  float m[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
+#pragma unroll
+  for (int first = 0; first < kScores; first += kGroupScores) {
+    if (!columns.sees_group(first / kGroupScores)) continue;
+#pragma unroll
+    for (int i = first; i < kScores && i < first + kGroupScores; ++i) m[i % 4] = fmaxf(m[i % 4], s[i]);
+  }
+  maximum[0] = fmaxf(m[0], m[1]);
+  maximum[1] = fmaxf(m[2], m[3]);
+}
+
+// References rise to the maximum. `factor` is what sums and O must be multiplied by.
+__device__ inline void raise_references(RowStates& rows, const float (&maximum)[2], float (&factor)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float reference = fmaxf(rows.reference[h], maximum[h]);
+    // A row that has seen nothing has nothing to multiply; and (-inf) - (-inf) must not become NaN.
+    factor[h] = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
+    rows.reference[h] = reference;
+    rows.sum[h] *= factor[h];
+  }
+}
+
+__device__ inline void rescale(Output& o, const float (&factor)[2]) {
+  // Most tiles leave all references of a warp alone.
+  if (!__any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+// 2^(s * kLog2Scale - offset) on the FMA pipes: an integer n, and a cubic on the fraction f, right to 1e-4 of the
+// value, which is less than P is rounded by. Exponents beyond -126..128 are kept to that, which gives 0 and infinity;
+// NaN stays NaN.
+__device__ inline float exp2_polynomial(float s, float offset) {
+  constexpr float kMagic = 0x1.8p23f + 127;  // adding it leaves n + 127 in the low bits
+  const float share = __saturatef(s * (kLog2Scale / 254) + (126 - offset) / 254);
+  const float shifted = fmaf(share, 254.0f, kMagic - 126), n = shifted - kMagic;
+  const float f = (s * kLog2Scale - offset) - n;
+  const float p = fmaf(fmaf(fmaf(f, 0.0771298f, 0.2275747f), f, 0.6951466f), f, 1.0f);
+  return p * __uint_as_float(__float_as_uint(shifted) << 23);
+}
+
+// Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
+// sees are 0.
+template <class Power>
+__device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, const Power& power) {
+  float sum[4] = {};
+#pragma unroll
+  for (int first = 0; first < kScores; first += kGroupScores) {
+    if (columns.sees_group(first / kGroupScores)) {
+#pragma unroll
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
+        s[i] = power(i, s[i]);
+        if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) s[i] = 0;
+    }
+  }
+  rows.sum[0] += sum[0] + sum[1];
+  rows.sum[1] += sum[2] + sum[3];
+}
+
+// The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
+// exponentiated. If `exact` that is right for every input. If not, references may be older (Reference::first), once all
+// rows of the warp have one, and reference_failed says in the end whether that was right.
+__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
+                                       float (&factor)[2]) {
+  const bool rises = kMainIsCareful || exact || config.reference != Reference::first ||
+                     __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+  factor[0] = factor[1] = 1.0f;
+  if (rises) {
+    float maximum[2];
+    row_maxima(s, columns, maximum);
+    if constexpr (config.reference == Reference::previous) {
+      // Those of a quick step before this one are due.
+      maximum[0] = fmaxf(maximum[0], rows.seen[0]);
+      maximum[1] = fmaxf(maximum[1], rows.seen[1]);
+      rows.seen[0] = rows.seen[1] = -kInfinity;
+    }
+    maximum[0] = quad_max(maximum[0]);
+    maximum[1] = quad_max(maximum[1]);
+    if constexpr (config.max_logit) {
+      rows.top[0] = fmaxf(rows.top[0], maximum[0]);
+      rows.top[1] = fmaxf(rows.top[1], maximum[1]);
+    }
+    raise_references(rows, maximum, factor);
+  }
+  const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
+                              rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
+  float offset[2] = {reference[0] * kLog2Scale, reference[1] * kLog2Scale};
+  // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
+  // first. Where there is another try for large references, it does that always.
+  const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
+  if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
+    offset[0] = offset[1] = 0;
+  }
+  exponentiate(s, rows, columns, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+}
+
+// With the reference of earlier tiles: raises them to what the last quick step has seen.
+__device__ inline void raise_to_previous(RowStates& rows, float (&factor)[2]) {
+  const float maximum[2] = {quad_max(rows.seen[0]), quad_max(rows.seen[1])};
+  if constexpr (config.max_logit) {
+    rows.top[0] = fmaxf(rows.top[0], maximum[0]);
+    rows.top[1] = fmaxf(rows.top[1], maximum[1]);
+  }
+  // A rise that the factor cannot express has overflowed or is about to: reference_failed finds the sum.
+  const bool failed[2] = {(maximum[0] - rows.reference[0]) * kLog2Scale > kLargestRise,
+                          (maximum[1] - rows.reference[1]) * kLog2Scale > kLargestRise};
+  raise_references(rows, maximum, factor);
+  if (failed[0]) rows.sum[0] = kInfinity;
+  if (failed[1]) rows.sum[1] = kInfinity;
+}
+
+// Logits and their exponentials in one pass.
+template <class Math>
+__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile,
+                                           Math math) {
+  float sum[4] = {};
+  for_each_logit(s, tile, math, [&](int i, auto logit) {
+    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
+    s[i] = polynomial ? exp2_polynomial(logit, offset[i / 2 % 2])
+                      : exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
+    if constexpr (!config.sum_in_matrix) sum[i % 4] += s[i];
+  });
+  rows.sum[0] += sum[0] + sum[1];
+  rows.sum[1] += sum[2] + sum[3];
+}
+
+// Products of capped scores, whose arguments are small, to probabilities.
+__device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
+  exponentiate(s, rows, all_columns(), [&](int i, float x) {
+    const bool polynomial = i / 2 % 8 < config.fma_exponentials;
+    return polynomial ? exp2_polynomial(kCappedExponent.of(x, 0) / kLog2Scale, offset[i / 2 % 2])
+                      : exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2]));
+  });
+}
+
+// The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
+// reference as long as no exponent leaves the range of the formats, which is checked once at the end
+// (reference_failed).
+__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
+  const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
+  if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
+  if constexpr (config.reference == Reference::previous) row_maxima(s, all_columns(), rows.seen);
+  const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
+  if (!in_pass) {
+    exponentiate(s, rows, all_columns(), [&](int i, float x) {
+      const bool polynomial = i / 2 % 8 < config.fma_exponentials;  // spread over the columns
+      return polynomial ? exp2_polynomial(x, offset[i / 2 % 2]) : exp2_approx(x * kLog2Scale - offset[i / 2 % 2]);
+    });
+  } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
+    exponentiate_capped(s, rows, offset);
+  } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {
+    exponentiate_logits(s, rows, offset, tile, SmallArguments());
+  } else {
+    exponentiate_logits(s, rows, offset, tile, FullRange());
+  }
+}
+
+// P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.
+__device__ inline void convert(u32 (&p)[kTileKv / 16][4], const Scores& s) {
+#pragma unroll
+  for (int i = 0; i < kTileKv / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,252 @@
+// Who works on what: the order of the work items, what the producer tells the consumers about one, and the barriers
+// between them.
+#pragma once
+
+#include "templates/hopper/device.cuh"
+#include "templates/sequence.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+constexpr HopperLayout kLayout = hopper_layout(config);
+constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
+constexpr int kStages = config.stages, kQStages = config.q_stages, kCluster = config.cluster;
+constexpr int kWarpgroups = config.warpgroups;
+constexpr int kConsumerWarps = kWarpgroups * 4;
+constexpr int kGroup = config.pack_heads ? group_size(config) : 1;  // query heads in a tile
+constexpr int kQueries = queries_per_tile(config);                  // queries in a tile
+constexpr int kHeads = config.heads_q / kGroup;
+constexpr bool kHasInputs = inputs_bytes(config) > 0;
+
+// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
+// is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
+// end to where the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
+// then start + length steps of a row.
+constexpr int kSequenceEnd = 1 << 30;
+
+enum class Work { item, careful_item, flush, end };
+
+// KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
+// every key: they need no mask code. None: the last is before the first.
+struct Tiles {
+  int first = 0, last = -1;
+  int full_first = 0, full_last = -1;
+};
+__device__ inline bool is_mixed(const Tiles& tiles, int tile) {
+  return tile < tiles.full_first || tile > tiles.full_last;
+}
+
+constexpr bool kOwnTiles = has_own_tiles(config);
+
+// What an item is to a warpgroup, as bits that it may then change.
+constexpr u32 kFresh = 1;        // O holds nothing of it yet
+constexpr u32 kItem = 2;         // it is one: O is to be written
+constexpr u32 kValues = 4;       // P of the tile before has still to be multiplied with V
+constexpr u32 kExact = 8;        // every step takes the standard softmax
+constexpr u32 kIdle = 16;        // it ends before this warpgroup's rows begin
+constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's
+constexpr u32 kPassesFirst = 64;
+constexpr u32 kAllBegun =
+    128;  // every row sees a key behind those that all rows see, so it has a reference when the main steps begin;
+          // not found out with own tiles, for which the producer has too few registers
+
+struct alignas(16) Share {
+  Tiles tiles;  // that this warpgroup visits: at least one if there are any
+  u32 marks;
+};
+
+// One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
+struct alignas(16) WorkState {
+  Share shares[kWarpgroups];
+  Tiles tiles;
+  Sequence seq;
+  Work kind;
+  int rank;                // in the order of the items
+  int place;               // in the list of items that may have to be done again
+  int q_lo;                // the block's first query
+  int range_lo, range_hi;  // queries that the tile range is for: those of all blocks of the cluster
+
+  // Something other than an item.
+  __device__ void set_other(Work other) {
+    kind = other;
+    tiles = {};
+    for (Share& share : shares) share = {tiles, kFresh};
+  }
+};
+static_assert(sizeof(WorkState) <= kWorkStateBytes);
+
+// With packed heads neighbouring rows are the heads of one query.
+__device__ inline int query_of_row(const WorkState& work, int row) { return work.q_lo + row / kGroup; }
+
+__device__ inline bool is_item(Work kind) { return kind == Work::item || kind == Work::careful_item; }
+__device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.first; }
+
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= work.tiles.first &&
+           !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+      --tile;
+    }
+  }
+  return tile;
+}
+
+// The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with
+// the most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all
+// batch indices goes together if they share what the score function reads: L2 then has it for all of them.
+__device__ inline WorkItem item_at(const KernelParams& params, int rank) {
+  // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
+  const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
+  const u32 first_head = rank / (group * tiles) * group, at = rank % (group * tiles);
+  const u32 group_heads = min(group, kHeads * params.batch - first_head);
+  const int tile = config.longest_first ? tiles - 1 - at / group_heads : at % tiles;
+  const int head = first_head + (config.longest_first ? at % group_heads : at / tiles);
+  const int batch = recompute(params.batch);
+  return config.inputs_of_batches ? WorkItem{sequence_of(params, head % batch, head / batch * kGroup), tile}
+                                  : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
+}
+
+// The tiles that some query of lo..hi sees.
+__device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& work, int lo, int hi) {
+  const int begin = kv_begin(params, work.seq, lo, hi), end = kv_end(params, work.seq, lo, hi);
+  Tiles tiles;
+  tiles.first = begin / kTileKv;
+  tiles.last = begin < end ? (end - 1) / kTileKv : tiles.first - 1;
+  tiles.full_first = max((full_begin(params, work.seq, lo, hi) + kTileKv - 1) / kTileKv, tiles.first);
+  tiles.full_last = full_end(params, work.seq, lo, hi) / kTileKv - 1;
+  return tiles;
+}
+
+// A warpgroup visits the block's tiles, but one that its rows do not see. That is the last tile, as with a causal mask,
+// or for the last warpgroup the first, as at the front of a window: so it has at most one to leave out between two
+// items. Never none: all warpgroups have the same items.
+__device__ inline Share share_of(const KernelParams& params, const WorkState& work, int warpgroup) {
+  const Tiles& block = work.tiles;
+  Share share = {block, kFresh | kItem | (work.kind == Work::careful_item ? kExact : 0)};
+  if (!any_of(block)) return share;
+  share.marks |= kValues;
+  const int first_row = warpgroup * kRowsPerWarpgroup;
+  const int lo = query_of_row(work, first_row),
+            hi = min(query_of_row(work, first_row + kRowsPerWarpgroup - 1), work.range_hi);
+  if (kWarpgroups > 1 && lo > work.range_hi) {
+    share.marks |= kIdle;
+  } else if constexpr (kOwnTiles) {
+    Tiles own = tiles_of(params, work, lo, hi);
+    const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
+    const bool is_last = warpgroup == kWarpgroups - 1;
+    own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
+    own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
+    share.tiles = own;
+    share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
+  } else if (config.mask_is_range && full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
+    share.marks |= kAllBegun;
+  }
+  return share;
+}
+
+// False when the tile lies behind the end of its sequence.
+__device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
+  const WorkItem item = item_at(params, rank);
+  work.seq = item.seq;
+  work.rank = rank;
+  work.range_lo = item.tile * kQueries * kCluster;
+  if (work.range_lo >= item.seq.q_len) return false;
+  work.range_hi = min(work.range_lo + kQueries * kCluster, item.seq.q_len) - 1;
+  work.q_lo = work.range_lo + (kCluster > 1 ? static_cast<int>(block_in_cluster()) * kQueries : 0);
+  work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
+  work.tiles.last = visible_tile(params, work, work.tiles.last);
+#pragma unroll 1
+  for (int i = 0; i < kWarpgroups; ++i) work.shares[i] = share_of(params, work, i);
+  return true;
+}
+
+// ---- shared memory ----
+
+// A place in a ring of `stages`, and the parity of its barriers there.
+template <int stages>
+struct Ring {
+  u32 count = 0;
+  __device__ u32 stage() const { return count % stages; }
+  __device__ u32 parity() const { return count / stages % 2; }
+  __device__ void advance() { ++count; }
+  __device__ Ring previous() const { return {count - 1}; }
+};
+
+struct SharedMemory {
+  u32 base;  // address in shared memory
+  char* memory;
+
+  __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
+  __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
+  __device__ u32 v(u32 stage) const { return base + kLayout.v_offset + stage * kLayout.v_stage_bytes; }
+  // What the score function reads of parameter i, for a warpgroup.
+  __device__ u32 inputs(u32 warpgroup, int i) const {
+    return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
+  }
+  // The state of a block's item, counted from 0.
+  __device__ WorkState& work(u32 item) const {
+    return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + item % kWorkSlots * kWorkStateBytes);
+  }
+  // Ranks of items that must be done again, by their place; -1: need not.
+  __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
+
+  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
+  // window, and full and empty for the inputs of each warpgroup.
+  __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
+  __device__ u32 q_full(u32 slot) const { return barrier(slot); }
+  __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
+  __device__ u32 k_full(u32 stage) const { return barrier(2 * kQStages + stage); }
+  __device__ u32 k_empty(u32 stage) const { return barrier(2 * kQStages + kStages + stage); }
+  __device__ u32 v_full(u32 stage) const { return barrier(2 * kQStages + 2 * kStages + stage); }
+  __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
+  __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + warpgroup); }
+  __device__ u32 inputs_empty(u32 warpgroup) const {
+    return barrier(2 * kQStages + 4 * kStages + 1 + kWarpgroups + warpgroup);
+  }
+};
+
+// Tiles whose references are their own maxima cannot fail.
+constexpr bool kMainIsCareful = config.reference == Reference::tile;
+
+__device__ inline void set_up(const SharedMemory& shared) {
+  if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kQStages; ++i) {
+      init_barrier(shared.q_full(i), 1);
+      init_barrier(shared.q_empty(i), kConsumerWarps * 32);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.v_full(i), 1);
+      init_barrier(shared.k_empty(i), kConsumerWarps * kCluster);
+      init_barrier(shared.v_empty(i), kConsumerWarps * kCluster);
+    }
+    init_barrier(shared.flushed(), kConsumerWarps * kCluster);
+    for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
+      init_barrier(shared.inputs_full(i), 1);
+      init_barrier(shared.inputs_empty(i), 4);
+    }
+    shared.work(kWorkSlots - 1).set_other(Work::flush);  // before the first item: nothing is to be written
+    publish_barriers();
+  }
+  if constexpr (config.sum_in_matrix) {
+    // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
+    // sum.
+    const u32 one = pack<config.element>(1.0f, 1.0f);
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
+        store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
+      }
+    }
+    fence_async_proxy();
+  }
+  if constexpr (kCluster > 1) {
+    sync_cluster();
+  } else {
+    __syncthreads();
+  }
+}
+
+}  // namespace flashjit

@@ -1,0 +1,180 @@
+// The textbook version of attention: scores, softmax and product as three kernels, with S (fp32) and P (16 bits)
+// written to memory in between. It shares the matrix instructions and the mask and score functions with the fused
+// kernel, so what a comparison shows is the cost of going through memory.
+#pragma once
+
+#include "templates/device.cuh"
+#include "templates/sequence.cuh"
+#include "templates/sync/softmax.cuh"
+#include "templates/sync/tile_copy.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+__device__ inline WorkItem naive_item(const KernelParams& p, Int64 index, int per_head) {
+  const int head = static_cast<int>(index / per_head);
+  return {sequence_of(p, head / config.heads_q, head % config.heads_q), static_cast<int>(index % per_head)};
+}
+
+// S and P are [batch, head, q_len, k_len] with the launch's longest lengths.
+__device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, int q) {
+  return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
+}
+
+// S = score(scale * Q K^T), -infinity where a key is not visible: one 64x64 tile.
+__device__ inline void naive_scores(const KernelParams& params, float* scores) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  constexpr TileLayout kTile = {kNaiveTile, padded_dim_qk(config) / 8};
+  const int tiles_q = (params.q_len + kNaiveTile - 1) / kNaiveTile,
+            tiles_k = (params.k_len + kNaiveTile - 1) / kNaiveTile;
+  const WorkItem item = naive_item(params, blockIdx.x, tiles_q * tiles_k);
+  const Sequence& seq = item.seq;
+  const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
+  if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
+
+  const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, seq, seq.h, seq.q_token);
+  const u16* k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
+  const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
+                                                                              seq.q_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(keys, k, params.k_stride.token, k_lo,
+                                                                              seq.k_len);
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float s[kNaiveTile / 8][4] = {};
+#pragma unroll 1
+  for (int step = 0; step < padded_dim_qk(config) / 16; ++step) {
+    u32 a[4];
+    load_matrices(a, queries + kTile.offset(warp * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+    for (int n = 0; n < kNaiveTile / 16; ++n) {
+      u32 b[4];
+      load_matrices(b, keys + kTile.offset(n * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+      mma<config.element>(s[2 * n], a, b[0], b[1]);
+      mma<config.element>(s[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const int row = q_lo + warp * 16 + lane / 4 + h * 8;
+    if (row >= seq.q_len) continue;
+    float* out = scores + naive_row(params, seq, row) * params.k_len;
+#pragma unroll
+    for (int j = 0; j < kNaiveTile / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int key = k_lo + j * 8 + lane % 4 * 2 + e;
+        if (key >= seq.k_len) continue;
+        float x = (h ? s[j][2 + e] : s[j][e]) * config.scale;
+        if (config.has_score) x = score(FullRange(), params, seq, x, row, key);
+        if (config.has_mask && !visible(params, seq, row, key)) x = -kInfinity;
+        out[key] = x;
+      }
+  }
+}
+
+// Combines one value of every thread of the block.
+template <class Combine>
+__device__ inline float block_reduce(float x, float neutral, Combine combine) {
+  __shared__ float partial[kNaiveThreads / 32];
+  for (int step = 16; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffff, x, step));
+  __syncthreads();  // the last use of `partial` is over
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  float all = neutral;
+  for (float p : partial) all = combine(all, p);
+  return all;
+}
+
+// P = softmax(S), one row per block, with the row's LSE and maximum.
+__device__ inline void naive_softmax(const KernelParams& params, const float* scores, u16* probabilities) {
+  const WorkItem item = naive_item(params, blockIdx.x, params.q_len);
+  const Sequence& seq = item.seq;
+  const int q = item.tile;
+  if (q >= seq.q_len) return;
+  const float* s = scores + naive_row(params, seq, q) * params.k_len;
+  u16* p = probabilities + naive_row(params, seq, q) * naive_probability_stride(params.k_len);
+
+  float top = -kInfinity;
+  for (int k = threadIdx.x; k < seq.k_len; k += kNaiveThreads) top = fmaxf(top, s[k]);
+  top = block_reduce(top, -kInfinity, [](float a, float b) { return fmaxf(a, b); });
+  const float visible_top = top;
+  if (config.sink) top = fmaxf(top, params.sink[seq.h]);
+  const float reference = top == -kInfinity ? 0.0f : top;
+
+  float sum = 0;
+  for (int k = threadIdx.x; k < seq.k_len; k += kNaiveThreads) sum += exp2_approx((s[k] - reference) * kLog2e);
+  sum = block_reduce(sum, 0.0f, [](float a, float b) { return a + b; });
+  if (config.sink) sum += exp2_approx((params.sink[seq.h] - reference) * kLog2e);
+
+  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  for (int k = threadIdx.x; k < round_up(seq.k_len, kNaiveTile); k += kNaiveThreads) {
+    const float weight = k < seq.k_len ? exp2_approx((s[k] - reference) * kLog2e) * inverse : 0.0f;
+    p[k] = static_cast<u16>(pack<config.element>(weight, 0.0f));
+  }
+  if (threadIdx.x != 0) return;
+  const Int64 row = result_row(params, seq, q);
+  if (config.lse != LseBase::none) {
+    const float lse = sum == 0.0f ? -kInfinity : reference * kLog2e + log2_approx(sum);
+    params.lse[row] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+  }
+  if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
+}
+
+// O = P V: 64 query rows, all of d_v.
+__device__ inline void naive_product(const KernelParams& params, const u16* probabilities) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  constexpr TileLayout kP = {kNaiveTile, kNaiveTile / 8}, kV = {kNaiveTile, padded_dim_v(config) / 8};
+  const WorkItem item = naive_item(params, blockIdx.x, (params.q_len + kNaiveTile - 1) / kNaiveTile);
+  const Sequence& seq = item.seq;
+  const int q_lo = item.tile * kNaiveTile;
+  if (q_lo >= seq.q_len) return;
+  const Int64 p_stride = naive_probability_stride(params.k_len);
+  const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
+  const u16* v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
+  const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  float o[padded_dim_v(config) / 8][4] = {};
+#pragma unroll 1
+  for (int k_lo = 0; k_lo < seq.k_len; k_lo += kNaiveTile) {
+    __syncthreads();  // every warp is done with the tiles before
+    copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, p + k_lo, p_stride, q_lo, seq.q_len);
+    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(v_tile, v, params.v_stride.token, k_lo,
+                                                                               seq.k_len);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+#pragma unroll 1
+    for (int step = 0; step < kNaiveTile / 16; ++step) {
+      u32 a[4];
+      load_matrices(a, p_tile + kP.offset(warp * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+      for (int n = 0; n < padded_dim_v(config) / 16; ++n) {
+        u32 b[4];
+        load_matrices_transposed(b, v_tile + kV.offset(step * 16 + lane % 16, n * 2 + lane / 16));
+        mma<config.element>(o[2 * n], a, b[0], b[1]);
+        mma<config.element>(o[2 * n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+  const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token);
+#pragma unroll
+  for (int j = 0; j < padded_dim_v(config) / 8; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int q = q_lo + warp * 16 + lane / 4 + e / 2 * 8, column = j * 8 + lane % 4 * 2 + e % 2;
+      if (q >= seq.q_len || column >= config.head_dim_v) continue;
+      const Int64 at = base + q * params.o_stride.token + column;
+      if constexpr (config.output == Element::f32) {
+        static_cast<float*>(params.o)[at] = o[j][e];
+      } else {
+        static_cast<u16*>(params.o)[at] = static_cast<u16>(pack<config.output>(o[j][e], 0.0f));
+      }
+    }
+}
+
+}  // namespace flashjit

@@ -1,0 +1,480 @@
+// Forward attention for every GPU from sm_80 on: cp.async copies, ldmatrix, mma.sync, online softmax.
+//
+// One block computes one query tile of one head. Each warp owns rows_per_warp(config) query rows and sees all keys, so
+// softmax needs no exchange between warps. KV tiles are visited from the last to the first: with a causal mask the
+// tiles that need mask code come first, and the rest of the loop is free of it.
+#pragma once
+
+#include "templates/device.cuh"
+#include "templates/sequence.cuh"
+#include "templates/sync/softmax.cuh"
+#include "templates/sync/tile_copy.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+constexpr SyncLayout kLayout = sync_layout(config);
+constexpr int kThreads = threads_of(config);
+constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
+constexpr int kMTiles = rows_per_warp(config) / 16;  // 16-row tiles of a warp
+constexpr int kNTiles = kTileKv / 8;                 // 8-column tiles of S
+constexpr int kSteps = padded_dim_qk(config) / 16;   // k-steps of S = Q K^T
+constexpr int kOTiles = padded_dim_v(config) / 8;    // 8-column tiles of O
+// exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
+constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
+constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
+
+using Scores = float[kMTiles][kNTiles][4];
+using Output = float[kMTiles][kOTiles][4];
+using QueryFragments = u32[kMTiles][4];
+
+__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+__device__ inline u32 warp_id() { return threadIdx.x / 32; }
+
+// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
+// this kernel is short of.
+struct BlockState {
+  Sequence seq;
+  const u16* k;  // the first row of this sequence and KV head
+  const u16* v;
+  int q_lo, q_hi;             // queries of this tile
+  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
+  int full_begin, full_end;   // keys in between are visible to every query: no mask code
+};
+static_assert(sizeof(BlockState) <= kBlockStateBytes);
+
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= block.first_tile &&
+           !may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+      --tile;
+    }
+  }
+  return tile;
+}
+
+__device__ inline bool is_mixed(const BlockState& block, int tile) {
+  return tile * kTileKv < block.full_begin || (tile + 1) * kTileKv > block.full_end;
+}
+
+__device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
+  const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
+  const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
+  block.seq = seq;
+  block.k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
+  block.v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
+  block.q_lo = q_lo;
+  block.q_hi = q_hi;
+  block.first_tile = begin / kTileKv;
+  block.full_begin = full_begin(params, seq, q_lo, q_hi);
+  block.full_end = full_end(params, seq, q_lo, q_hi);
+  block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
+}
+
+// A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only
+// and regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and
+// 16 rows down is an immediate: three registers instead of one address per fragment.
+__device__ inline u32 query_lane(u32 queries) {
+  return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
+}
+__device__ inline u32 key_lane(u32 keys) {
+  return keys + kLayout.k.offset(lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2);
+}
+__device__ inline u32 value_lane(u32 values) { return values + kLayout.v.offset(lane_id() % 16, lane_id() / 16); }
+
+__device__ inline u32 along(u32 lane, const TileLayout layout, int step) {
+  const u32 bytes = step * 32, low = layout.group() * 16 - 1;
+  return (lane ^ (bytes & low)) + (bytes & ~low);
+}
+__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.chunks * 16; }
+
+__device__ inline void clear(Scores& s) {
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int j = 0; j < kNTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
+}
+
+// S += Q K^T for one k-step of 16 columns.
+__device__ inline void scores_step(Scores& s, const QueryFragments& q, u32 key_lane, int step) {
+#pragma unroll
+  for (int n = 0; n < kNTiles / 2; ++n) {
+    u32 k[4];
+    load_matrices(k, along(key_lane, kLayout.k, step) + down(kLayout.k, n));
+#pragma unroll
+    for (int i = 0; i < kMTiles; ++i) {
+      mma<config.element>(s[i][2 * n], q[i], k[0], k[1]);
+      mma<config.element>(s[i][2 * n + 1], q[i], k[2], k[3]);
+    }
+  }
+}
+
+__device__ inline void load_queries(QueryFragments& q, u32 query_lane, int step) {
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i) load_matrices(q[i], along(query_lane, kLayout.q, step) + down(kLayout.q, i));
+}
+
+// Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a
+// mask compares with, are held in registers across the loop.
+struct Corner {
+  int q, k;
+};
+__device__ inline Corner first_element(int q_lo, int k_lo) {
+  const u32 thread = recompute(threadIdx.x);
+  return {static_cast<int>(q_lo + thread / 32 * rows_per_warp(config) + thread % 32 / 4),
+          static_cast<int>(k_lo + thread % 4 * 2)};
+}
+
+// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the
+// score function may load from a tensor that ends there.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo,
+                                            bool mixed) {
+  const Sequence& seq = block.seq;
+  Corner corner = first_element(block.q_lo, k_lo);
+  if constexpr (!kScaleFolded) {
+#pragma unroll
+    for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[i][j][e] *= config.scale;
+          if constexpr (config.has_score) {
+            const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+            const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
+            s[i][j][e] = score(FullRange(), params, seq, s[i][j][e], q, k);
+          }
+        }
+  }
+  if (!mixed) return;
+  corner = first_element(block.q_lo, k_lo);
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int j = 0; j < kNTiles; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+        const int k = corner.k + j * 8 + e % 2;
+        if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
+      }
+}
+
+// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
+// exponent.
+constexpr float kLargeScore = 0x1p20f / kLog2Scale;
+
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
+// whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
+// scaled.
+__device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o,
+                                        const float (&maximum)[kMTiles][2]) {
+  bool large = false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = fmaxf(rows.reference[i][h], maximum[i][h]);
+      // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
+      const float factor =
+          reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
+      rows.reference[i][h] = reference;
+      rows.sum[i][h] *= factor;
+      large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+#pragma unroll
+      for (int j = 0; j < kOTiles; ++j) {
+        o[i][j][2 * h] *= factor;
+        o[i][j][2 * h + 1] *= factor;
+      }
+    }
+  if (!__any_sync(0xffffffff, large)) return false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = rows.reference[i][h] == -kInfinity ? 0.0f : rows.reference[i][h];
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j) {
+        s[i][j][2 * h] -= reference;
+        s[i][j][2 * h + 1] -= reference;
+      }
+    }
+  return true;
+}
+
+// One step of the online softmax: turns scores into P. `top` collects the true maximum when it is an output.
+__device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o, float (&top)[kMTiles][2]) {
+  float maximum[kMTiles][2];
+  bool rose = false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float x = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+      for (int j = 1; j < kNTiles; ++j) x = fmaxf(x, fmaxf(s[i][j][2 * h], s[i][j][2 * h + 1]));
+      maximum[i][h] = quad_max(x);
+      if constexpr (config.max_logit) top[i][h] = fmaxf(top[i][h], maximum[i][h]);
+      rose |=
+          maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale || fabsf(maximum[i][h]) > kLargeScore;
+    }
+  // The whole warp decides together: a branch that diverges would serialise the loop over O.
+  bool subtracted = false;
+  if (__any_sync(0xffffffff, rose)) subtracted = raise_references(s, rows, o, maximum);
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const bool nothing = subtracted || rows.reference[i][h] == -kInfinity;
+      const float offset = nothing ? 0.0f : rows.reference[i][h] * kLog2Scale;
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; ++e) {
+          s[i][j][e] = exp2_approx(s[i][j][e] * kLog2Scale - offset);
+          rows.sum[i][h] += s[i][j][e];
+        }
+    }
+}
+
+// O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
+__device__ inline void accumulate_output(Output& o, const Scores& p, u32 value_lane) {
+#pragma unroll
+  for (int step = 0; step < kTileKv / 16; ++step) {
+    u32 a[kMTiles][4];
+#pragma unroll
+    for (int i = 0; i < kMTiles; ++i) {
+      a[i][0] = pack<config.element>(p[i][2 * step][0], p[i][2 * step][1]);
+      a[i][1] = pack<config.element>(p[i][2 * step][2], p[i][2 * step][3]);
+      a[i][2] = pack<config.element>(p[i][2 * step + 1][0], p[i][2 * step + 1][1]);
+      a[i][3] = pack<config.element>(p[i][2 * step + 1][2], p[i][2 * step + 1][3]);
+    }
+#pragma unroll
+    for (int n = 0; n < kOTiles / 2; ++n) {
+      u32 v[4];
+      load_matrices_transposed(v, along(value_lane, kLayout.v, n) + down(kLayout.v, step));
+#pragma unroll
+      for (int i = 0; i < kMTiles; ++i) {
+        mma<config.element>(o[i][2 * n], a[i], v[0], v[1]);
+        mma<config.element>(o[i][2 * n + 1], a[i], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// Row sums, the sink, LSE and maximum; scales O to its final value.
+__device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows,
+                                   Output& o, const float (&top)[kMTiles][2]) {
+  const Sequence& seq = block.seq;
+  const int q_row = block.q_lo + warp_id() * rows_per_warp(config) + lane_id() / 4;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = quad_sum(rows.sum[i][h]);
+      // In powers of two; nothing visible leaves -infinity and a sum of zero.
+      float reference = rows.reference[i][h] * kLog2Scale;
+      float scale = 1.0f;
+      if constexpr (config.sink) {
+        const float sink = params.sink[seq.h] * kLog2e;
+        const float raised = fmaxf(reference, sink);
+        scale = reference == -kInfinity ? 0.0f : exp2_approx(reference - raised);
+        sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
+        reference = raised;
+      }
+      const float inverse = sum == 0.0f ? 0.0f : scale / sum;
+#pragma unroll
+      for (int j = 0; j < kOTiles; ++j) {
+        o[i][j][2 * h] *= inverse;
+        o[i][j][2 * h + 1] *= inverse;
+      }
+
+      const int q = q_row + i * 16 + h * 8;
+      if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
+      const Int64 row = result_row(params, seq, q);
+      if constexpr (config.lse != LseBase::none) {
+        const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
+        params.lse[row] = config.lse == LseBase::log2 ? lse : lse * kLn2;
+      }
+      if constexpr (config.max_logit) {
+        // fmaxf drops NaN; the sum does not.
+        params.max_logit[row] = sum != sum ? sum : kScaleFolded ? top[i][h] * config.scale : top[i][h];
+      }
+    }
+}
+
+// O to global memory: staged in shared memory, where each warp touches only its own rows, then in whole 16-byte chunks.
+__device__ inline void store_output(const KernelParams& params, const BlockState& block, const Output& o, u32 staging) {
+  const Sequence& seq = block.seq;
+  const int q_lo = block.q_lo;
+  const int warp_row = warp_id() * rows_per_warp(config);
+  const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token + q_lo);
+  if constexpr (config.output == Element::f32) {
+    float* out = static_cast<float*>(params.o) + base;
+#pragma unroll
+    for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kOTiles; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = j * 8 + lane_id() % 4 * 2 + e % 2;
+          if (q_lo + row < seq.q_len && column < config.head_dim_v)
+            out[row * params.o_stride.token + column] = o[i][j][e];
+        }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < kOTiles; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int row = warp_row + i * 16 + lane_id() / 4 + h * 8;
+          store_shared(staging + kLayout.o.offset(row, j) + lane_id() % 4 * 4,
+                       pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
+        }
+    __syncwarp();
+    u16* out = static_cast<u16*>(params.o) + base;
+    constexpr int kChunks = config.head_dim_v / 8;
+    constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
+#pragma unroll 4
+    for (int index = lane_id(); index < kWarpChunks; index += 32) {
+      const int row = warp_row + index / kChunks, chunk = index % kChunks;
+      if (q_lo + row < seq.q_len) {
+        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * 8,
+                                       load_shared(staging + kLayout.o.offset(row, chunk)));
+      }
+    }
+  }
+}
+
+__device__ inline void sync_forward(const KernelParams& params) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.block_offset);
+  const u32 base = shared_address(shared);
+  const u32 queries = base + kLayout.q_offset, keys = base + kLayout.k_offset, values = base + kLayout.v_offset;
+  {
+    const WorkItem item = work_item(params);
+    const int q_lo = item.tile * kTileQ;
+    if (q_lo >= item.seq.q_len) return;
+    const u16* q =
+        static_cast<const u16*>(params.q) + row_offset(params.q_stride, item.seq, item.seq.h, item.seq.q_token);
+    copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
+                                                                       item.seq.q_len);
+    commit_copies();
+    if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
+    __syncthreads();
+  }
+  const auto copy_keys = [&](int tile, int slot) {
+    copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
+        keys + slot * kLayout.k.bytes(), block.k, params.k_stride.token, tile * kTileKv, block.seq.k_len);
+  };
+  const auto copy_values = [&](int tile, int slot) {
+    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
+        values + slot * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.seq.k_len);
+  };
+  int tile = visible_tile(params, block, block.last_tile);
+
+  constexpr int kHeldSteps = config.q_in_registers ? kSteps : 1;
+  QueryFragments held[kHeldSteps];
+  if constexpr (config.q_in_registers) {
+    // Q passes through the place of K and V, which may be overwritten only when every warp has read its rows.
+    wait_copies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) load_queries(held[step], query_lane(queries), step);
+    __syncthreads();
+  }
+
+  int ahead = tile;  // the next tile to copy
+  if constexpr (kStages == 1) {
+    if (tile >= block.first_tile) copy_keys(tile, 0);
+    commit_copies();
+  } else {
+#pragma unroll
+    for (int slot = 0; slot < kStages - 1; ++slot) {
+      if (ahead >= block.first_tile) {
+        copy_keys(ahead, slot);
+        copy_values(ahead, slot);
+        ahead = visible_tile(params, block, ahead - 1);
+      }
+      commit_copies();
+    }
+  }
+
+  SoftmaxRows<kMTiles> rows;
+  rows.clear();
+  float top[kMTiles][2];
+  Output o;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i) {
+    top[i][0] = top[i][1] = -kInfinity;
+#pragma unroll
+    for (int j = 0; j < kOTiles; ++j) o[i][j][0] = o[i][j][1] = o[i][j][2] = o[i][j][3] = 0;
+  }
+  const u32 q_lane = query_lane(queries), k_lane = key_lane(keys), v_lane = value_lane(values);
+
+  int slot = 0;
+#pragma unroll 1
+  while (tile >= block.first_tile) {
+    if constexpr (kStages == 1) {
+      // One buffer each: V arrives while S is computed, the next K while P V is.
+      wait_copies<0>();
+      __syncthreads();
+      copy_values(tile, 0);
+      commit_copies();
+    } else {
+      // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
+      wait_copies<kStages - 2>();
+      __syncthreads();
+      if (ahead >= block.first_tile) {
+        const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
+        copy_keys(ahead, free_slot);
+        copy_values(ahead, free_slot);
+        ahead = visible_tile(params, block, ahead - 1);
+      }
+      commit_copies();
+    }
+
+    Scores s;
+    clear(s);
+    const u32 key_tile = recompute(k_lane + slot * kLayout.k.bytes());
+    if constexpr (config.q_in_registers) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
+    } else {
+      const u32 query_tile = recompute(q_lane);
+#pragma unroll config.unroll_d
+      for (int step = 0; step < kSteps; ++step) {
+        QueryFragments fragments;
+        load_queries(fragments, query_tile, step);
+        scores_step(s, fragments, key_tile, step);
+      }
+    }
+
+    const int next = visible_tile(params, block, tile - 1);
+    if constexpr (kStages == 1) {
+      wait_copies<0>();
+      __syncthreads();
+      if (next >= block.first_tile) copy_keys(next, 0);
+      commit_copies();
+    }
+
+    apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
+    softmax_step(s, rows, o, top);
+    accumulate_output(o, s, recompute(v_lane + slot * kLayout.v.bytes()));
+    if constexpr (kStages > 1) slot = slot + 1 == kStages ? 0 : slot + 1;
+    tile = next;
+  }
+
+  finish_rows(params, block, rows, o, top);
+  // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads'
+  // copies of Q may still be on their way.
+  wait_copies<0>();
+  __syncthreads();
+  store_output(params, block, o, base + kLayout.o_offset);
+}
+
+}  // namespace flashjit

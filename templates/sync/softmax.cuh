@@ -1,0 +1,40 @@
+// Online softmax on mma fragments. A thread holds, per 16-row m-tile, two rows (lane / 4 and lane / 4 + 8) and two
+// adjacent columns of every 8-column n-tile; the four lanes of a quad share the rows.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled. Softmax is
+// the same for every reference; 2^8 keeps P far below the largest fp16 (2^16) and fp32 sums exact to the usual
+// rounding.
+constexpr float kRescaleThreshold = 8.0f;
+
+// The running state of the rows of one warp: `reference` is subtracted in the exponent (in units of the scores, before
+// they are scaled to powers of two), `sum` is this thread's part of the row sum.
+template <int m_tiles>
+struct SoftmaxRows {
+  float reference[m_tiles][2];
+  float sum[m_tiles][2];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < m_tiles; ++i) {
+      reference[i][0] = reference[i][1] = -kInfinity;
+      sum[i][0] = sum[i][1] = 0;
+    }
+  }
+};
+
+}  // namespace flashjit

@@ -1,0 +1,77 @@
+// Tiles between global and shared memory, in 16-byte chunks of the swizzled layout.
+#pragma once
+
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+// One chunk of eight 16-bit elements, global to shared. Inputs that are less than 16-byte aligned take narrower copies;
+// two-byte alignment is below what cp.async can do and goes through registers.
+template <int copy_bytes>
+__device__ inline void copy_chunk(u32 shared, const u16* global, bool valid) {
+  if constexpr (copy_bytes >= 4) {
+#pragma unroll
+    for (int byte = 0; byte < 16; byte += copy_bytes) copy_async<copy_bytes>(shared + byte, global + byte / 2, valid);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const u32 low = valid ? global[2 * i] : 0, high = valid ? global[2 * i + 1] : 0;
+      store_shared(shared + 4 * i, low | high << 16);
+    }
+  }
+}
+
+// Starts the copy of rows first..first + tile_rows - 1 of a [rows, head_dim] matrix with `stride` elements between
+// rows. Rows from `rows` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and
+// a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
+//
+// A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that
+// divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of
+// it, and the other groups lie at immediate offsets.
+template <int threads, int tile_rows, int head_dim, int copy_bytes>
+__device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, int first, int rows) {
+  constexpr TileLayout kTile = {tile_rows, round_up(head_dim, 16) / 8};
+  constexpr int kSpan = threads % kTile.chunks == 0 ? kTile.chunks : static_cast<int>(kTile.group());
+  constexpr int kRowStep = threads / kSpan;
+  // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that
+  // are held across the loop. Unsigned, so that division and modulo become shifts and masks.
+  const u32 thread = recompute(threadIdx.x);
+  const u32 row = thread / kSpan, chunk = thread % kSpan;
+  const int left = rows - first - static_cast<int>(row);
+  const u16* column = global + chunk * 8;
+  const u16* source = column + (first + row) * stride;
+#pragma unroll
+  for (int i = 0; i < tile_rows; i += kRowStep) {
+    if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
+#pragma unroll
+    for (int j = 0; j < kTile.chunks; j += kSpan) {
+      const bool valid = i < left && (head_dim % 16 == 0 || j + chunk < head_dim / 8);
+      copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * 16, source + j * 8, valid);
+    }
+    source += kRowStep * stride;
+  }
+}
+
+// One chunk of eight finished 16-bit elements to global memory.
+template <int copy_bytes>
+__device__ inline void store_chunk(u16* global, uint4 value) {
+  if constexpr (copy_bytes == 16) {
+    *reinterpret_cast<uint4*>(global) = value;
+  } else if constexpr (copy_bytes == 8) {
+    reinterpret_cast<uint2*>(global)[0] = make_uint2(value.x, value.y);
+    reinterpret_cast<uint2*>(global)[1] = make_uint2(value.z, value.w);
+  } else {
+    const u32 words[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (copy_bytes == 4) {
+        reinterpret_cast<u32*>(global)[i] = words[i];
+      } else {
+        global[2 * i] = static_cast<u16>(words[i]);
+        global[2 * i + 1] = static_cast<u16>(words[i] >> 16);
+      }
+    }
+  }
+}
+
+}  // namespace flashjit

@@ -1,0 +1,143 @@
+#include "tests/replay/case.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace flashjit::replay {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+std::vector<std::string> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  for (std::size_t end = 0; end != text.npos; text.remove_prefix(std::min(text.size(), end + separator.size()))) {
+    end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+  }
+  return parts;
+}
+
+Result<Numbers> parse_numbers(std::string_view text, std::string_view separator) {
+  Numbers numbers;
+  if (text == "none") return numbers;
+  for (const std::string& part : split(text, separator)) {
+    const auto [end, failed] = std::from_chars(part.data(), part.data() + part.size(), numbers.emplace_back());
+    if (failed != std::errc() || *end) return invalid(fmt::format("cases.txt: `{}` is no list of numbers", text));
+  }
+  return numbers;
+}
+
+Result<void> parse_shape(std::string_view text, ReplayCase& c) {
+  std::int64_t batch = 0;
+  for (const std::string& item : split(text, " ")) {
+    const std::size_t sign = item.find('=');
+    if (sign == item.npos) return invalid(fmt::format("cases.txt: `{}` of a shape is not name=numbers", item));
+    const std::string name = item.substr(0, sign), value = item.substr(sign + 1);
+    FLASHJIT_ASSIGN(numbers, parse_numbers(value, name == "q" || name == "k" ? "," : "x"));
+    if (name == "b") batch = numbers.at(0);
+    else if (name == "q") c.q_lens = numbers;
+    else if (name == "k") c.k_lens = numbers;
+    else c.params[name] = numbers;
+  }
+  if (c.spec.layout != Layout::Packed) {
+    if (c.q_lens.size() != 1 || c.k_lens.size() != 1)
+      return invalid(fmt::format("cases.txt: `{}` is not b=2 q=33 k=65", text));
+    c.q_lens.assign(static_cast<std::size_t>(batch), c.q_lens[0]);
+    c.k_lens.assign(static_cast<std::size_t>(batch), c.k_lens[0]);
+  }
+  if (c.q_lens.size() != c.k_lens.size()) return invalid(fmt::format("cases.txt: `{}` has not as many q as k", text));
+  return {};
+}
+
+std::int64_t sum(const Numbers& values) { return std::accumulate(values.begin(), values.end(), std::int64_t{0}); }
+std::int64_t most(const Numbers& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+// Hands out addresses, one tensor after the other.
+class Placer {
+ public:
+  Placer(Placement placement, std::int64_t align) : padded_(placement == Placement::Padded), align_(align) {}
+
+  Tensor place(Dtype dtype, Numbers shape) {
+    return place(dtype, std::move(shape), padded_ ? std::max<std::int64_t>(align_, size_of(dtype)) : 0);
+  }
+  // Rows of numbers, which the kernel wants contiguous.
+  Tensor place_rows(Dtype dtype, Numbers shape) { return place(dtype, std::move(shape), 0); }
+
+ private:
+  // `gap`: bytes, after every row and in front of all.
+  Tensor place(Dtype dtype, Numbers shape, std::int64_t gap) {
+    constexpr std::uintptr_t kApart = std::uintptr_t{1} << 32;
+    next_ += kApart;
+    Tensor tensor;
+    tensor.data = reinterpret_cast<void*>(next_ + static_cast<std::uintptr_t>(gap));
+    tensor.dtype = name(dtype);
+    tensor.shape = std::move(shape);
+    if (gap == 0) return tensor;
+    tensor.strides.assign(tensor.shape.size(), 1);
+    for (std::size_t i = tensor.shape.size() - 1; i-- > 0;) {
+      tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, tensor.shape[i + 1]) + gap / size_of(dtype);
+    }
+    return tensor;
+  }
+
+  const bool padded_;
+  const std::int64_t align_;
+  std::uintptr_t next_ = 0;
+};
+
+}  // namespace
+
+Result<ReplayCase> parse_case(std::string_view line) {
+  const std::vector<std::string> columns = split(line, " // ");
+  if (columns.size() < 2) return invalid(fmt::format("cases.txt: `{}` is not SPEC // SHAPE // PINS", line));
+  ReplayCase c;
+  c.text = columns[0];
+  FLASHJIT_ASSIGN(spec, parse_spec(c.text));
+  c.spec = spec;
+  FLASHJIT_TRY(parse_shape(columns[1], c));
+  c.pins.assign(columns.begin() + 2, columns.end());
+  return c;
+}
+
+Arguments arguments_of(const ReplayCase& c, Placement placement) {
+  const AttentionSpec& spec = c.spec;
+  const bool packed = spec.layout == Layout::Packed;
+  const auto batch = static_cast<std::int64_t>(c.q_lens.size());
+  const std::int64_t q_tokens = packed ? sum(c.q_lens) : most(c.q_lens),
+                     k_tokens = packed ? sum(c.k_lens) : most(c.k_lens);
+  Placer placer(placement, spec.align_bytes);
+  const auto place = [&](Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
+    if (packed) return placer.place(dtype, {tokens, heads, dim});
+    if (spec.layout == Layout::Bhsd) return placer.place(dtype, {batch, heads, tokens, dim});
+    return placer.place(dtype, {batch, tokens, heads, dim});
+  };
+  Arguments call;
+  call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
+  call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
+  call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+  call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
+  const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
+  if (spec.lse != Lse::None) call.lse = placer.place_rows(Dtype::F32, rows);
+  if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
+  if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
+  if (packed) {
+    call.offsets_q = placer.place_rows(Dtype::I32, {batch + 1});
+    call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});
+    call.max_q_len = most(c.q_lens);
+    call.max_k_len = most(c.k_lens);
+  }
+  for (const Param& param : spec.params) {
+    const auto given = c.params.find(param.name);
+    if (given == c.params.end()) continue;  // the kernel says that it is missing
+    if (param.rank > 0) call.params[param.name] = placer.place(param.dtype, given->second);
+    else call.scalars[param.name] = static_cast<double>(given->second.at(0));
+  }
+  return call;
+}
+
+}  // namespace flashjit::replay

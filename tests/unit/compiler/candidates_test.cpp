@@ -1,0 +1,266 @@
+// What the hopper family refuses and why, and which of its schedules are tried.
+#include "compiler/choice/candidates.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "compiler/plan.h"
+
+namespace flashjit {
+namespace {
+
+constexpr char kSound[] =
+    "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,"
+    "row_sum=adds,grid=persistent,cluster=1,heads=single,order=natural";
+
+AttentionSpec spec_of(const std::string& text) {
+  const auto spec = parse_spec(text);
+  EXPECT_TRUE(spec) << text << ": " << spec.error().message;
+  return *spec;
+}
+
+// The fields of `changes` set over those of kSound.
+Schedule changed(const std::string& changes) {
+  std::string text;
+  for (std::string_view rest = kSound; !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::string key(item.substr(0, item.find('=') + 1));
+    if (("," + changes).find("," + key) == std::string::npos) text += std::string(item) + ",";
+  }
+  const auto schedule = parse_schedule(changes.empty() ? std::string(kSound) : text + changes);
+  EXPECT_TRUE(schedule) << changes << ": " << schedule.error().message;
+  return *schedule;
+}
+
+std::string why(const std::string& spec, const std::string& changes, const char* target = "sm_90a") {
+  return why_illegal(spec_of(spec), **find_target(target), changed(changes));
+}
+
+TEST(Hopper, LegalSchedules) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=128 heads=16", ""},
+      {"fwd bf16 d=8", "tile_kv=256,stages=2"},
+      {"fwd bf16 d=240", "exclusive=none,tile_kv=80"},
+      {"fwd bf16 d=144", "tile_q=192,warpgroups=3,tile_kv=64,q_stages=1"},
+      {"fwd bf16 d=72 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=96"},
+      {"fwd bf16 d=128", "tile_kv=176,q_stages=1"},
+      {"fwd fp16 d=64", "tile_q=192,warpgroups=3,tile_kv=112,row_sum=matrix,exp_fma=4"},
+      {"fwd bf16 d=128 mask=\"causal\"", "cluster=2"},
+      {"fwd bf16 d=128 heads=32/8 mask=\"causal\"", "heads=packed"},
+      {"fwd bf16 d=128 heads=32/8 score=\"s + 0.5 * h\"", "heads=packed"},
+      {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=128"},
+      {"fwd bf16 d=128 layout=packed", "grid=tiles"},
+      {"fwd bf16 d=128 max_logit", "reference=previous"},
+      {"fwd bf16 d=128 numerics=batch_invariant", "reference=tile"},
+      {"fwd bf16 d=128", "tile_q=64,warpgroups=1,exclusive=none,stages=1,overlap=none"},
+  };
+  for (const auto& [spec, changes] : rows) EXPECT_EQ(why(spec, changes), "") << spec << " " << changes;
+}
+
+// The pin that is wrong is named, not what follows from it.
+TEST(Schedules, PinsFarOutsideTheirLimits) {
+  const auto refused = [](const char* pins) {
+    for (const Schedule& s :
+         enumerate_schedules(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins))) {
+      EXPECT_TRUE(parse_schedule(print(s))) << print(s);
+    }
+    const auto plan = make_plan(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins));
+    EXPECT_FALSE(plan) << pins;
+    return plan ? std::string() : plan.error().message;
+  };
+  EXPECT_EQ(refused("warps=4444"), "schedule warps: 4444 is above 16");
+  EXPECT_EQ(refused("warps=65536"), "schedule warps: 65536 is above 16");
+  EXPECT_NE(refused("tile_q=65536"), "");
+}
+
+// Also where the family is not hopper: what is read from a text may lack any field.
+TEST(Schedules, IncompleteOnesAreIllegal) {
+  const auto why_not = [](const char* text, const char* target) {
+    return why_illegal(spec_of("fwd bf16 d=64 heads=4"), **find_target(target), *parse_schedule(text));
+  };
+  EXPECT_EQ(why_not("", "sm_90a"), "family: is not set");
+  EXPECT_EQ(why_not("tile_q=64", "sm_80"), "family: is not set");
+  EXPECT_EQ(why_not("family=host,tile_q=64", "x86-64-v3"),
+            "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
+  EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
+  for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
+                                     "reference", "exp_fma", "row_sum", "grid", "cluster", "heads", "order"}) {
+    std::string text = "," + std::string(kSound) + ",";
+    const std::size_t at = text.find("," + std::string(key) + "=");
+    text.erase(at, text.find(',', at + 1) - at);
+    text = text.substr(1, text.size() - 2);
+    EXPECT_EQ(why_not(text.c_str(), "sm_90a").substr(0, key.size() + 12), std::string(key) + ": is not set") << text;
+  }
+}
+
+TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
+  const std::tuple<const char*, const char*, const char*> rows[] = {
+      {"fwd bf16 d=64", "tile_q=96", "tile_q: 96 is not 128, 64 rows for each of 2 warpgroups; set warpgroups"},
+      {"fwd bf16 d=64", "tile_kv=72", "tile_kv: 72 is not a multiple of 16"},
+      {"fwd bf16 d=64", "tile_kv=272", "tile_kv: 272 is above 256"},
+      {"fwd bf16 d=64", "stages=9", "stages: 9 is above 8"},
+      {"fwd bf16 d=64", "stages=1",
+       "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2"},
+      {"fwd bf16 d=64", "warpgroups=1,tile_q=64", "exclusive: issue needs two warpgroups to take turns, there is 1"},
+      {"fwd bf16 d=64", "warpgroups=1,tile_q=64,exclusive=softmax", "exclusive: softmax needs two warpgroups"},
+      {"fwd bf16 d=64", "overlap=none", "exclusive: issue needs overlap=qk_pv"},
+      {"fwd bf16 d=64 max_logit", "", "reference: first never finds the maximum of a row, which max_logit asks for"},
+      {"fwd bf16 d=64 numerics=batch_invariant", "", "numerics=batch_invariant excludes; use reference=tile"},
+      {"fwd bf16 d=128", "tile_kv=128,stages=4",
+       "bytes of shared memory, a block of sm_90a has 232448; use smaller tiles"},
+      {"fwd bf16 d=128", "tile_kv=192",
+       "tile_kv: about 237 registers per thread are needed, 2 warpgroups leave 232; use a smaller tile_kv or "
+       "overlap=none"},
+      {"fwd bf16 d=256", "tile_kv=80", "registers per thread are needed, 2 warpgroups leave 232"},
+      {"fwd bf16 d=136", "tile_q=192,warpgroups=3,tile_kv=80",
+       "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=152", "tile_q=192,warpgroups=3,tile_kv=64",
+       "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=32 score=\"softcap(50)\"", "tile_q=192,warpgroups=3,tile_kv=128",
+       "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=256", "tile_q=192,warpgroups=3", "registers per thread are needed, 3 warpgroups leave 160"},
+      {"fwd bf16 d=128 params=\"t: fp32[2]\" score=\"s + t[q, k / 2]\"", "tile_kv=160,q_stages=1",
+       "registers per thread are needed"},
+      {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=160,q_stages=1", "tiles take 279672 bytes of shared memory"},
+      {"fwd bf16 d=128 params=\"t: fp32[1]\" score=\"where(k < 9, t[k], s)\"", "tile_kv=128",
+       "registers per thread are needed"},
+      {"fwd bf16 d=72", "row_sum=matrix",
+       "row_sum: matrix puts its column behind whole panels of V, and the V dim 72 is no multiple of 64"},
+      {"fwd bf16 d=256", "row_sum=matrix,tile_kv=16",
+       "row_sum: matrix makes 264 columns of the V dim 256, an instruction has 256"},
+      {"fwd bf16 d=128 lse=ln", "row_sum=matrix",
+       "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
+       "right for O and not exact enough for lse; use row_sum=adds"},
+      {"fwd bf16 d=64 heads=24/8", "heads=packed", "heads: packed needs tile_q=128 to be a multiple of 3"},
+      {"fwd bf16 d=64 heads=8/4 layout=packed", "heads=packed", "heads: packed does not do layout=packed"},
+      {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "heads=packed",
+       "heads: packed needs one KV range for all heads of a tile"},
+      {"fwd bf16 d=64 layout=packed", "cluster=2",
+       "cluster: 2 needs query tiles in pairs, which sequences of layout=packed do not give"},
+      {"fwd bf16 d=64 heads=8/4", "cluster=2,heads=packed", "cluster: 2 is not done with heads=packed"},
+      {"fwd bf16 d=64 bytes=8", "", "multiples of 16 bytes, and the spec has bytes=8"},
+  };
+  for (const auto& [spec, changes, message] : rows) {
+    const std::string got = why(spec, changes);
+    EXPECT_NE(got.find(message), std::string::npos) << spec << " " << changes << ": `" << got << "`";
+  }
+  EXPECT_NE(why("fwd bf16 d=64", "", "sm_80").find("WGMMA and TMA, which sm_80 does not have"), std::string::npos);
+  EXPECT_NE(why("fwd bf16 d=64", "", "sm_100a").find("WGMMA and TMA, which sm_100a does not have"), std::string::npos);
+}
+
+std::vector<Schedule> hopper_schedules(const std::string& text, const char* pins = "") {
+  std::vector<Schedule> out;
+  for (const Schedule& s : enumerate_schedules(spec_of(text), **find_target("sm_90a"), *parse_schedule(pins))) {
+    if (s.family == Family::Hopper) out.push_back(s);
+  }
+  return out;
+}
+
+TEST(Hopper, EnumerationIsModestCompleteAndWithoutDoubles) {
+  for (const char* spec :
+       {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"", "fwd bf16 d=256 heads=8", "fwd fp16 d=8",
+        "fwd bf16 d=128 heads=32/8 q_len=16", "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 max_logit"}) {
+    std::set<std::string> seen;
+    int legal = 0;
+    for (const Schedule& s : hopper_schedules(spec)) {
+      EXPECT_TRUE(seen.insert(print(s)).second) << spec << ": twice " << print(s);
+      EXPECT_EQ(std::ranges::count(print(s), ','), std::ranges::count(fields_of(Family::Hopper), ',') + 1)
+          << "a field is not set: " << print(s);
+      legal += why_illegal(spec_of(spec), **find_target("sm_90a"), s).empty();
+    }
+    EXPECT_GT(legal, 5) << spec;
+    EXPECT_LE(legal, 150) << spec;
+  }
+}
+
+TEST(Hopper, EnumerationFollowsThePins) {
+  const char* spec = "fwd bf16 d=128 heads=32/8";
+  for (const char* pin : {"tile_q=192", "tile_kv=48", "tile_kv=176", "stages=2", "q_stages=2", "overlap=none",
+                          "exclusive=softmax", "reference=previous", "exp_fma=3", "row_sum=matrix", "row_sum=adds",
+                          "grid=tiles", "cluster=2", "heads=packed", "order=longest_first", "warpgroups=1"}) {
+    const std::vector<Schedule> found = hopper_schedules(spec, pin);
+    EXPECT_FALSE(found.empty()) << pin;
+    for (const Schedule& s : found)
+      EXPECT_NE(("," + print(s) + ",").find("," + std::string(pin) + ","), std::string::npos) << print(s);
+  }
+  EXPECT_TRUE(hopper_schedules(spec, "warps=4").empty()) << "no hopper schedule has warps";
+  EXPECT_TRUE(hopper_schedules("fwd bf16 d=128 bytes=4").empty());
+  for (const Schedule& s : enumerate_schedules(spec_of(spec), **find_target("sm_90a"), *parse_schedule("exp_fma=0"))) {
+    EXPECT_EQ(s.family, Family::Hopper) << "no sync schedule has exp_fma";
+  }
+}
+
+// Legal, measured, and slower (H200, 2026-11-21; candidates_hopper.cpp has the figures).
+TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
+  for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"",
+                           "fwd bf16 d=256 heads=8", "fwd fp16 d=8", "fwd bf16 d=128 heads=32/8 q_len=16",
+                           "fwd bf16 d=96 layout=packed", "fwd bf16 d=64 lse=ln numerics=deterministic"}) {
+    for (const Schedule& s : hopper_schedules(spec)) {
+      EXPECT_EQ(s.cluster, 1) << spec << ": " << print(s);
+      EXPECT_EQ(s.exp_fma, 0) << spec << ": " << print(s);
+      EXPECT_NE(s.stages, 3) << spec << ": " << print(s);
+      EXPECT_EQ(s.grid, GridKind::Persistent) << spec << ": " << print(s);
+      EXPECT_LE(*s.tile_kv, 128) << spec << ": " << print(s);
+    }
+  }
+  for (const char* pins :
+       {"family=hopper,cluster=2", "family=hopper,exp_fma=1", "family=hopper,row_sum=matrix,q_stages=1",
+        "family=hopper,row_sum=adds", "family=hopper,exclusive=issue", "family=hopper,tile_kv=176,q_stages=1",
+        "family=hopper,grid=tiles"}) {
+    const AttentionSpec spec = spec_of("fwd bf16 d=128 heads=16");
+    EXPECT_TRUE(std::ranges::any_of(hopper_schedules("fwd bf16 d=128 heads=16", pins), [&](const Schedule& s) {
+      return why_illegal(spec, **find_target("sm_90a"), s).empty();
+    })) << pins;
+  }
+}
+
+// A column of ones beside V, and turns: README.md of the compiler says where they pay.
+TEST(Hopper, SumsAndTurns) {
+  for (const char* spec :
+       {"fwd bf16 d=128 heads=8", "fwd bf16 d=128 heads=8 lse=ln", "fwd bf16 d=128 heads=8 max_logit",
+        "fwd bf16 d=128 heads=8 numerics=deterministic", "fwd fp16 d=192 heads=8", "fwd bf16 d=64 heads=8",
+        "fwd bf16 d=160 heads=8", "fwd bf16 d=256 heads=8", "fwd bf16 d=96/128 heads=8",
+        "fwd bf16 d=128 heads=8 mask=\"causal\" score=\"alibi\"", "fwd bf16 d=128 heads=8 score=\"softcap(50)\""}) {
+    for (const Schedule& s : hopper_schedules(spec)) {
+      const AttentionSpec parsed = spec_of(spec);
+      const bool may = parsed.d_v >= 128 && parsed.d_v < 256 && parsed.d_v % 64 == 0 && parsed.lse == Lse::None &&
+                       s.reference == SoftmaxReference::First && s.warpgroups == 2 && s.q_stages == 2 &&
+                       s.overlap == Overlap::QkPv;
+      EXPECT_TRUE(may || s.row_sum == RowSum::Adds) << spec << ": " << print(s);
+      const bool turns = *s.warpgroups > 1 && s.overlap == Overlap::QkPv &&
+                         (s.row_sum == RowSum::Adds || parsed.d_v > 128 ||
+                          std::string_view(spec).find("score") != std::string_view::npos);
+      EXPECT_EQ(s.exclusive, turns ? ExclusivePart::Issue : ExclusivePart::None) << spec << ": " << print(s);
+    }
+  }
+  const auto any = [](const char* spec, RowSum sum) {
+    return std::ranges::any_of(hopper_schedules(spec), [&](const Schedule& s) { return s.row_sum == sum; });
+  };
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8", RowSum::Matrix));
+  EXPECT_TRUE(any("fwd bf16 d=192 heads=8", RowSum::Matrix));
+  EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::Matrix));
+  const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
+  EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::Adds; }));
+}
+
+TEST(Hopper, EnumerationFollowsTheSpec) {
+  const auto any = [](const std::vector<Schedule>& schedules, auto has) { return std::ranges::any_of(schedules, has); };
+  const auto packed = [](const Schedule& s) { return s.heads == HeadTiles::Packed; };
+  EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 heads=32/8 q_len=1"), packed));
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=8 q_len=1"), packed)) << "no group";
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=32/8"), packed)) << "queries fill tiles by themselves";
+  const auto first = [](const Schedule& s) { return s.reference == SoftmaxReference::First; };
+  EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128"), first));
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 max_logit"), first));
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 numerics=deterministic"), first));
+  const auto tall = [](const Schedule& s) { return *s.tile_q > 64; };
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 q_len<=64"), tall));
+  EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 q_len<=65"), tall));
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,148 @@
+#include "compiler/analysis/interval.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/compiler/expr_random.h"
+
+namespace flashjit {
+namespace {
+
+Expr parsed(std::string_view text, bool score = false) {
+  std::vector<Param> params = {{"n", Dtype::I32, 0},     {"far", Dtype::I64, 0},  {"byte", Dtype::U8, 1},
+                               {"words", Dtype::I64, 1}, {"lens", Dtype::I32, 1}, {"bias4", Dtype::F32, 4}};
+  const Result<Expr> expr = parse_expr(text, {&params, true, score});
+  EXPECT_TRUE(expr) << text << ": " << (expr ? "" : expr.error().message);
+  return expr ? *expr : Expr();
+}
+
+// Batch 4, 8 query heads, 2 KV heads, up to 100 queries and 1000 keys.
+VariableRanges ranges() { return default_ranges(4, 8, 2, 100, 1000); }
+
+TEST(Interval, Table) {
+  struct Row {
+    const char* comparison;  // its left side is what is looked at
+    std::int64_t lo, hi;
+  };
+  static const Row kRows[] = {
+      {"q < 0", 0, 99},
+      {"k_len < 0", 0, 1000},
+      {"q + k < 0", 0, 1098},
+      {"q - k < 0", -999, 99},
+      {"-h < 0", -7, 0},
+      {"h * -3 < 0", -21, 0},
+      {"h * b < 0", 0, 21},
+      {"(q - 50) / 7 < 0", -8, 7},
+      {"(q - 50) % 7 < 0", 0, 6},
+      {"h % 100 < 0", 0, 7},
+      {"abs(q - 50) < 0", 0, 50},
+      {"min(q, 10) < 0", 0, 10},
+      {"max(q, 10) < 0", 10, 99},
+      {"where(h < 2, q, -5) < 0", -5, 99},
+      // What only holds because q < q_len and k < k_len.
+      {"q - q_len < 0", -100, -1},
+      {"q + k_len - q_len < 0", -100, 999},
+      {"max(q + k_len - q_len, 0) < 0", 0, 999},
+      {"k + q_len - k_len < 0", -1000, 99},
+      {"q / 64 * 64 - q < 0", -63, 0},
+  };
+  for (const Row& row : kRows) {
+    const auto interval = interval_of(parsed(row.comparison)->args[0], ranges());
+    ASSERT_TRUE(interval) << row.comparison << ": " << interval.error().message;
+    ASSERT_TRUE(*interval) << row.comparison;
+    EXPECT_EQ((*interval)->lo, row.lo) << row.comparison;
+    EXPECT_EQ((*interval)->hi, row.hi) << row.comparison;
+  }
+  EXPECT_FALSE(*interval_of(parsed("n + 1 < 0")->args[0], ranges())) << "depends on a scalar";
+  EXPECT_FALSE(*interval_of(parsed("lens[b] < 0")->args[0], ranges())) << "depends on data";
+}
+
+TEST(Interval, Refusals) {
+  static const char* const kRows[][2] = {
+      {"k * 9223372036854775807 < q", "can leave 64 bits"},
+      {"k + far < q", "can leave 64 bits"},
+      {"abs(words[b]) < q", "can leave 64 bits"},
+      {"k * k * k * k * k * k * k < q", "can leave 64 bits"},
+      {"k / n < q", "the divisor `n` of `/` can be negative, and must be positive; write max(n, 1)"},
+      {"k % q < 3", "the divisor `q` of `%` can be 0"},
+      {"k / (0 - 3) < q", "can be negative"},
+      {"bit(n, k)", "bit() takes a bit number from 0 to 63, but `k` can be 999; write (k) % 64"},
+      {"bit(n, q - k)", "can be negative"},
+  };
+  for (const auto& [text, says] : kRows) {
+    const Result<void> checked = check_ranges(parsed(text), ranges());
+    ASSERT_FALSE(checked) << text;
+    EXPECT_EQ(checked.error().kind, ErrorKind::Invalid);
+    EXPECT_NE(checked.error().message.find(says), std::string::npos) << text << ": " << checked.error().message;
+  }
+  for (const char* text : {"k / max(n, 1) < q", "k % (q + 1) < 3", "bit(n, k % 64)", "tree(t)",
+                           "k * 4611686018427387 < q", "words[b] < q", "far / 3 < q", "far % 64 == 3"}) {
+    const Result<void> checked = check_ranges(parsed(text), ranges());
+    EXPECT_TRUE(checked) << text << ": " << checked.error().message;
+  }
+}
+
+TEST(Interval, Fits32Bits) {
+  const VariableRanges largest = default_ranges(1 << 20, 256, 256, kMaxTokens, kMaxTokens);
+  for (const char* text : {"causal", "causal_top_left", "window(4096, 4096)", "chunk(512)", "prefix(100)",
+                           "document(ids)", "tree(t)", "abs(q - k) < n", "byte[b] < k", "bit(far, 3)"}) {
+    EXPECT_TRUE(fits_32_bits(parsed(text), largest)) << text;
+  }
+  for (const char* text : {"k + n < q", "k * 3 < q", "words[b] < k", "far < k", "k < 3000000000", "q * k < 100"}) {
+    EXPECT_FALSE(fits_32_bits(parsed(text), largest)) << text;
+  }
+  EXPECT_TRUE(fits_32_bits(parsed("q * k < 100"), default_ranges(1, 1, 1, 30000, 30000)));
+  EXPECT_TRUE(fits_32_bits(parsed("bias_b(x)", true), largest));
+}
+
+TEST(Interval, IndexRanges) {
+  const auto found = index_ranges(parsed("s + bias4[b, h / 2, max(q + k_len - q_len, 0), k % 16]", true), ranges());
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->size(), 4u);
+  const IntInterval expected[] = {{0, 3}, {0, 3}, {0, 999}, {0, 15}};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ((*found)[i].dimension, i);
+    EXPECT_EQ((*found)[i].param.name, "bias4");
+    EXPECT_EQ((*found)[i].range, expected[i]) << i;
+  }
+  // Named rows never read outside a tensor of the obvious shape.
+  const auto tree = index_ranges(parsed("tree(t)"), ranges());
+  ASSERT_TRUE(tree);
+  EXPECT_EQ((*tree)[0].range, (IntInterval{0, 3}));
+  EXPECT_EQ((*tree)[1].range, (IntInterval{0, 99}));
+  EXPECT_EQ((*tree)[2].range, (IntInterval{0, 1}));
+}
+
+// Every value that can be evaluated lies in the interval.
+TEST(Interval, ContainsEveryValue) {
+  const unsigned seed = std::random_device{}();
+  testing::RandomExprs random(seed);
+  testing::RandomExprs::World world;
+  int checked = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const Expr expr = random.make(Type::Int, 1 + i % 4);
+    const auto interval = interval_of(expr, default_ranges(8, 8, 8, 40, 50));
+    if (!interval || !*interval) continue;
+    ++checked;
+    for (int j = 0; j < 10; ++j) {
+      random.fill(world);
+      auto& v = world.environment.variables;
+      const auto at = [&](Variable variable) -> std::int64_t& { return v[static_cast<int>(variable)]; };
+      at(Variable::QLen) = 1 + random.pick(40);
+      at(Variable::KLen) = 1 + random.pick(50);
+      at(Variable::Q) = random.pick(static_cast<int>(at(Variable::QLen)));
+      at(Variable::K) = random.pick(static_cast<int>(at(Variable::KLen)));
+      at(Variable::B) = random.pick(8);
+      at(Variable::H) = random.pick(8);
+      at(Variable::Hk) = random.pick(1 + static_cast<int>(at(Variable::H)));
+      const std::int64_t value = evaluate(expr, world.environment).integer;
+      ASSERT_GE(value, (*interval)->lo) << "seed " << seed << "\n" << print(expr);
+      ASSERT_LE(value, (*interval)->hi) << "seed " << seed << "\n" << print(expr);
+    }
+  }
+  EXPECT_GT(checked, 300);
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,302 @@
+// The verifier finds what passes could get wrong: each case takes a sound program and breaks one thing.
+#include "compiler/program/ir.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "compiler/choice/candidates.h"
+#include "compiler/program/passes.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+namespace {
+
+Result<Program> final_program(const std::string& text, const std::string& pins, const char* target_name = "sm_90a") {
+  FLASHJIT_ASSIGN(spec, parse_spec(text));
+  FLASHJIT_ASSIGN(target, find_target(target_name));
+  FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
+  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  Program program;
+  for (const Pass& pass : passes()) {
+    FLASHJIT_ASSIGN(next, pass.run(std::move(program), {spec, *target, tiles, schedule}));
+    program = std::move(next);
+    program.passes.push_back(pass.name);
+  }
+  return program;
+}
+
+constexpr char kTwoStages[] =
+    "family=sync,tile_q=64,tile_kv=64,warps=4,stages=2,q_in=shared,blocks_per_sm=1,unroll_d=4,order=natural";
+constexpr char kOneStage[] =
+    "family=sync,tile_q=64,tile_kv=64,warps=4,stages=1,q_in=registers,blocks_per_sm=1,unroll_d=4,order=natural";
+
+Program sound(const char* pins) {
+  auto program = final_program("fwd bf16 d=64 heads=8 mask=\"causal\"", pins);
+  EXPECT_TRUE(program) << program.error().message;
+  const auto verified = verify(*program);
+  EXPECT_TRUE(verified) << verified.error().message;
+  return *program;
+}
+
+Statement& loop_of(Program& p) {
+  return *std::find_if(p.body.begin(), p.body.end(), [](const Statement& s) { return s.kind == Kind::Loop; });
+}
+
+// Removes the n-th statement of a kind.
+void remove(std::vector<Statement>& body, Kind kind, int n) {
+  const auto found =
+      std::find_if(body.begin(), body.end(), [&](const Statement& s) { return s.kind == kind && n-- == 0; });
+  ASSERT_NE(found, body.end());
+  body.erase(found);
+}
+
+void expect_broken(const Program& p, const std::string& message) {
+  const auto verified = verify(p);
+  ASSERT_FALSE(verified) << "not found: " << message << "\n" << dump(p);
+  EXPECT_EQ(verified.error().kind, ErrorKind::Internal);
+  EXPECT_NE(verified.error().message.find(message), std::string::npos) << verified.error().message;
+}
+
+TEST(Verify, MissingWaitInLoop) {
+  Program p = sound(kTwoStages);
+  remove(loop_of(p).body, Kind::Wait, 0);
+  expect_broken(p, "before its copy is waited for");
+}
+
+TEST(Verify, MissingBarrierInLoop) {
+  Program p = sound(kTwoStages);
+  remove(loop_of(p).body, Kind::Barrier, 0);
+  expect_broken(p, "before a barrier has made other threads' copies visible");
+}
+
+TEST(Verify, MissingCommit) {
+  Program p = sound(kTwoStages);
+  remove(loop_of(p).body, Kind::Commit, 0);
+  expect_broken(p, "before its copy is waited for");
+}
+
+TEST(Verify, MissingSecondBarrierOfOneStage) {
+  Program p = sound(kOneStage);
+  remove(loop_of(p).body, Kind::Barrier, 1);
+  expect_broken(p, "barrier");
+}
+
+TEST(Verify, QueriesOverwrittenBeforeAllWarpsHaveThem) {
+  Program p = sound(kOneStage);
+  remove(p.body, Kind::Barrier, 1);
+  expect_broken(p, "load Ks overwrites Qs (tile -1) while another warp may still read it");
+}
+
+TEST(Verify, OutputStagedOverQueriesThatAreStillCopied) {
+  // The loop of a query tile that sees no key never waits for Q.
+  Program p = sound(kTwoStages);
+  remove(p.body, Kind::Wait, 0);
+  expect_broken(p, "stage Os overwrites Qs (tile -1) while a copy into it is under way");
+}
+
+TEST(Verify, SlotsThatAreTooFew) {
+  Program p = sound(kTwoStages);
+  for (Buffer& b : p.buffers) {
+    if (b.name == "Ks") b.stages = 1;
+  }
+  expect_broken(p, "mma reads tile 0 of Ks, but tile 1 is there");
+}
+
+TEST(Verify, BufferOutsideTheBlock) {
+  Program p = sound(kTwoStages);
+  p.buffers[p.buffer("Vs")].offset += 1024;
+  expect_broken(p, "Vs: 2 x 8192 bytes");
+}
+
+TEST(Verify, OverlappingBuffers) {
+  Program p = sound(kTwoStages);
+  p.buffers[p.buffer("Vs")].offset = p.buffers[p.buffer("Ks")].offset;
+  expect_broken(p, "load Vs overwrites Ks");
+}
+
+TEST(Verify, PhasesWithAGap) {
+  Program p = sound(kTwoStages);
+  p.phases.erase(p.phases.begin() + 1);
+  expect_broken(p, "phase 1 begins at full_end, the one before ends at full_begin");
+}
+
+TEST(Verify, MixedPhaseWithoutMask) {
+  Program p = sound(kTwoStages);
+  remove(loop_of(p).body, Kind::Mask, 0);
+  expect_broken(p, "a mixed phase needs a mask statement for each softmax, there are 0 for 1");
+}
+
+TEST(Verify, ReadBeforeWrite) {
+  Program p = sound(kTwoStages);
+  remove(loop_of(p).body, Kind::Convert, 0);
+  expect_broken(p, "mma: reads P before anything is in it");
+}
+
+TEST(Verify, OutputNeverStored) {
+  Program p = sound(kTwoStages);
+  remove(p.body, Kind::Store, 0);
+  expect_broken(p, "the output o is never stored");
+}
+
+TEST(Verify, AttributeBeforeItsPass) {
+  Program p = sound(kTwoStages);
+  p.passes.pop_back();  // budget_registers
+  expect_broken(p, "attribute `blocks_per_sm` is there before pass budget_registers has run");
+}
+
+// ---- producer and consumers ----
+
+constexpr char kOverlapped[] =
+    "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=2,overlap=qk_pv,exclusive=issue,reference=tile,exp_fma=0,"
+    "row_sum=adds,grid=persistent,cluster=1,heads=single,order=natural";
+constexpr char kOneByOne[] =
+    "family=hopper,tile_q=64,tile_kv=64,warpgroups=1,stages=1,q_stages=1,overlap=none,exclusive=none,reference=first,exp_fma=0,"
+    "row_sum=matrix,grid=tiles,cluster=1,heads=single,order=natural";
+
+std::vector<Statement>& role(Program& p, Kind kind) {
+  return std::find_if(p.body.begin(), p.body.end(), [&](const Statement& s) { return s.kind == kind; })->body;
+}
+std::vector<Statement>& loop_in(std::vector<Statement>& body) {
+  return std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Loop; })->body;
+}
+std::vector<Statement>& produced(Program& p) { return loop_in(role(p, Kind::Producer)); }
+std::vector<Statement>& consumed(Program& p) { return loop_in(role(p, Kind::Consumer)); }
+
+TEST(VerifyRoles, BothLoopsAreSoundWithAnyNumberOfStages) {
+  for (const char* overlap : {"overlap=none", "overlap=qk_pv"}) {
+    for (const char* stages : {"stages=2", "stages=3", "stages=4"}) {
+      for (const char* q_stages : {"q_stages=1", "q_stages=2"}) {
+        const std::string pins =
+            std::string("family=hopper,tile_q=64,tile_kv=64,exclusive=none,") + overlap + "," + stages + "," + q_stages;
+        const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\" score=\"softcap(50)\" lse=ln max_logit sink");
+        const auto plan = make_plan(*spec, **find_target("sm_90a"), *parse_schedule(pins));
+        EXPECT_TRUE(plan) << pins << ": " << plan.error().message;
+      }
+    }
+  }
+  sound(kOverlapped);
+  sound(kOneByOne);
+}
+
+TEST(VerifyRoles, MaskMissingBeforeTheLoop) {
+  Program p = sound(kOverlapped);
+  remove(role(p, Kind::Consumer), Kind::Mask, 0);
+  expect_broken(p, "a mixed phase needs a mask statement for each softmax, there are 1 for 2");
+}
+
+TEST(VerifyRoles, ReadBeforeItsBarrier) {
+  Program keys = sound(kOverlapped);
+  remove(consumed(keys), Kind::Await, 0);
+  expect_broken(keys, "reads Ks before it has awaited that it is full");
+  Program values = sound(kOneByOne);
+  remove(consumed(values), Kind::Await, 1);
+  expect_broken(values, "reads Vs before it has awaited that it is full");
+  Program queries = sound(kOneByOne);
+  remove(role(queries, Kind::Consumer), Kind::Await, 0);
+  expect_broken(queries, "release Qs (query tile 0): releases a slot that it has not awaited");
+}
+
+TEST(VerifyRoles, SlotOverwrittenBeforeItIsEmpty) {
+  Program p = sound(kOverlapped);
+  remove(produced(p), Kind::Await, 1);
+  expect_broken(p, "load Vs (query tile 0, KV tile 0): overwrites a slot before it has awaited that it is empty");
+}
+
+TEST(VerifyRoles, ReleaseWhileAProductReads) {
+  Program keys = sound(kOneByOne);
+  remove(consumed(keys), Kind::Wait, 0);
+  expect_broken(keys, "release Ks (query tile 0, KV tile 0): releases a slot that a product under way reads");
+  Program values = sound(kOverlapped);
+  remove(consumed(values), Kind::Wait, 1);
+  expect_broken(values, "release Vs (query tile 0, KV tile 0): releases a slot that a product under way reads");
+  Program uncommitted = sound(kOneByOne);
+  remove(consumed(uncommitted), Kind::Commit, 0);
+  expect_broken(uncommitted, "releases a slot that a product under way reads");
+}
+
+TEST(VerifyRoles, MissingRelease) {
+  Program keys = sound(kOverlapped);
+  remove(consumed(keys), Kind::Release, 0);
+  expect_broken(keys, "reads Ks, but query tile 0, KV tile 1 is there");
+  Program values = sound(kOneByOne);
+  remove(consumed(values), Kind::Release, 1);
+  expect_broken(values, "deadlock: the producer is at await Vs (query tile 2, KV tile 0), the consumer at await Vs");
+  Program queries = sound(kOverlapped);
+  remove(role(queries, Kind::Consumer), Kind::Release, 1);
+  expect_broken(queries, "Qs");
+}
+
+TEST(VerifyRoles, NothingIsLoaded) {
+  Program p = sound(kOverlapped);
+  remove(produced(p), Kind::Load, 0);
+  expect_broken(p, "deadlock");
+}
+
+TEST(VerifyRoles, ReleasedTwice) {
+  Program p = sound(kOneByOne);
+  consumed(p).push_back(consumed(p).back());
+  ASSERT_EQ(consumed(p).back().kind, Kind::Release);
+  expect_broken(p, "releases a slot that it has not awaited");
+}
+
+TEST(VerifyRoles, RegistersOfAProductUnderWay) {
+  // The softmax beside P V may have S, which is waited for, and must not touch P and O, which are not.
+  Program p = sound(kOverlapped);
+  std::vector<Statement>& body = consumed(p);
+  const auto convert =
+      std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Convert; });
+  const Statement moved = *convert;
+  body.erase(convert);
+  const auto second_wait =
+      std::find_if(body.rbegin(), body.rend(), [](const Statement& s) { return s.kind == Kind::Wait; });
+  body.insert(second_wait.base() - 1, moved);
+  expect_broken(p, "convert P (query tile 0, KV tile 1): changes P while a product reads it");
+
+  Program early = sound(kOverlapped);
+  remove(consumed(early), Kind::Wait, 0);
+  expect_broken(early, "releases a slot that a product under way reads");
+}
+
+TEST(VerifyRoles, LoadsInTheWrongOrder) {
+  Program p = sound(kOverlapped);
+  std::vector<Statement>& body = role(p, Kind::Producer);
+  std::rotate(body.begin() + 1, body.begin() + 3, body.begin() + 4);  // K in the place of Q
+  EXPECT_FALSE(verify(p));
+}
+
+TEST(VerifyRoles, TilesMustNotOverlapOrLieAskew) {
+  Program p = sound(kOverlapped);
+  p.buffers[p.buffer("Vs")].offset -= 1024;
+  expect_broken(p, "Ks and Vs overlap in shared memory");
+  Program askew = sound(kOverlapped);
+  askew.buffers[askew.buffer("Vs")].offset += 128;
+  expect_broken(askew, "where the swizzle repeats");
+}
+
+TEST(VerifyRoles, RolesKeepToTheirWork) {
+  Program p = sound(kOverlapped);
+  Statement release;
+  release.kind = Kind::Release;
+  release.writes = {p.buffer("Qs")};
+  role(p, Kind::Producer).push_back(release);
+  expect_broken(p, "the producer copies and does nothing else");
+  Program outside = sound(kOverlapped);
+  outside.body.push_back(role(outside, Kind::Consumer).back());
+  expect_broken(outside, "release is outside of a role");
+}
+
+TEST(Attributes, OneWriterEach) {
+  Attributes a;
+  ASSERT_TRUE(a.set("tile_q", std::int64_t{64}, "choose_tiling"));
+  const auto twice = a.set("tile_q", std::int64_t{128}, "choose_tiling");
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().message, "pass choose_tiling: attribute `tile_q` is already 64");
+  const auto stranger = a.set("warps", std::int64_t{4}, "choose_tiling");
+  ASSERT_FALSE(stranger);
+  EXPECT_EQ(stranger.error().message, "pass choose_tiling: attribute `warps` belongs to pass assign_warps");
+  EXPECT_FALSE(a.set("colour", std::int64_t{4}, "choose_tiling"));
+}
+
+}  // namespace
+}  // namespace flashjit

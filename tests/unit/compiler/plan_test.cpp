@@ -1,0 +1,383 @@
+#include "compiler/plan.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "compiler/choice/candidates.h"
+#include "compiler/program/passes.h"
+#include "compiler/program/select_template.h"
+
+namespace flashjit {
+namespace {
+
+Result<Plan> plan_of(const std::string& text, const char* target_name, const std::string& pins = "") {
+  FLASHJIT_ASSIGN(spec, parse_spec(text));
+  FLASHJIT_ASSIGN(target, find_target(target_name));
+  FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
+  return make_plan(spec, *target, schedule);
+}
+
+Plan planned(const std::string& text, const char* target, const std::string& pins = "") {
+  auto plan = plan_of(text, target, pins);
+  EXPECT_TRUE(plan) << text << " on " << target << ": " << plan.error().message;
+  return plan ? *plan : Plan{};
+}
+
+TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
+  const char* variants[] = {"", " mask=\"causal\"",
+                            " mask=\"window(128, 0)\" score=\"softcap(50)\" lse=ln sink max_logit bytes=2",
+                            " layout=packed mask=\"causal\" score=\"alibi\" out=fp32 q_len=1"};
+  for (const Target& target : targets()) {
+    for (const int d_qk : {8, 64, 72, 128, 136, 192, 256}) {
+      for (const int d_v : {8, 64, 128, 248, 256}) {
+        for (const char* variant : variants) {
+          const std::string text =
+              "fwd fp16 d=" + std::to_string(d_qk) + "/" + std::to_string(d_v) + " heads=8/2" + variant;
+          const auto plan = plan_of(text, target.name.data());
+          ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
+          EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
+          EXPECT_LE(plan->smem_bytes, target.smem_per_block);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, ConfigSaysWhatTheSpecSays) {
+  const Plan p = planned(
+      "fwd fp16 out=bf16 d=72/40 heads=12/4 layout=packed mask=\"causal\" score=\"softcap(30)\" scale=0.5 lse=log2 max_logit sink bytes=8",
+      "sm_90a", "tile_q=128,warps=4,tile_kv=32,stages=3,q_in=registers,blocks_per_sm=1,order=natural,unroll_d=5");
+  const KernelConfig& c = p.config;
+  EXPECT_EQ(c.element, Element::f16);
+  EXPECT_EQ(c.output, Element::bf16);
+  EXPECT_EQ(c.head_dim_qk, 72);
+  EXPECT_EQ(c.head_dim_v, 40);
+  EXPECT_EQ(c.heads_q, 12);
+  EXPECT_EQ(c.heads_kv, 4);
+  EXPECT_TRUE(c.packed && c.max_logit && c.sink && c.has_score && c.has_mask);
+  EXPECT_EQ(c.lse, LseBase::log2);
+  EXPECT_EQ(c.scale, 0.5f);
+  EXPECT_EQ(c.copy_bytes, 8);
+  EXPECT_EQ(c.tile_q, 128);
+  EXPECT_EQ(c.tile_kv, 32);
+  EXPECT_EQ(c.warps, 4);
+  EXPECT_EQ(c.stages, 3);
+  EXPECT_TRUE(c.q_in_registers);
+  EXPECT_EQ(c.blocks_per_sm, 1);
+  EXPECT_FALSE(c.longest_first);
+  EXPECT_EQ(c.unroll_d, 5);
+  EXPECT_EQ(p.threads, 128);
+
+  const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
+  EXPECT_FALSE(plain.packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
+               plain.mask_has_holes);
+  EXPECT_EQ(plain.lse, LseBase::none);
+  EXPECT_FLOAT_EQ(plain.scale, 0.125f);
+  EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false)
+      << "a mask that hides nothing is no mask";
+}
+
+TEST(Plan, ScheduleIsCompleteAndPinsHold) {
+  const Plan p = planned("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", "tile_kv=32,stages=1");
+  const Schedule& s = p.schedule;
+  EXPECT_TRUE(s.family && s.tile_q && s.tile_kv && s.warps && s.stages && s.q_in && s.blocks_per_sm && s.order &&
+              s.unroll_d);
+  EXPECT_EQ(s.tile_kv, 32);
+  EXPECT_EQ(s.stages, 1);
+  EXPECT_EQ(s.order, TileOrder::LongestFirst) << "late query tiles of a causal mask have more keys";
+  const auto again = plan_of("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", print(s));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->schedule, s);
+  EXPECT_EQ(dump(again->program), dump(p.program));
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=8", "sm_80").schedule.order, TileOrder::Natural);
+}
+
+TEST(Plan, IllegalPinsNameTheField) {
+  const std::tuple<const char*, const char*, const char*, const char*> rows[] = {
+      {"fwd bf16 d=128", "sm_80", "family=host", "schedule family: host does not run on sm_80; use family=sync"},
+      {"fwd bf16 d=128", "x86-64-v3", "family=sync",
+       "schedule family: sync does not run on x86-64-v3; use family=host"},
+      {"fwd bf16 d=128", "x86-64-v3", "warps=4",
+       "warps: host schedules have no such field, only tile_q, tile_kv; remove it"},
+      {"fwd bf16 d=128", "sm_90a", "family=hopper,warps=4", "warps: hopper schedules have no such field, only tile_q"},
+      {"fwd bf16 d=128", "sm_90a", "family=sync,overlap=none",
+       "overlap: sync schedules have no such field, only tile_q"},
+      {"fwd bf16 d=128", "sm_90a", "warps=4,overlap=none", "overlap: sync schedules have no such field"},
+      {"fwd bf16 d=128", "sm_80", "warpgroups=2", "warpgroups: sync schedules have no such field"},
+      {"fwd bf16 d=128", "sm_80", "family=hopper",
+       "family: hopper needs WGMMA and TMA, which sm_80 does not have; use family=sync"},
+      {"fwd bf16 d=128 bytes=8", "sm_90a", "family=hopper", "family: hopper copies by TMA"},
+      {"fwd bf16 d=128", "x86-64-v3", "family=hopper", "family: hopper does not run on x86-64-v3; use family=host"},
+      {"fwd bf16 d=128", "x86-64-v3", "tile_kv=24", "tile_kv: 24 is not a multiple of 16"},
+      {"fwd bf16 d=128", "sm_80", "tile_q=100", "tile_q: 100 is not a multiple of 64"},
+      {"fwd bf16 d=128", "sm_80", "tile_kv=40", "tile_kv: 40 is not a multiple of 16"},
+      {"fwd bf16 d=128", "sm_80", "stages=9", "stages: 9 is above 8"},
+      {"fwd bf16 d=128", "sm_80", "warps=32", "warps: 32 is above 16"},
+      {"fwd bf16 d=128", "sm_80", "unroll_d=9", "unroll_d: 9 is above 8, the steps of d=128"},
+      {"fwd bf16 d=256", "sm_86", "tile_q=128,tile_kv=128", "bytes of shared memory, a block of sm_86 has 101376"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=64,warps=4,tile_kv=32,blocks_per_sm=3", "blocks_per_sm: 3 blocks take"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=128,warps=4", "registers per thread are needed"},
+      {"fwd bf16 d=64", "sm_80", "blocks_per_sm=65536", "blocks_per_sm: 65536 is above 32"},
+      {"fwd bf16 d=256", "sm_80", "tile_q=65536,warps=16,stages=8,tile_kv=256,blocks_per_sm=32",
+       "bytes of shared memory"},
+  };
+  for (const auto& [text, target, pins, message] : rows) {
+    const auto plan = plan_of(text, target, pins);
+    ASSERT_FALSE(plan) << text << " with " << pins;
+    EXPECT_EQ(plan.error().kind, ErrorKind::Invalid) << pins;
+    EXPECT_NE(plan.error().message.find(message), std::string::npos) << pins << ": " << plan.error().message;
+  }
+}
+
+TEST(Plan, Fp32IsForTheHost) {
+  const auto plan = plan_of("fwd fp32 d=64", "sm_90a");
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().kind, ErrorKind::Unsupported);
+  EXPECT_NE(plan.error().message.find("fp32 runs on host targets only, sm_90a"), std::string::npos)
+      << plan.error().message;
+  EXPECT_TRUE(plan_of("fwd fp32 d=64", "x86-64-v3"));
+}
+
+TEST(Plan, SlowPathsAreReported) {
+  const auto has_note = [](const Plan& plan, std::string_view part) {
+    return std::any_of(plan.notes.begin(), plan.notes.end(),
+                       [&](const std::string& n) { return n.find(part) != n.npos; });
+  };
+  EXPECT_TRUE(has_note(planned("fwd bf16 d=64 bytes=4", "sm_80"), "slow path: inputs are only 4-byte aligned"));
+  EXPECT_TRUE(has_note(planned("fwd bf16 d=72", "sm_80"), "d=72 is padded to 80"));
+  EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
+}
+
+TEST(Plan, HopperWhereItCan) {
+  for (const char* text :
+       {"fwd bf16 d=128 heads=16", "fwd fp16 d=64 heads=32 mask=\"causal\"", "fwd bf16 d=256 heads=8 layout=packed",
+        "fwd bf16 d=192/128 heads=16 score=\"softcap(50)\" lse=ln max_logit sink"}) {
+    const Plan p = planned(text, "sm_90a");
+    EXPECT_EQ(p.schedule.family, Family::Hopper) << text;
+    EXPECT_EQ(p.config.loop, Loop::hopper) << text;
+    EXPECT_TRUE(p.notes.empty()) << text << ": " << p.notes.front();
+    EXPECT_NE(planned(text, "sm_100a").schedule.family, Family::Hopper) << "has TMA, but no WGMMA";
+  }
+}
+
+TEST(Plan, SaysWhyItIsNotHopper) {
+  const std::tuple<const char*, const char*, const char*> rows[] = {
+      {"fwd bf16 d=128 bytes=8", "", "pointers and strides that are multiples of 16 bytes, and the spec has bytes=8"},
+      {"fwd bf16 d=128", "family=sync", "family=sync is pinned"},
+      {"fwd bf16 d=128", "warps=4", "warps is pinned, which hopper schedules do not have"},
+      {"fwd bf16 d=64", "tile_q=256", "tile_q: 256 is not 192, 64 rows for each of 3 warpgroups"},
+      {"fwd bf16 d=16 heads=8 q_len=64 k_len=64 b=512", "", "us for the best of the hopper family"},
+  };
+  for (const auto& [text, pins, reason] : rows) {
+    const Plan p = planned(text, "sm_90a", pins);
+    EXPECT_EQ(p.schedule.family, Family::Sync) << text;
+    EXPECT_EQ(p.config.loop, Loop::sync);
+    ASSERT_FALSE(p.notes.empty()) << text;
+    EXPECT_NE(p.notes.back().find("reaches about 60 % of the matrix rate of sm_90a: "), std::string::npos)
+        << p.notes.back();
+    EXPECT_NE(p.notes.back().find(reason), std::string::npos) << p.notes.back();
+  }
+}
+
+TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
+  const Plan p =
+      planned("fwd fp16 out=fp32 d=64 heads=12/4 mask=\"causal\" sink q_len=8", "sm_90a",
+              "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
+              "reference=previous,exp_fma=2,row_sum=matrix,grid=persistent,cluster=1,heads=packed,order=longest_first");
+  const KernelConfig& c = p.config;
+  EXPECT_EQ(c.loop, Loop::hopper);
+  EXPECT_EQ(c.output, Element::f32);
+  EXPECT_EQ(c.tile_q, 192);
+  EXPECT_EQ(c.tile_kv, 80);
+  EXPECT_EQ(c.warpgroups, 3);
+  EXPECT_EQ(c.stages, 3);
+  EXPECT_EQ(c.q_stages, 2);
+  EXPECT_TRUE(c.overlap && c.sum_in_matrix && c.persistent && c.pack_heads && c.longest_first && c.sink);
+  EXPECT_EQ(c.exclusive, Exclusive::issue);
+  EXPECT_EQ(c.reference, Reference::previous);
+  EXPECT_EQ(c.fma_exponentials, 2);
+  EXPECT_EQ(c.cluster, 1);
+  EXPECT_EQ(p.threads, 512);
+  EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
+
+  const KernelConfig plain =
+      planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
+              "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=softmax,reference=tile,exp_fma=0,"
+              "row_sum=adds,grid=tiles,cluster=2,order=natural")
+          .config;
+  EXPECT_FALSE(plain.overlap || plain.sum_in_matrix || plain.persistent || plain.pack_heads || plain.longest_first);
+  EXPECT_EQ(plain.fma_exponentials, 0);
+  EXPECT_EQ(plain.lse, LseBase::log2);
+  EXPECT_EQ(plain.exclusive, Exclusive::softmax);
+  EXPECT_EQ(plain.reference, Reference::tile);
+  EXPECT_EQ(plain.cluster, 2);
+  EXPECT_EQ(plain.warpgroups, 2) << "follows from tile_q";
+  EXPECT_EQ(planned("fwd bf16 d=64", "sm_80").config.reference, Reference::lazy);
+}
+
+// With nothing pinned: what won on an H200 (2026-11-22), and what the spec leaves no other choice in.
+TEST(Plan, HopperDefaults) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=128 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=128 heads=16",
+       "overlap=qk_pv,exclusive=none,reference=first,exp_fma=0,row_sum=matrix,grid=persistent,cluster=1,heads=single"},
+      {"fwd bf16 d=128 heads=16 lse=ln", "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=adds"},
+      {"fwd bf16 d=192 heads=16", "tile_q=128,tile_kv=80,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=192 heads=16 mask=\"causal\"",
+       "overlap=qk_pv,exclusive=issue,reference=first,exp_fma=0,row_sum=matrix"},
+      {"fwd bf16 d=64/192 heads=16", "tile_q=128,tile_kv=128,warpgroups=2,stages=2,q_stages=2"},
+      {"fwd bf16 d=64 heads=32", "tile_q=192,tile_kv=128,warpgroups=3,stages=4,q_stages=2"},
+      {"fwd bf16 d=64 heads=32 mask=\"causal\"", "tile_q=192,tile_kv=128,warpgroups=3"},
+      {"fwd bf16 d=256 heads=8", "tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1"},
+      {"fwd bf16 d=200 heads=8", "tile_kv=64"},  // 48 would leave room for two Q
+      {"fwd bf16 d=128 heads=16 max_logit", "reference=tile"},
+      {"fwd bf16 d=128 heads=16 score=\"alibi\"", "reference=tile"},  // the farthest keys come first
+      {"fwd bf16 d=128 heads=16 mask=\"causal\" score=\"alibi\"", "reference=first"},
+      {"fwd bf16 d=128 heads=16 score=\"bias(table)\"", "reference=first"},
+      {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
+      {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
+      {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "heads=packed"},
+  };
+  for (const auto& [text, part] : rows) {
+    const std::string schedule = print(planned(text, "sm_90a").schedule);
+    EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos)
+        << text << ": " << schedule;
+  }
+}
+
+// The hopper loop drops a check for these: nothing else may be taken for one.
+TEST(Plan, WhichScoresAreCapped) {
+  const struct {
+    const char* score;
+    float cap;
+  } rows[] = {
+      {"softcap(50.0)", 50},
+      {"tanh(s)", 1},
+      {"-(tanh(s / -40.0) * 40.0)", 40},
+      {"2.0 * (tanh(s * 0.5) / 8.0)", 0.25f},
+      {"-softcap(50.0)", 0},
+      {"50.0 * tanh(s / -50.0)", 0},
+      {"softcap(50.0) + 1.0", 0},
+      {"softcap(50.0) * k", 0},
+      {"softcap(50.0) * slope[h]", 0},
+      {"50.0 * tanh(s * slope[h])", 0},
+      {"50.0 * tanh(s + 1.0)", 0},
+      {"50.0 * tanh(s * k)", 0},
+      {"50.0 * tanh(tanh(s))", 0},
+      {"50.0 * tanh(abs(s))", 0},
+      {"50.0 / tanh(s)", 0},
+      {"1e7 * tanh(s)", 0},
+      {"tanh(s * 1e-7)", 0},
+      {"where(s > 0, tanh(s), s)", 0},
+  };
+  for (const auto& [score, cap] : rows) {
+    const std::string text =
+        std::string("fwd bf16 d=128 heads=4 params=\"slope: fp32[1]\" mask=\"slope[h] > -1.0\" score=\"") + score +
+        "\"";
+    EXPECT_EQ(planned(text, "sm_90a").config.score_cap, cap) << score;
+  }
+  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 score=\"softcap(50.0)\"", "sm_90a").config.score_factor, 0.125f / 50);
+  EXPECT_FLOAT_EQ(planned("fwd bf16 d=64 heads=4 scale=2.0 score=\"-tanh(s * -0.5)\"", "sm_90a").config.score_factor,
+                  1);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=4", "sm_90a").config.score_cap, 0);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=4 scale=1e-8 score=\"softcap(50.0)\"", "sm_90a").config.score_cap, 0);
+}
+
+TEST(Plan, WideIntegersOnlyWhereNeeded) {
+  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"causal\"", "sm_80").wide_ints)
+      << "default bounds keep positions in 32 bits";
+  EXPECT_TRUE(planned("fwd bf16 d=64 mask=\"q * 5 > k\"", "sm_80").wide_ints);
+  EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"q * 5 > k\" q_len<=100000", "sm_80").wide_ints);
+}
+
+// ---- select_template ----
+
+struct Selected {
+  Plan plan;
+  Program program;
+};
+
+Selected selected(const char* text, const char* pins) {
+  Selected s;
+  s.plan = planned(text, "sm_90a", pins);
+  for (const Pass& pass : passes()) {
+    auto next = pass.run(std::move(s.program), {s.plan.spec, s.plan.target, s.plan.tiles, s.plan.schedule});
+    EXPECT_TRUE(next);
+    s.program = std::move(*next);
+  }
+  return s;
+}
+
+TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
+  Selected s = selected("fwd bf16 d=64 mask=\"causal\"", "family=sync");
+  EXPECT_TRUE(select_template(s.program, s.plan));
+
+  // An attribute that only host programs have, on a GPU program.
+  ASSERT_TRUE(s.program.attributes.set("vector_bits", std::int64_t{512}, "assign_warps"));
+  const auto planted = select_template(s.program, s.plan);
+  ASSERT_FALSE(planted);
+  EXPECT_EQ(
+      planted.error().message,
+      "vector_bits of program: the attribute (written by pass assign_warps) is honoured by no template of the sync family");
+}
+
+TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
+  Selected s = selected("fwd bf16 d=64", "family=sync");
+  const bool planted = !for_each(s.program.body, [](Statement& statement) -> Result<void> {
+    if (statement.kind != Kind::Mma) return {};
+    Attributes changed;
+    for (const Attribute& a : statement.attributes.all()) {
+      FLASHJIT_TRY(changed.set(a.key, a.key == "accumulator" ? AttributeValue(std::string("tensor_memory")) : a.value,
+                               a.writer));
+    }
+    statement.attributes = changed;
+    return internal("stop after the first");
+  });
+  ASSERT_TRUE(planted);
+  const auto refused = select_template(s.program, s.plan);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
+}
+
+TEST(SelectTemplate, HopperRefusesWhatItsLoopDoesNotDo) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"accumulator", "accumulator of mma: the hopper family does not do `changed`"},
+      {"shape", "shape of the program is changed, the template's is m64n64k16"},
+      {"a_in", "a_in of the program is changed, the template's is shared"},
+  };
+  for (const auto& [key, message] : rows) {
+    Selected s = selected("fwd bf16 d=64", "family=hopper,tile_kv=64");
+    const auto planted = for_each(s.program.body, [&, key = key](Statement& statement) -> Result<void> {
+      Attributes changed;
+      for (const Attribute& a : statement.attributes.all()) {
+        FLASHJIT_TRY(changed.set(a.key, a.key == key ? AttributeValue(std::string("changed")) : a.value, a.writer));
+      }
+      statement.attributes = changed;
+      return {};
+    });
+    ASSERT_TRUE(planted);
+    const auto refused = select_template(s.program, s.plan);
+    ASSERT_FALSE(refused) << key;
+    EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST(Plan, DumpsAfterEveryPass) {
+  const auto spec = parse_spec("fwd bf16 d=64 mask=\"causal\"");
+  const auto target = find_target("sm_80");
+  ASSERT_TRUE(spec && target);
+  std::vector<std::string> names, dumps;
+  const auto plan = make_plan(*spec, **target, {}, [&](std::string_view pass, const std::string& dump) {
+    names.emplace_back(pass);
+    dumps.push_back(dump);
+  });
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(names.size(), passes().size());
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(names[i], passes()[i].name);
+  EXPECT_EQ(dumps.back(), dump(plan->program));
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,303 @@
+#include "compiler/spec/spec.h"
+
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+namespace flashjit {
+namespace {
+
+AttentionSpec parsed(const std::string& text) {
+  auto spec = parse_spec(text);
+  EXPECT_TRUE(spec) << text << "\n" << spec.error().message << "\n" << spec.error().detail;
+  return spec ? *spec : AttentionSpec{};
+}
+
+TEST(Spec, EveryFieldIsRead) {
+  const AttentionSpec s = parsed(
+      "fwd fp16 kv=fp16 out=fp32 d=192/128 heads=32/8 layout=bhsd mask=\"causal & window(64, 0)\" score=\"s * gain[h] + cap\" "
+      "params=\"gain: fp32[1], cap: fp32\" scale=0.25 align=top_left lse=log2 max_logit sink b<=64 q_len=1 k_len<=131072 bytes=8 "
+      "numerics=deterministic");
+  EXPECT_EQ(s.dtype, Dtype::F16);
+  EXPECT_EQ(s.out_dtype, Dtype::F32);
+  EXPECT_EQ(s.d_qk, 192);
+  EXPECT_EQ(s.d_v, 128);
+  EXPECT_EQ(s.heads_q, 32);
+  EXPECT_EQ(s.heads_kv, 8);
+  EXPECT_EQ(s.layout, Layout::Bhsd);
+  EXPECT_TRUE(s.mask);
+  EXPECT_TRUE(s.score);
+  ASSERT_EQ(s.params.size(), 2u);
+  EXPECT_EQ(s.params[0], (Param{"gain", Dtype::F32, 1}));
+  EXPECT_EQ(s.params[1], (Param{"cap", Dtype::F32, 0}));
+  EXPECT_EQ(s.scale, 0.25);
+  EXPECT_EQ(s.alignment, Alignment::TopLeft);
+  EXPECT_EQ(s.lse, Lse::Log2);
+  EXPECT_TRUE(s.max_logit);
+  EXPECT_TRUE(s.sink);
+  EXPECT_EQ(s.batch.max, 64);
+  EXPECT_EQ(s.batch.min, 0);
+  EXPECT_TRUE(s.q_len.pinned());
+  EXPECT_EQ(s.k_len.max, 131072);
+  EXPECT_EQ(s.align_bytes, 8);
+  EXPECT_EQ(s.numerics, Numerics::Deterministic);
+}
+
+TEST(Spec, DefaultsFollowTheDtype) {
+  const AttentionSpec s = parsed("fwd fp16 d=64");
+  EXPECT_EQ(s.kv_dtype, Dtype::F16);
+  EXPECT_EQ(s.out_dtype, Dtype::F16);
+  EXPECT_EQ(s.d_v, 64);
+  EXPECT_EQ(s.heads_kv, 1);
+  EXPECT_FALSE(static_cast<bool>(s.mask));
+  EXPECT_DOUBLE_EQ(s.effective_scale(), 0.125);
+  EXPECT_EQ(parsed("fwd bf16 d=64 layout=paged(32)").page_size, 32);
+}
+
+TEST(Spec, PrintsCanonically) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" score=\"softcap(50)\"",
+       "fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" score=\"softcap(50)\""},
+      {"fwd   bf16\n d=128/128 heads=1/1 out=bf16 kv=bf16 lse=none bytes=16 layout=bshd numerics=fast b<=1073741823",
+       "fwd bf16 d=128"},
+      {"fwd fp16 k_len<=4096 sink q_len=1 d=64 heads=4 mask=causal",
+       "fwd fp16 d=64 heads=4 mask=\"causal\" sink q_len=1 k_len<=4096"},
+      {"fwd bf16 d=64 params=\" a : fp32 [2] ,c:i32\" score=\"s + a[h, q] * c\"",
+       "fwd bf16 d=64 score=\"s + a[h, q] * c\" params=\"a: fp32[2], c: i32\""},
+      {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
+      {"bwd e4m3 d=64 dropout=0.1 layout=paged(16)", "bwd e4m3 d=64 layout=paged(16) dropout=0.1"},
+      {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
+  };
+  for (const auto& [text, canonical] : rows) EXPECT_EQ(print(parsed(text)), canonical) << text;
+}
+
+// ---- parse(print(s)) == s ----
+
+void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::string& text) {
+  EXPECT_TRUE(a.operation == b.operation && a.dtype == b.dtype && a.kv_dtype == b.kv_dtype &&
+              a.out_dtype == b.out_dtype)
+      << text;
+  EXPECT_TRUE(a.d_qk == b.d_qk && a.d_v == b.d_v && a.heads_q == b.heads_q && a.heads_kv == b.heads_kv) << text;
+  EXPECT_TRUE(a.layout == b.layout && a.page_size == b.page_size && a.alignment == b.alignment) << text;
+  EXPECT_TRUE(a.mask_text == b.mask_text && a.score_text == b.score_text && a.declared == b.declared &&
+              a.params == b.params)
+      << text;
+  EXPECT_EQ(static_cast<bool>(a.mask), static_cast<bool>(b.mask)) << text;
+  EXPECT_EQ(static_cast<bool>(a.score), static_cast<bool>(b.score)) << text;
+  if (a.mask && b.mask) {
+    EXPECT_TRUE(same(a.mask, b.mask)) << text;
+  }
+  if (a.score && b.score) {
+    EXPECT_TRUE(same(a.score, b.score)) << text;
+  }
+  EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
+              a.dropout == b.dropout)
+      << text;
+  EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
+  EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
+}
+
+struct RandomSpec {
+  std::mt19937_64 random;
+  int below(int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); }
+  SizeBound bound() {
+    const std::int64_t size = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(SizeBound::kLargest));
+    return below(3) == 0 ? SizeBound{} : below(2) ? SizeBound{size, size} : SizeBound{0, size};
+  }
+  AttentionSpec draw() {
+    constexpr Dtype kDtypes[] = {Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::E4M3, Dtype::E5M2};
+    constexpr const char* kMasks[] = {"", "causal", "causal & window(128, 0)", "k <= q + 3 | k % 7 == 0", "!(k < 5)"};
+    constexpr const char* kScores[] = {"", "softcap(30)", "alibi", "s + 0.5", "where(q < k, s, s * 2.0)"};
+    AttentionSpec s;
+    s.operation = below(2) ? Operation::Forward : Operation::Backward;
+    s.dtype = kDtypes[below(5)];
+    s.kv_dtype = below(2) ? s.dtype : kDtypes[below(5)];
+    s.out_dtype = below(2) ? s.dtype : kDtypes[below(5)];
+    s.d_qk = 8 * (1 + below(32));
+    s.d_v = below(2) ? s.d_qk : 8 * (1 + below(32));
+    s.heads_kv = 1 + below(16);
+    s.heads_q = s.heads_kv * (1 + below(8));
+    s.layout = static_cast<Layout>(below(4));
+    if (s.layout == Layout::Paged) s.page_size = 1 + below(512);
+    s.mask_text = kMasks[below(5)];
+    s.score_text = kScores[below(5)];
+    if (below(2)) s.scale = std::ldexp(static_cast<double>(random()) - 9e18, -60 - below(10));
+    s.alignment = static_cast<Alignment>(below(2));
+    s.lse = static_cast<Lse>(below(3));
+    s.max_logit = below(2);
+    s.sink = below(2);
+    if (below(3) == 0) s.dropout = below(1000) / 1000.0;
+    s.batch = bound();
+    s.q_len = bound();
+    s.k_len = bound();
+    s.align_bytes = s.dtype == Dtype::F32 || s.kv_dtype == Dtype::F32 ? 4 << below(3) : 2 << below(4);
+    s.numerics = static_cast<Numerics>(below(3));
+    return s;
+  }
+};
+
+TEST(Spec, ParsePrintRoundTrip) {
+  constexpr std::uint64_t kSeed = 20261121;
+  RandomSpec source{std::mt19937_64(kSeed)};
+  for (int i = 0; i < 500; ++i) {
+    AttentionSpec spec = source.draw();
+    const auto valid = validate(spec);
+    const std::string text = print(spec);
+    ASSERT_TRUE(valid) << "seed " << kSeed << " spec " << i << ": " << text << "\n" << valid.error().message;
+    const auto again = parse_spec(text);
+    ASSERT_TRUE(again) << "seed " << kSeed << " spec " << i << ": " << text << "\n" << again.error().message;
+    expect_equal(spec, *again, text);
+    EXPECT_EQ(print(*again), text);
+  }
+}
+
+TEST(Spec, RandomBytesNeverCrash) {
+  constexpr std::uint64_t kSeed = 7;
+  std::mt19937_64 random(kSeed);
+  const std::string seed_text =
+      "fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" params=\"a: fp32[1]\" b<=64 sink layout=paged(16)";
+  for (int i = 0; i < 5000; ++i) {
+    std::string text = seed_text;
+    for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, random() % 8); break;
+        default: text.insert(at, 1, text[random() % text.size()]); break;
+      }
+      if (text.empty()) text = " ";
+    }
+    if (const auto spec = parse_spec(text)) {
+      EXPECT_TRUE(parse_spec(print(*spec))) << "seed " << kSeed << ": " << text;
+    } else {
+      EXPECT_FALSE(spec.error().message.empty());
+      EXPECT_EQ(spec.error().message.find('\n'), std::string::npos);
+      EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text << spec.error().message;
+    }
+  }
+}
+
+// ---- refusals ----
+
+TEST(Spec, RefusalsNameFieldValueAndLimit) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"", "the operation (fwd or bwd) is missing"},
+      {"fwd", "the dtype is missing"},
+      {"forward bf16 d=64", "`forward` is none of fwd, bwd"},
+      {"fwd b16 d=64", "dtype: `b16` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `bf16`?"},
+      {"fwd i32 d=64", "dtype: `i32` is none of"},
+      {"fwd bf16", "d: the head dim is missing"},
+      {"fwd bf16 d=0", "d: 0 is below 8"},
+      {"fwd bf16 d=264", "d: 264 is above 256, the largest head dim; split the head or use d=256"},
+      {"fwd bf16 d=100", "d: 100 is not a multiple of 8; pad with zeros to d=104"},
+      {"fwd bf16 d=64/100", "d: V dim 100 is not a multiple of 8"},
+      {"fwd bf16 d=99999999999999999999", "d: `99999999999999999999` is not a whole number up to"},
+      {"fwd bf16 d=64 d=64", "d: the field is given twice"},
+      {"fwd bf16 d=64 heads=32/5", "heads: 32 query heads are no multiple of 5 KV heads"},
+      {"fwd bf16 d=64 heads=0", "heads: 0 is outside 1..65535"},
+      {"fwd bf16 d=64 haeds=8", "there is no field `haeds`, did you mean `heads`?"},
+      {"fwd bf16 d=64 mask=\"causal", "mask: the quote that opens here is never closed"},
+      {"fwd bf16 d=64 mask='causal'", "mask: use double quotes"},
+      {"fwd bf16 d=64 mask=\"causal\"sink", "mask: a space must follow the closing quote"},
+      {"fwd bf16 d=64 mask=\"\"", "mask: the text is empty"},
+      {"fwd bf16 d=64 mask=\"s > 0.0\"", "mask: "},
+      {"fwd bf16 d=64 \"causal\"", "a quote must follow a field"},
+      {"fwd bf16 d=64 sink=yes", "sink: this is a flag; write sink alone"},
+      {"fwd bf16 d=64 lse", "lse: the value is missing; write lse=..."},
+      {"fwd bf16 d=64 lse=", "lse: the value is missing"},
+      {"fwd bf16 d=64 lse=log10", "lse: `log10` is none of none, ln, log2"},
+      {"fwd bf16 d=64 q_len<3", "is not a bound; write `q_len`<=N"},
+      {"fwd bf16 d=64 bytes<=3", "bytes: only b, q_len and k_len take `<=`"},
+      {"fwd bf16 d=64 bytes=3", "bytes: 3 is none of 16, 8, 4, 2"},
+      {"fwd fp32 d=64 bytes=2", "bytes: 2 is below 4, the size of an element"},
+      {"fwd bf16 d=64 q_len=0", "q_len: `0` is not a size from 1 to 1073741823"},
+      {"fwd bf16 d=64 k_len<=9999999999", "k_len: `9999999999` is not a size from 1 to"},
+      {"fwd bf16 d=64 scale=nan", "scale: `nan` is not a finite number"},
+      {"fwd bf16 d=64 scale=0", "scale: 0 makes every score equal"},
+      {"fwd bf16 d=64 scale=1e300", "scale: 1e+300 is not a finite, non-zero 32-bit number"},
+      {"fwd bf16 d=64 dropout=1", "dropout: 1 is outside 0 <= p < 1"},
+      {"fwd bf16 d=64 layout=paged", "layout: paged needs the tokens per page"},
+      {"fwd bf16 d=64 layout=paged(0)", "layout: a page of 0 tokens holds nothing"},
+      {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
+      {"fwd bf16 d=64 params=\"x: fp31\"", "has the unknown type `fp31`"},
+      {"fwd bf16 d=64 params=\"x: fp32[5]\"", "[1] to [4]"},
+      {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is the name of a variable"},
+      {"fwd bf16 d=64 params=\"x: fp32\"", "params: x is declared, but neither mask nor score uses it"},
+      {"fwd bf16 d=64 params=\"x: fp32, x: i32\" score=\"s * x\"", "params: x is declared twice"},
+      {"fwd bf16 d=64 =3", "there is no field name before `=`"},
+  };
+  for (const auto& [text, message] : rows) {
+    const auto spec = parse_spec(text);
+    ASSERT_FALSE(spec) << text;
+    EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
+    EXPECT_NE(spec.error().message.find(message), std::string::npos)
+        << text << "\n got: " << spec.error().message << "\nwant: " << message;
+  }
+  const auto nul = parse_spec(std::string_view("fwd bf16\0d=64", 13));
+  ASSERT_FALSE(nul);
+  EXPECT_NE(nul.error().message.find("byte 0x00 at position 8"), std::string::npos) << nul.error().message;
+  const auto huge = parse_spec(std::string(kMaxSpecText + 1, ' '));
+  ASSERT_FALSE(huge);
+  EXPECT_NE(huge.error().message.find("16385 bytes, the limit is 16384"), std::string::npos) << huge.error().message;
+}
+
+TEST(Spec, CaretStandsUnderThePlace) {
+  const auto spec = parse_spec("fwd bf16 d=64 colour=red");
+  ASSERT_FALSE(spec);
+  EXPECT_EQ(spec.error().detail, "fwd bf16 d=64 colour=red\n              ^");
+  const auto value = parse_spec("fwd bf16 d=64 lse=log10");
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().detail, "fwd bf16 d=64 lse=log10\n                  ^");
+}
+
+// ---- specs built in C++ ----
+
+TEST(Spec, BuiltInCpp) {
+  AttentionSpec s;
+  s.d_qk = s.d_v = 64;
+  const Param slope{"slope", Dtype::F32, 1};
+  s.score = Expr::variable(Variable::S) + Expr::load(slope, {Expr::variable(Variable::H)});
+  s.mask = Expr::variable(Variable::K) <= Expr::variable(Variable::Q);
+  const auto valid = validate(s);
+  ASSERT_TRUE(valid) << valid.error().message;
+  ASSERT_EQ(s.params.size(), 1u);
+  EXPECT_EQ(s.params[0], slope);
+  const auto again = parse_spec(print(s));
+  ASSERT_TRUE(again) << print(s) << again.error().message;
+  EXPECT_TRUE(same(again->score, s.score));
+  ASSERT_TRUE(validate(s)) << "validate is idempotent";
+
+  s.mask_text = "causal";
+  const auto conflict = validate(s);
+  ASSERT_FALSE(conflict);
+  EXPECT_NE(conflict.error().message.find("mask_text disagree"), std::string::npos) << conflict.error().message;
+
+  AttentionSpec hostile;
+  hostile.d_qk = hostile.d_v = 64;
+  hostile.mask_text = "causal\" sink scale=\"3";
+  const auto refused = validate(hostile);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("without double quotes"), std::string::npos);
+}
+
+TEST(Spec, NotYetSupportedNamesTheField) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"bwd bf16 d=64", "operation: bwd"},
+      {"fwd e4m3 d=64", "dtype: e4m3"},
+      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},
+      {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
+      {"fwd bf16 d=64 layout=paged(16)", "layout: paged(16)"},
+      {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
+  };
+  for (const auto& [text, message] : rows) {
+    const auto supported = check_supported(parsed(text));
+    ASSERT_FALSE(supported) << text;
+    EXPECT_EQ(supported.error().kind, ErrorKind::Unsupported);
+    EXPECT_NE(supported.error().message.find(message), std::string::npos) << supported.error().message;
+  }
+  EXPECT_TRUE(check_supported(parsed("fwd fp32 d=64 out=bf16")));
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,352 @@
+// Kernels on a driver that only records: what is launched, and that run() allocates nothing.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "runtime/launch/kernels.h"
+
+namespace {
+thread_local std::int64_t allocations = 0;
+}
+
+// Not inlined: gcc would see malloc() beside operator delete and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes ? bytes : 1);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace flashjit {
+namespace {
+
+struct Record {
+  int launches = 0, pushes = 0, pops = 0, smem_limit = 0, loaded = 0;
+  CuLaunchConfig config;
+  KernelParams params;
+  TensorMaps maps;  // of hopper kernels
+  int encodings = 0, allocated = 0, freed = 0, zeroed = 0, waits = 0;
+  int capturing = 0;
+  CuContext current = nullptr;
+  CuResult launch_result = 0;
+} record;
+bool hopper_kernel = false;  // it has a second argument
+constexpr CuPointer kCounters = 0x7000000;
+
+const auto kContext = reinterpret_cast<CuContext>(0x10);
+
+DriverApi recording_driver() {
+  DriverApi api;
+  api.get_error_name = [](CuResult, const char** name) {
+    *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
+    return 0;
+  };
+  api.get_error_string = [](CuResult, const char** text) {
+    *text = "an illegal memory access was encountered";
+    return 0;
+  };
+  api.get_context = [](CuContext* context) {
+    *context = record.current;
+    return 0;
+  };
+  api.push_context = [](CuContext) {
+    ++record.pushes;
+    return 0;
+  };
+  api.pop_context = [](CuContext*) {
+    ++record.pops;
+    return 0;
+  };
+  api.exchange_capture_mode = [](int*) { return 0; };
+  api.library_load = [](CuLibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
+    *library = reinterpret_cast<CuLibrary>(0x20);
+    return 0;
+  };
+  api.library_unload = [](CuLibrary) { return 0; };
+  api.library_kernel = [](CuKernel* kernel, CuLibrary, const char* name) {
+    *kernel = reinterpret_cast<CuKernel>(0x30);
+    return std::strcmp(name, "flashjit_forward") == 0 ? 0 : 500;
+  };
+  api.kernel_set_attribute = [](int, int value, CuKernel, CuDevice) {
+    record.smem_limit = value;
+    return 0;
+  };
+  api.kernel_function = [](CuFunction* function, CuKernel) {
+    *function = reinterpret_cast<CuFunction>(0x40);
+    return 0;
+  };
+  api.function_load = [](CuFunction) {
+    ++record.loaded;
+    return 0;
+  };
+  api.tensor_map_encode = [](TensorMap* map, int, std::uint32_t rank, void* data, const std::uint64_t* size,
+                             const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
+    ++record.encodings;
+    *map = {{reinterpret_cast<std::uintptr_t>(data), rank, size[1]}};
+    return 0;
+  };
+  api.memory_allocate = [](CuPointer* pointer, std::size_t) {
+    ++record.allocated;
+    *pointer = kCounters;
+    return 0;
+  };
+  api.memory_free = [](CuPointer) {
+    ++record.freed;
+    return 0;
+  };
+  api.memory_set = [](CuPointer pointer, unsigned char value, std::size_t bytes, CuStream) {
+    record.zeroed += pointer == kCounters && value == 0 && bytes == CounterPlaces::kPairs * 2 * sizeof(int);
+    return 0;
+  };
+  api.stream_create = [](CuStream* stream, unsigned) {
+    *stream = reinterpret_cast<CuStream>(0x50);
+    return 0;
+  };
+  api.stream_destroy = [](CuStream) { return 0; };
+  api.stream_synchronize = [](CuStream) {
+    record.waits += record.zeroed;
+    return 0;
+  };
+  api.stream_is_capturing = [](CuStream, int* capturing) {
+    *capturing = record.capturing;
+    return 0;
+  };
+  api.stream_id = [](CuStream stream, unsigned long long* id) {
+    *id = reinterpret_cast<std::uintptr_t>(stream);
+    return 0;
+  };
+  api.launch = [](const CuLaunchConfig* config, CuFunction, void** arguments, void**) {
+    ++record.launches;
+    record.config = *config;
+    std::memcpy(&record.params, arguments[0], sizeof record.params);
+    if (hopper_kernel) std::memcpy(&record.maps, arguments[1], sizeof record.maps);
+    return record.launch_result;
+  };
+  return api;
+}
+
+class LaunchTest : public testing::Test {
+ protected:
+  void SetUp() override { load({}); }
+
+  // The kernel that every test launches; a configuration of the hopper loop makes it one of that family.
+  void load(const KernelConfig& config, Numerics numerics = Numerics::Fast) {
+    kernel = nullptr;
+    record = {};
+    hopper_kernel = config.loop == Loop::hopper;
+    GpuContext gpu;
+    gpu.driver = std::make_shared<Driver>(recording_driver());
+    gpu.context = kContext;
+    Compiled compiled;
+    auto spec = parse_spec(
+        "fwd bf16 d=64 heads=4/2 lse=ln params=\"pos: fp32[3], cap: fp32\" mask=\"causal\" "
+        "score=\"s * cap + pos[h, q, k]\"");
+    ASSERT_TRUE(spec) << spec.error().message;
+    compiled.plan.spec = *spec;
+    compiled.plan.spec.numerics = numerics;
+    compiled.plan.config = config;
+    compiled.plan.target.gpu = true;
+    compiled.plan.target.sm_count = 21;
+    compiled.plan.schedule.tile_q = 64;
+    compiled.plan.threads = 128;
+    compiled.plan.smem_bytes = 70000;
+    compiled.source.entries = {"flashjit_forward"};
+    compiled.binary = std::make_shared<const StoreEntry>();
+    auto counters = WorkCounters::create(gpu);
+    ASSERT_TRUE(counters) << counters.error().message;
+    auto loaded = GpuKernel::load(gpu, 0, compiled, *counters);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    kernel = *loaded;
+    EXPECT_EQ(record.smem_limit, 70000);
+    EXPECT_EQ(record.loaded, 1);
+    arguments.q = {data(0x1000), "bf16", {3, 130, 4, 64}, {}};
+    arguments.k = {data(0x2000), "bf16", {3, 200, 2, 64}, {}};
+    arguments.v = {data(0x3000), "bf16", {3, 200, 2, 64}, {}};
+    arguments.o = {data(0x4000), "bf16", {3, 130, 4, 64}, {}};
+    arguments.lse = {data(0x5000), "fp32", {3, 4, 130}, {}};
+    arguments.params["pos"] = {data(0x6000), "fp32", {4, 130, 200}, {}};
+    arguments.scalars["cap"] = 1.5;
+  }
+  // Tiles of 64 queries; 130 queries are 3 of them.
+  static KernelConfig hopper() {
+    KernelConfig c;
+    c.loop = Loop::hopper;
+    c.head_dim_qk = c.head_dim_v = 64;
+    c.heads_q = 4;
+    c.heads_kv = 2;
+    c.warpgroups = 1;
+    c.tile_q = 64;
+    c.tile_kv = 128;
+    return c;
+  }
+  void expect_grid(const KernelConfig& config, unsigned blocks, int tiles_q) {
+    load(config);
+    ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+    EXPECT_EQ(record.config.grid_x, blocks);
+    EXPECT_EQ(record.params.tiles_q, tiles_q);
+  }
+  const int* counters_of_launch(void* stream, bool capturing = false) {
+    record.capturing = capturing;
+    record.params.work_counters = nullptr;
+    EXPECT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, stream));
+    return record.params.work_counters;
+  }
+  static KernelConfig persistent() {
+    KernelConfig c = hopper();
+    c.persistent = true;
+    c.reference = Reference::first;
+    return c;
+  }
+  static void* data(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+  std::shared_ptr<GpuKernel> kernel;
+  Arguments arguments;
+};
+
+TEST_F(LaunchTest, OneBlockPerTileHeadAndSequence) {
+  record.pushes = record.pops = 0;
+  void* const stream = data(0x77);
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, stream));
+  EXPECT_EQ(record.launches, 1);
+  EXPECT_EQ(record.config.grid_x, 3u * 3 * 4);
+  EXPECT_EQ(record.config.block_x, 128u);
+  EXPECT_EQ(record.config.shared_bytes, 70000u);
+  EXPECT_EQ(static_cast<void*>(record.config.stream), stream);
+  EXPECT_EQ(record.params.q, data(0x1000));
+  EXPECT_EQ(record.params.tiles_q, 3);
+  // Another context was current: ours is pushed, and taken away again.
+  EXPECT_EQ(record.pushes, 1);
+  EXPECT_EQ(record.pops, 1);
+  record.current = kContext;
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, stream));
+  EXPECT_EQ(record.pushes, 1);
+}
+
+TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
+  load(hopper());
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  EXPECT_EQ(record.launches, 1);
+  EXPECT_EQ(record.encodings, 3);
+  const TensorMap* maps[] = {&record.maps.q, &record.maps.k, &record.maps.v};
+  const std::uint64_t addresses[] = {0x1000, 0x2000, 0x3000}, tokens[] = {130, 200, 200};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(maps[i]->words[0], addresses[i]);
+    EXPECT_EQ(maps[i]->words[1], 4u);
+    EXPECT_EQ(maps[i]->words[2], tokens[i]);
+  }
+  KernelConfig stores_by_tma = hopper();
+  stores_by_tma.output = Element::bf16;
+  stores_by_tma.q_stages = 2;
+  load(stores_by_tma);
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  EXPECT_EQ(record.encodings, 4);
+  EXPECT_EQ(record.maps.o.words[0], 0x4000u);
+}
+
+TEST_F(LaunchTest, GridsOfHopperKernels) {
+  KernelConfig c = hopper();
+  expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
+  c.persistent = true;
+  expect_grid(c, 21, 3);  // one for each SM
+  c.cluster = 2;
+  expect_grid(c, 20, 2);  // 128 queries for two blocks: 24 items for the 10 pairs that fit
+  c.persistent = false;
+  expect_grid(c, 2 * 2 * 4 * 3, 2);
+  c.cluster = 1;
+  c.pack_heads = true;
+  expect_grid(c, 5 * 2 * 3, 5);  // 32 queries of both heads of a group
+  c.persistent = true;
+  expect_grid(c, 21, 5);
+  for (Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v, &arguments.o}) tensor->shape[0] = 1;
+  arguments.q.shape[1] = arguments.o.shape[1] = 20;
+  arguments.lse = {data(0x5000), "fp32", {1, 4, 20}, {}};
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  EXPECT_EQ(record.config.grid_x, 2u);  // fewer items than SMs
+}
+
+TEST_F(LaunchTest, CountersOfAStreamAndOfGraphs) {
+  load(persistent());
+  EXPECT_EQ(record.allocated, 1);
+  EXPECT_EQ(record.zeroed, 1);
+  EXPECT_EQ(record.waits, 1);  // for the zeros
+  const int* one = counters_of_launch(data(0x1));
+  const int* two = counters_of_launch(data(0x2));
+  ASSERT_TRUE(one && two);
+  EXPECT_NE(one, two);
+  EXPECT_EQ(counters_of_launch(data(0x1)), one);
+  EXPECT_EQ(counters_of_launch(data(0x2)), two);
+  // Recorded launches: each its own, also on one stream.
+  const int* first = counters_of_launch(data(0x1), true);
+  const int* second = counters_of_launch(data(0x1), true);
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, one);
+  EXPECT_NE(second, one);
+  const auto* memory = reinterpret_cast<const int*>(kCounters);
+  for (const int* pair : {one, two, first, second}) {
+    EXPECT_GE(pair - memory, 0);
+    EXPECT_LT(pair - memory, CounterPlaces::kPairs * 2);
+    EXPECT_EQ((pair - memory) % 2, 0);
+  }
+  for (int i = 2; i < CounterPlaces::kGraphLaunches; ++i) EXPECT_NE(counters_of_launch(data(0x1), true), nullptr);
+  EXPECT_EQ(counters_of_launch(data(0x1), true), nullptr);
+  EXPECT_EQ(counters_of_launch(data(0x1)), one);
+  kernel = nullptr;
+  EXPECT_EQ(record.freed, 1);
+}
+
+TEST_F(LaunchTest, WhichKernelsTakeItems) {
+  KernelConfig c = persistent();
+  c.persistent = false;
+  load(c);
+  EXPECT_EQ(counters_of_launch(nullptr), nullptr);
+  c = persistent();
+  c.cluster = 2;
+  load(c);
+  EXPECT_EQ(counters_of_launch(nullptr), nullptr);
+  load(persistent(), Numerics::Deterministic);
+  EXPECT_NE(counters_of_launch(nullptr), nullptr) << "who takes an item changes no bit of it";
+}
+
+TEST_F(LaunchTest, RunAllocatesNothing) {
+  for (const KernelConfig& config : {KernelConfig{}, hopper(), persistent()}) {
+    load(config);
+    Kernel& prepared = *kernel;
+    const std::int64_t before = allocations;
+    for (int i = 0; i < 100; ++i) {
+      if (!prepared.run(arguments, nullptr)) break;
+    }
+    const std::int64_t after = allocations;
+    EXPECT_EQ(record.launches, 100);
+    EXPECT_EQ(after - before, 0);
+  }
+}
+
+TEST_F(LaunchTest, NothingIsLaunchedForNothing) {
+  for (Tensor* tensor : {&arguments.q, &arguments.o}) tensor->shape[1] = 0;
+  arguments.lse.shape[2] = 0;
+  ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
+  EXPECT_EQ(record.launches, 0);
+}
+
+TEST_F(LaunchTest, ADriverErrorHasNameTextAndRemedy) {
+  record.launch_result = 700;
+  const auto done = static_cast<Kernel&>(*kernel).run(arguments, nullptr);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().kind, ErrorKind::Driver);
+  for (const char* words :
+       {"cuLaunchKernelEx", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "an illegal memory access", "device pointers"}) {
+    EXPECT_NE(done.error().message.find(words), std::string::npos) << done.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace flashjit

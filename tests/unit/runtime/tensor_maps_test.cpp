@@ -1,0 +1,353 @@
+// What TMA is told about Q, K and V: compared with numbers worked out by hand, and where there is a GPU, shown to its
+// driver.
+#include "runtime/launch/tensor_maps.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace flashjit {
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+// Addresses only: nothing is read or written through them.
+const void* address(std::uintptr_t at) { return reinterpret_cast<const void*>(at); }
+
+KernelConfig config_of(int heads_q, int heads_kv, int d_qk, int d_v) {
+  KernelConfig c;
+  c.loop = Loop::hopper;
+  c.heads_q = heads_q;
+  c.heads_kv = heads_kv;
+  c.head_dim_qk = d_qk;
+  c.head_dim_v = d_v;
+  c.warpgroups = 2;
+  c.tile_q = 128;
+  c.tile_kv = 176;
+  return c;
+}
+
+// Lengths 300 and 500, batch 2; strides of contiguous [batch, token, head, d].
+KernelParams params_of(const KernelConfig& c) {
+  KernelParams p = {};
+  p.q = address(0x10000);
+  p.k = address(0x20000);
+  p.v = address(0x30000);
+  p.o = const_cast<void*>(address(0x40000));
+  p.batch = 2;
+  p.q_len = 300;
+  p.k_len = 500;
+  const auto strides = [](int tokens, int heads, int d) {
+    return Strides{Int64{tokens} * heads * d, d, Int64{heads} * d};
+  };
+  p.q_stride = strides(p.q_len, c.heads_q, c.head_dim_qk);
+  p.k_stride = strides(p.k_len, c.heads_kv, c.head_dim_qk);
+  p.v_stride = strides(p.k_len, c.heads_kv, c.head_dim_v);
+  p.o_stride = strides(p.q_len, c.heads_q, c.head_dim_v);
+  return p;
+}
+
+void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride,
+                   const Numbers& box) {
+  EXPECT_EQ(map.address, data);
+  EXPECT_EQ(Numbers(map.size, map.size + map.rank), size);
+  EXPECT_EQ(Numbers(map.stride, map.stride + (map.rank - 1)), stride);
+  EXPECT_EQ(Numbers(map.box, map.box + map.rank), box);
+}
+
+TEST(TensorMaps, TokensBeforeHeads) {
+  KernelConfig c = config_of(4, 2, 72, 128);
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  // d=72 takes two panels of 64 columns; the last 56 are out of bounds.
+  expect_layout(maps->q, address(0x10000), {72, 300, 4, 2}, {576, 144, 172800}, {64, 128, 1, 1});
+  expect_layout(maps->k, address(0x20000), {72, 500, 2, 2}, {288, 144, 144000}, {64, 176, 1, 1});
+  expect_layout(maps->v, address(0x30000), {128, 500, 2, 2}, {512, 256, 256000}, {64, 176, 1, 1});
+}
+
+TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
+  KernelConfig c = config_of(8, 2, 128, 72);
+  c.output = Element::bf16;
+  c.q_stages = 2;
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->o, address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
+  c.pack_heads = true;  // four heads of four queries
+  const auto grouped = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(grouped) << grouped.error().message;
+  expect_layout(grouped->o, address(0x40000), {72, 4, 300, 2, 2}, {144, 1152, 576, 345600}, {64, 4, 4, 1, 1});
+}
+
+TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
+  KernelConfig one = config_of(4, 2, 128, 128), wide = config_of(4, 2, 64, 128), floats = config_of(4, 2, 128, 128);
+  wide.q_stages = floats.q_stages = 2;
+  floats.output = Element::f32;
+  KernelConfig odd = config_of(6, 2, 128, 128);  // three heads do not divide a warp's 16 rows
+  odd.q_stages = 2;
+  odd.pack_heads = true;
+  odd.tile_q = 192;
+  for (const KernelConfig& c : {one, wide, floats, odd}) {
+    const auto maps = tensor_map_layouts(c, params_of(c));
+    ASSERT_TRUE(maps) << maps.error().message;
+    EXPECT_EQ(maps->o.rank, 0);
+  }
+}
+
+TEST(TensorMaps, HeadsBeforeTokens) {
+  KernelConfig c = config_of(4, 2, 96, 96);
+  KernelParams p = params_of(c);
+  p.q_stride = {4 * 300 * 96, 300 * 96, 96};
+  p.k_stride = {2 * 500 * 96, 500 * 96, 96};
+  const auto maps = tensor_map_layouts(c, p);
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->q, address(0x10000), {96, 300, 4, 2}, {192, 57600, 230400}, {64, 128, 1, 1});
+  expect_layout(maps->k, address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {64, 176, 1, 1});
+}
+
+TEST(TensorMaps, BlocksOfAClusterCopyTheirShareOfKAndV) {
+  KernelConfig c = config_of(4, 2, 64, 128);
+  c.cluster = 2;
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  EXPECT_EQ(maps->q.box[1], 128u);
+  EXPECT_EQ(maps->k.box[1], 88u);
+  EXPECT_EQ(maps->v.box[1], 88u);
+}
+
+TEST(TensorMaps, HeadsOfAGroupShareATile) {
+  KernelConfig c = config_of(8, 2, 64, 64);
+  c.pack_heads = true;
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->q, address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1});
+  expect_layout(maps->k, address(0x20000), {64, 500, 2, 2}, {256, 128, 128000}, {64, 176, 1, 1});
+}
+
+TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
+  KernelConfig c = config_of(4, 2, 64, 64);
+  c.packed = true;
+  const auto maps = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
+  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856},
+                {64, 128, 1, 1, 1});
+  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112},
+                {64, 176, 1, 1, 1});
+  // Row 3 of a sequence that begins at token 1000 and has 70: its last row is the last within bounds.
+  const std::uint64_t start = 1000, length = 70, row = 3, head = 2;
+  const std::uint64_t at[] = {kRows - length + row, head, start + length, kRows};
+  std::uint64_t offset = 0;
+  for (int i = 0; i < 4; ++i) offset += at[i] * maps->q.stride[i];
+  EXPECT_EQ(offset, (start + row) * 512 + head * 128);
+  EXPECT_EQ(kRows - length + (length - 1), maps->q.size[1] - 1);
+}
+
+TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
+  KernelConfig c = config_of(1, 1, 64, 64);
+  KernelParams p = params_of(c);
+  p.batch = 1;
+  p.q_len = 1;
+  p.q_stride = {0, 7, Int64{1} << 50};
+  const auto maps = tensor_map_layouts(c, p);
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->q, address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1});
+}
+
+TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
+  for (const bool packed : {false, true}) {
+    KernelConfig c = config_of(4, 2, 64, 128);
+    c.packed = packed;
+    KernelParams p = params_of(c);
+    p.k = p.v = nullptr;
+    p.k_len = 0;
+    p.k_stride = p.v_stride = {1, 3, 5};
+    const auto maps = tensor_map_layouts(c, p);
+    ASSERT_TRUE(maps) << maps.error().message;
+    for (const TensorMapLayout* map : {&maps->k, &maps->v}) {
+      EXPECT_EQ(map->address, p.q);
+      for (int i = 0; i < map->rank; ++i) EXPECT_GE(map->size[i], 1u);
+      for (int i = 0; i < map->rank - 1; ++i) EXPECT_EQ(map->stride[i] % 16, 0u);
+    }
+  }
+}
+
+TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
+  const auto refused = [](bool packed, void (*change)(KernelParams&), const char* words) {
+    KernelConfig c = config_of(4, 2, 64, 64);
+    c.packed = packed;
+    KernelParams p = params_of(c);
+    change(p);
+    const auto maps = tensor_map_layouts(c, p);
+    ASSERT_FALSE(maps);
+    EXPECT_EQ(maps.error().kind, ErrorKind::Invalid);
+    EXPECT_NE(maps.error().message.find(words), std::string::npos) << maps.error().message;
+  };
+  refused(
+      false, [](KernelParams& p) { p.q = address(0x10008); },
+      "q.data: address 0x10008, TMA reads from multiples of 16 bytes; align");
+  refused(
+      false, [](KernelParams& p) { p.k_stride.token = 132; },
+      "k.strides: 264 bytes per token, TMA steps in multiples of 16; pass");
+  refused(false, [](KernelParams& p) { p.v_stride.head = 68; }, "v.strides: 136 bytes per head");
+  refused(false, [](KernelParams& p) { p.q_stride.batch = 1004; }, "q.strides: 2008 bytes per sequence");
+  refused(
+      false, [](KernelParams& p) { p.v_stride.batch = Int64{1} << 39; },
+      "v.strides: 1099511627776 bytes per sequence, TMA steps less than");
+  refused(true, [](KernelParams& p) { p.k_stride.token = 132; }, "k.strides: 264 bytes per token");
+  refused(
+      true, [](KernelParams& p) { p.k_stride.token = Int64{1} << 34; },
+      "k.strides: 34359738368 bytes per token, packed tensors step less");
+}
+
+// A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
+struct InputCase {
+  KernelConfig config = config_of(4, 2, 64, 64);
+  InputPlace place = {"table", 0, 1};
+  std::int64_t shape[4] = {4, 500, 640, 0};
+  ExtraParam param = {address(0x1000), {500 * 640, 640, 1, 0}};
+  TensorView tensor;
+  InputCase() {
+    config.tile_kv = 96;
+    config.inputs_16 = config.inputs_q = 1;
+    tensor.rank = 3;
+    tensor.shape = shape;
+  }
+  TensorMapLayout layout() const { return input_layout(config, place, tensor, param); }
+};
+
+void expect_layout(const TensorMapLayout& map, std::vector<std::uint64_t> size, std::vector<std::uint64_t> stride,
+                   std::vector<std::uint32_t> box) {
+  ASSERT_EQ(map.rank, static_cast<int>(size.size()));
+  EXPECT_EQ(std::vector<std::uint64_t>(map.size, map.size + map.rank), size);
+  EXPECT_EQ(std::vector<std::uint64_t>(map.stride, map.stride + (map.rank - 1)), stride);
+  EXPECT_EQ(std::vector<std::uint32_t>(map.box, map.box + map.rank), box);
+}
+
+TEST(TensorMaps, InputsOfTheScore) {
+  InputCase c;
+  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 640000, 16}, {64, 64, 1, 1});
+  c.config.inputs_32 = std::exchange(c.config.inputs_16, 0);
+  EXPECT_EQ(c.layout().element_bytes, 4);
+  expect_layout(c.layout(), {640, 500, 4, 1}, {2560, 1280000, 16}, {32, 64, 1, 1});
+}
+
+TEST(TensorMaps, InputsOfNoQueryAreOneRow) {
+  InputCase c;
+  c.place.query = -1;
+  c.config.inputs_q = 0;
+  expect_layout(c.layout(), {640, 1, 4, 500}, {16, 640000, 1280}, {64, 1, 1, 1});
+}
+
+TEST(TensorMaps, InputsThatAreExpanded) {
+  InputCase c;
+  c.param.stride[0] = 0;
+  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 0, 16}, {64, 64, 1, 1});
+}
+
+TEST(TensorMaps, InputsThatTmaCannotAddress) {
+  const auto refused = [](auto change) {
+    InputCase c;
+    change(c);
+    return c.layout().rank == 0;
+  };
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.data = address(0x1008); }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[2] = 2; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[1] = 641; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[0] = -640; }));
+  EXPECT_TRUE(refused([](InputCase& c) { c.param.stride[0] = Int64{1} << 40; }));
+  // What is never stepped in may be anything.
+  EXPECT_FALSE(refused([](InputCase& c) { c.shape[0] = 1, c.param.stride[0] = 3; }));
+}
+
+struct Encoded {
+  int dtype, swizzle, promotion;
+  std::uint32_t rank, element_stride;
+} encoded;
+
+Driver recording_driver(int version) {
+  DriverApi api;
+  api.tensor_map_encode = [](TensorMap* map, int dtype, std::uint32_t rank, void*, const std::uint64_t*,
+                             const std::uint64_t*, const std::uint32_t*, const std::uint32_t* element_strides, int,
+                             int swizzle, int promotion, int) {
+    encoded = {dtype, swizzle, promotion, rank, element_strides[rank - 1]};
+    std::memset(map, 0xff, sizeof *map);
+    return 0;
+  };
+  return Driver(api, version);
+}
+
+TEST(TensorMaps, WhatTheDriverIsTold) {
+  const Driver driver = recording_driver(13020);
+  const KernelConfig c = config_of(4, 2, 72, 128);
+  const auto layouts = tensor_map_layouts(c, params_of(c));
+  ASSERT_TRUE(layouts);
+  TensorMap map;
+  ASSERT_TRUE(encode(driver, Element::f16, layouts->q, map));
+  EXPECT_EQ(encoded.dtype, 6);
+  EXPECT_EQ(encoded.swizzle, 3);
+  ASSERT_TRUE(encode(driver, Element::bf16, layouts->v, map));
+  EXPECT_EQ(encoded.dtype, 9);
+  EXPECT_EQ(encoded.swizzle, 3);
+  EXPECT_EQ(encoded.promotion, 3);
+  EXPECT_EQ(encoded.rank, 4u);
+  EXPECT_EQ(encoded.element_stride, 1u);
+}
+
+TEST(TensorMaps, SmallTensorsLoseABitOfOldDrivers) {
+  TensorMapLayout map{.address = address(0x1000), .rank = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}};
+  const auto bit = [&](int version) {
+    const Driver driver = recording_driver(version);
+    TensorMap result;
+    EXPECT_TRUE(encode(driver, Element::bf16, map, result));
+    EXPECT_EQ(result.words[0], ~0ull);
+    EXPECT_EQ(result.words[1] | 1ull << 21, ~0ull);
+    return result.words[1] >> 21 & 1;
+  };
+  EXPECT_EQ(bit(12040), 0u);  // 1023 rows of 128 bytes: less than 128 KiB
+  EXPECT_EQ(bit(13010), 0u);
+  EXPECT_EQ(bit(13020), 1u);
+  map.size[1] = 1024;
+  EXPECT_EQ(bit(12040), 1u);
+  map.size[1] = 2;
+  map.stride[0] = std::uint64_t{1} << 39;
+  EXPECT_EQ(bit(12040), 1u);
+  map.size[1] = std::uint64_t{1} << 30;
+  map.stride[0] = 0;  // expanded: all rows are one
+  EXPECT_EQ(bit(12040), 0u);
+}
+
+TEST(TensorMaps, TheDriverTakesThemAll) {
+  auto driver = Driver::open();
+  if (!driver) GTEST_SKIP() << driver.error().message;
+  auto gpu = GpuContext::open(*driver, 0);
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  const CurrentContext current(*gpu);
+  for (const bool packed : {false, true}) {
+    for (const bool pack_heads : {false, true}) {
+      if (packed && pack_heads) continue;
+      for (const int d : {8, 64, 72, 96, 256}) {
+        for (const bool keys : {true, false}) {
+          for (const bool expanded : {false, true}) {
+            KernelConfig c = config_of(8, 2, d, d);
+            c.packed = packed;
+            c.pack_heads = pack_heads;
+            KernelParams p = params_of(c);
+            if (!keys) p.k = p.v = nullptr, p.k_len = 0;
+            if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
+            SCOPED_TRACE(testing::Message() << "packed " << packed << " pack_heads " << pack_heads << " d " << d
+                                            << " keys " << keys << " expanded " << expanded);
+            const auto layouts = tensor_map_layouts(c, p);
+            ASSERT_TRUE(layouts) << layouts.error().message;
+            TensorMaps maps;
+            const auto done = encode(**driver, Element::bf16, *layouts, maps);
+            EXPECT_TRUE(done) << done.error().message;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashjit

@@ -1,0 +1,163 @@
+// Records and hints as `prepare` sees them, on the host backend; PrepareOptions::tune.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "autotune/search/tune.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/engine/host_library.h"
+#include "runtime/tuned/choice.h"
+
+namespace flashjit {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+
+constexpr const char* kSpec = "fwd fp32 d=16 heads=2";
+
+bool tuned(const Kernel& kernel) {
+  return std::ranges::any_of(kernel.facts().notes,
+                             [](const std::string& note) { return note.find("tuning record") != std::string::npos; });
+}
+
+class TuneInPrepare : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!host_backend()) GTEST_SKIP() << "built without the host backend (LLVM 19)";
+    fs::remove_all(folder);
+    enable_tuning_in_prepare();
+  }
+  void TearDown() override { fs::remove_all(folder); }
+  std::shared_ptr<Engine> engine(bool use_records = true) {
+    auto made = Engine::create({.device = Device::Host, .cache_dir = folder, .threads = 2, .tuned = use_records});
+    EXPECT_TRUE(made);
+    return made ? *made : nullptr;
+  }
+  const std::string folder = ::testing::TempDir() + "flashjit_tune_" + std::to_string(::getpid());
+};
+
+TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
+  PrepareOptions tune;
+  tune.shape = "b=1,q=20";
+  tune.tune = milliseconds(300);
+  const auto first = engine()->prepare(kSpec, tune);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_TRUE(tuned(**first));
+  const auto records = read_records(folder + "/v1/tuned.txt");
+  ASSERT_TRUE(records);
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ(print(records->front().shape), "b=1,q=20,k=20");
+  EXPECT_EQ(print(records->front().schedule), (*first)->facts().schedule);
+  // Another process: no measuring, the same choice, for every shape of the class.
+  PrepareOptions hint;
+  hint.shape = "q=30,k=32";
+  const auto again = engine()->prepare(kSpec, hint);
+  ASSERT_TRUE(again);
+  EXPECT_EQ((*again)->facts().schedule, (*first)->facts().schedule);
+  EXPECT_TRUE(tuned(**again));
+  // A record of the class is there: this does not measure, or the file would have changed.
+  tune.shape = "q=25";
+  ASSERT_TRUE(engine()->prepare(kSpec, tune));
+  EXPECT_EQ(*read_records(folder + "/v1/tuned.txt"), *records);
+  // Without a hint the reference shape is meant, which is another class.
+  const auto plain = engine()->prepare(kSpec);
+  ASSERT_TRUE(plain);
+  EXPECT_FALSE(tuned(**plain));
+  const auto without = engine(false)->prepare(kSpec, hint);
+  ASSERT_TRUE(without);
+  EXPECT_FALSE(tuned(**without));
+}
+
+TEST_F(TuneInPrepare, RefusesWhatContradictsItself) {
+  PrepareOptions tune;
+  tune.tune = milliseconds(100);
+  tune.schedule = "tile_q=64";
+  EXPECT_EQ(engine()->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  tune.schedule.clear();
+  EXPECT_EQ(engine(false)->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  tune.shape = "q=banana";
+  EXPECT_EQ(engine()->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  PrepareOptions hint;
+  hint.shape = "q=0";
+  EXPECT_EQ(engine()->prepare(kSpec, hint).error().kind, ErrorKind::Invalid);
+}
+
+TEST_F(TuneInPrepare, HintsOfAClassShareAKernel) {
+  const auto own = engine();
+  PrepareOptions a, b, other;
+  a.shape = "q=100", b.shape = "b=1,q=120,k=128", other.shape = "q=3000";
+  const auto first = own->prepare(kSpec, a), second = own->prepare(kSpec, b), third = own->prepare(kSpec, other),
+             plain = own->prepare(kSpec);
+  ASSERT_TRUE(first && second && third && plain);
+  EXPECT_EQ(first->get(), second->get());
+  EXPECT_NE(first->get(), third->get());
+  EXPECT_NE(first->get(), plain->get());
+  EXPECT_EQ(own->prepare(kSpec, a)->get(), first->get());
+}
+
+TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
+  const auto own = engine();
+  PrepareOptions tune;
+  tune.shape = "q=16";
+  tune.tune = milliseconds(200);
+  std::vector<std::shared_ptr<Kernel>> kernels(6);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& kernel : kernels) {
+      threads.emplace_back([&] {
+        if (auto made = own->prepare(kSpec, tune)) kernel = *made;
+      });
+    }
+  }
+  for (const auto& kernel : kernels) EXPECT_EQ(kernel, kernels.front());
+  ASSERT_NE(kernels.front(), nullptr);
+  EXPECT_TRUE(tuned(*kernels.front()));
+}
+
+TEST_F(TuneInPrepare, APinnedNumericsClassIgnoresHints) {
+  const auto own = engine();
+  const std::string spec = std::string(kSpec) + " numerics=batch_invariant";
+  const auto plain = own->prepare(spec);
+  ASSERT_TRUE(plain);
+  for (const char* shape : {"q=1,k=100", "q=64", "b=64,q=5000"}) {
+    PrepareOptions hint;
+    hint.shape = shape;
+    const auto hinted = own->prepare(spec, hint);
+    ASSERT_TRUE(hinted);
+    EXPECT_EQ((*hinted)->facts().schedule, (*plain)->facts().schedule) << shape;
+  }
+}
+
+TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
+  EngineOptions options{.device = Device::Host, .cache_dir = folder, .threads = 2, .tuned = false};
+  auto session = Session::open("host", options);
+  ASSERT_TRUE(session);
+  auto spec = parse_spec(kSpec);
+  auto shape = parse_shape("q=40", *spec);
+  TuneOptions how;
+  how.seconds = 0.5;
+  int checked = 0;
+  how.check = [&](const AttentionSpec&, ProblemData&) -> Result<void> { return ++checked, Result<void>(); };
+  const auto outcome = tune(**session, {*spec, *shape, {}, {}, {}}, how);
+  ASSERT_TRUE(outcome) << outcome.error().message;
+  EXPECT_EQ(checked, 1);
+  EXPECT_GT(outcome->candidates.size(), 3u);
+  for (const TunedCandidate& c : outcome->candidates) {
+    EXPECT_TRUE(c.status == "measured" || c.status == "stopped") << c.status << " " << c.why;
+    EXPECT_TRUE(0 < c.us_low && c.us_low <= c.us && c.us <= c.us_high);
+  }
+  EXPECT_EQ(outcome->candidates[outcome->best].status, "measured");
+  EXPECT_EQ(outcome->candidates[outcome->untuned].status, "measured");
+  const auto record = parse_tuned_record(print(record_of(*outcome, (*session)->machine(), "2026-11-21")));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->schedule, outcome->candidates[outcome->best].schedule);
+  // A check that fails ends it before anything is timed.
+  how.check = [](const AttentionSpec&, ProblemData&) -> Result<void> { return internal("wrong"); };
+  EXPECT_FALSE(tune(**session, {*spec, *shape, {}, {}, {}}, how));
+}
+
+}  // namespace
+}  // namespace flashjit

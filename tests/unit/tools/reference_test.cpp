@@ -1,0 +1,250 @@
+// The reference against problems whose answer is known on paper, and proof that its error rule catches wrong kernels.
+#include "tools/reference/reference.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "tools/reference/compare.h"
+#include "compiler/spec/half.h"
+
+namespace flashjit::reference {
+namespace {
+
+// bshd, fp32 storage unless told otherwise; everything contiguous.
+struct Toy {
+  AttentionSpec spec;
+  Arguments arguments;
+  std::vector<float> q, k, v, o, lse, max_logit, sink;
+
+  Toy(int batch, int q_len, int k_len, int heads_q, int heads_kv, int d, int d_v) {
+    spec.dtype = spec.kv_dtype = spec.out_dtype = Dtype::F32;
+    spec.d_qk = d, spec.d_v = d_v, spec.heads_q = heads_q, spec.heads_kv = heads_kv;
+    spec.scale = 1;
+    spec.lse = Lse::Natural;
+    spec.max_logit = true;
+    q.assign(batch * q_len * heads_q * d, 0), o.assign(batch * q_len * heads_q * d_v, NAN);
+    k.assign(batch * k_len * heads_kv * d, 0), v.assign(batch * k_len * heads_kv * d_v, 0);
+    lse.assign(batch * heads_q * q_len, NAN), max_logit = lse, sink.assign(heads_q, 0);
+    arguments.q = {q.data(), "fp32", {batch, q_len, heads_q, d}, {}};
+    arguments.k = {k.data(), "fp32", {batch, k_len, heads_kv, d}, {}};
+    arguments.v = {v.data(), "fp32", {batch, k_len, heads_kv, d_v}, {}};
+    arguments.o = {o.data(), "fp32", {batch, q_len, heads_q, d_v}, {}};
+    arguments.lse = {lse.data(), "fp32", {batch, heads_q, q_len}, {}};
+    arguments.max_logit = arguments.lse;
+    arguments.max_logit.data = max_logit.data();
+    arguments.sink = {sink.data(), "fp32", {heads_q}, {}};
+  }
+  void randomize(unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (auto* values : {&q, &k, &v}) {
+      for (float& x : *values) x = normal(random);
+    }
+  }
+  Problem problem(Semantics semantics = {}) const { return *Problem::create(spec, arguments, std::move(semantics)); }
+  ExactRow row(const RowId& id, Semantics semantics = {}) const {
+    const Problem p = problem(std::move(semantics));
+    return p.exact(id, p.keys_values(id.b, p.kv_head(id.h)));
+  }
+  // Writes the exact result, rounded, as a perfect kernel would.
+  void solve(const Semantics& semantics = {}) {
+    const Problem p = problem(semantics);
+    for (const RowId& id : p.rows()) {
+      const ExactRow exact = p.exact(id, p.keys_values(id.b, p.kv_head(id.h)));
+      const std::size_t token = (id.b * p.q_len(0) + id.q) * spec.heads_q + id.h;
+      for (int c = 0; c < spec.d_v; ++c) o[token * spec.d_v + c] = static_cast<float>(exact.o[c]);
+      const std::size_t at = (id.b * spec.heads_q + id.h) * p.q_len(0) + id.q;
+      lse[at] = static_cast<float>(exact.lse), max_logit[at] = static_cast<float>(exact.max_logit);
+    }
+  }
+};
+
+TEST(Reference, EqualLogitsGiveTheMean) {
+  Toy s(1, 1, 4, 1, 1, 8, 2);
+  for (int i = 0; i < 8; ++i) s.v[i] = static_cast<float>(i);  // columns 0 2 4 6 and 1 3 5 7
+  const ExactRow row = s.row({0, 0, 0});
+  EXPECT_DOUBLE_EQ(row.o[0], 3);
+  EXPECT_DOUBLE_EQ(row.o[1], 4);
+  EXPECT_DOUBLE_EQ(row.lse, std::log(4.0));
+  EXPECT_DOUBLE_EQ(row.max_logit, 0);
+}
+
+TEST(Reference, TwoKeysByHand) {
+  Toy s(1, 1, 2, 1, 1, 8, 1);
+  s.q[0] = 2, s.k[0] = 0.5f, s.k[8] = -1;  // logits 1 and -2
+  s.v = {10, -10};
+  s.spec.scale = 3;  // 3 and -6
+  const ExactRow row = s.row({0, 0, 0});
+  const double p = 1 / (1 + std::exp(-9.0));
+  EXPECT_NEAR(row.o[0], 10 * p - 10 * (1 - p), 1e-12);
+  EXPECT_NEAR(row.lse, 3 + std::log1p(std::exp(-9.0)), 1e-12);
+  EXPECT_DOUBLE_EQ(row.max_logit, 3);
+}
+
+TEST(Reference, SinkTakesItsShare) {
+  Toy s(1, 1, 1, 1, 1, 8, 1);
+  s.v[0] = 8;
+  s.spec.sink = true;
+  s.sink[0] = std::log(3.0f);  // one key of weight 1, the sink of weight 3
+  const ExactRow row = s.row({0, 0, 0});
+  EXPECT_NEAR(row.o[0], 2, 1e-6);
+  EXPECT_NEAR(row.lse, std::log(4.0), 1e-6);
+  EXPECT_DOUBLE_EQ(row.max_logit, 0);
+  const ExactRow hidden = s.row({0, 0, 0}, {.visible = [](const Position&) { return false; }});
+  EXPECT_DOUBLE_EQ(hidden.o[0], 0);
+  EXPECT_NEAR(hidden.lse, std::log(3.0), 1e-6);
+  EXPECT_EQ(hidden.max_logit, -INFINITY);
+}
+
+TEST(Reference, NothingVisibleIsZero) {
+  Toy s(1, 1, 3, 1, 1, 8, 2);
+  s.v.assign(s.v.size(), NAN);
+  const ExactRow row = s.row({0, 0, 0}, {.visible = [](const Position&) { return false; }});
+  EXPECT_EQ(row.o, (std::vector<double>{0, 0}));
+  EXPECT_EQ(row.lse, -INFINITY);
+  EXPECT_TRUE(row.tainted[0]);
+  Toy empty(1, 1, 0, 1, 1, 8, 2);
+  EXPECT_EQ(empty.row({0, 0, 0}).o, (std::vector<double>{0, 0}));
+  EXPECT_EQ(empty.row({0, 0, 0}).lse, -INFINITY);
+}
+
+TEST(Reference, MinusInfinityIsHiddenAndNanSpreads) {
+  Toy s(1, 1, 2, 1, 1, 8, 1);
+  s.v = {1, 5};
+  const auto bias = [](double first) {
+    return Semantics{.score = [first](const Position& at, Dual x) { return Dual(at.k == 0 ? first : x.d); }};
+  };
+  EXPECT_DOUBLE_EQ(s.row({0, 0, 0}, bias(-INFINITY)).o[0], 5);
+  EXPECT_TRUE(std::isnan(s.row({0, 0, 0}, bias(NAN)).o[0]));
+  EXPECT_TRUE(std::isnan(s.row({0, 0, 0}, bias(INFINITY)).o[0]));
+  const Semantics all = {.score = [](const Position&, Dual) { return Dual(-INFINITY); }};
+  EXPECT_EQ(s.row({0, 0, 0}, all).o[0], 0);
+  EXPECT_EQ(s.row({0, 0, 0}, all).lse, -INFINITY);
+}
+
+TEST(Reference, GroupedHeadsAndPositions) {
+  Toy s(2, 1, 1, 6, 3, 8, 1);
+  std::iota(s.v.begin(), s.v.end(), 0.0f);  // v = 3 * batch + kv head
+  for (int b = 0; b < 2; ++b) {
+    for (int h = 0; h < 6; ++h) {
+      Position seen;
+      const Semantics look = {.visible = [&](const Position& at) { return seen = at, true; }};
+      EXPECT_DOUBLE_EQ(s.row({b, h, 0}, look).o[0], 3 * b + h / 2);
+      EXPECT_EQ(seen.hk, h / 2);
+      EXPECT_EQ(seen.b, b);
+    }
+  }
+}
+
+TEST(Reference, LayoutsAndStridesFindTheSameNumbers) {
+  Toy a(2, 3, 5, 2, 1, 8, 8);
+  a.randomize(7);
+  Toy b = a;
+  // b: q as bhsd inside a larger buffer, the rest transposed as well.
+  b.spec.layout = Layout::Bhsd;
+  std::vector<float> q(2 * 2 * 3 * 16, NAN);
+  for (int n = 0; n < 2; ++n)
+    for (int t = 0; t < 3; ++t)
+      for (int h = 0; h < 2; ++h)
+        for (int i = 0; i < 8; ++i) q[((n * 2 + h) * 3 + t) * 16 + i] = a.q[((n * 3 + t) * 2 + h) * 8 + i];
+  b.arguments.q = {q.data(), "fp32", {2, 2, 3, 8}, {2 * 3 * 16, 3 * 16, 16, 1}};
+  b.arguments.k = {b.k.data(), "fp32", {2, 1, 5, 8}, {}};  // one KV head: the same order
+  b.arguments.v = {b.v.data(), "fp32", {2, 1, 5, 8}, {}};
+  // c: packed, two sequences
+  Toy c = a;
+  c.spec.layout = Layout::Packed;
+  std::int32_t q_offsets[] = {0, 3, 6}, k_offsets[] = {0, 5, 10};
+  c.arguments.q = {c.q.data(), "fp32", {6, 2, 8}, {}};
+  c.arguments.k = {c.k.data(), "fp32", {10, 1, 8}, {}};
+  c.arguments.v = {c.v.data(), "fp32", {10, 1, 8}, {}};
+  c.arguments.offsets_q = {q_offsets, "i32", {3}, {}};
+  c.arguments.offsets_k = {k_offsets, "i32", {3}, {}};
+  for (const RowId& row : a.problem().rows()) {
+    EXPECT_EQ(a.row(row).o, b.row(row).o);
+    EXPECT_EQ(a.row(row).o, c.row(row).o);
+    EXPECT_EQ(a.row(row).lse, c.row(row).lse);
+  }
+}
+
+TEST(Compare, AcceptsARoundedExactResult) {
+  Toy s(2, 17, 33, 4, 2, 16, 8);
+  s.randomize(1);
+  s.solve();
+  const Comparison result = compare(s.problem(), {.threads = 2});
+  EXPECT_TRUE(result.ok) << result.problem;
+  EXPECT_EQ(result.rows_checked, 2 * 17 * 4);
+}
+
+struct Spoiler {
+  const char* name;
+  void (*spoil)(Toy&);
+  const char* message;
+};
+
+TEST(Compare, CatchesWrongKernels) {
+  const Spoiler spoilers[] = {
+      {"one element off", [](Toy& s) { s.o[100] += 1e-4f; }, "o differs by"},
+      {"NaN", [](Toy& s) { s.o[5] = NAN; }, "o is nan"},
+      {"infinite", [](Toy& s) { s.o[5] = INFINITY; }, "o is inf"},
+      {"all a little off",
+       [](Toy& s) {
+         for (float& x : s.o) x *= 1.00001f;
+       },
+       "o "},
+      {"lse in base 2",
+       [](Toy& s) {
+         for (float& x : s.lse) x *= 1.4426950408889634f;
+       },
+       "lse is"},
+      {"one lse never written", [](Toy& s) { s.lse.back() = NAN; }, "lse is nan"},
+      {"max logit", [](Toy& s) { s.max_logit[3] += 0.001f; }, "max_logit is"},
+  };
+  for (const Spoiler& spoiler : spoilers) {
+    Toy s(2, 17, 33, 4, 2, 16, 8);
+    s.randomize(1);
+    s.solve();
+    spoiler.spoil(s);
+    const Comparison result = compare(s.problem());
+    EXPECT_FALSE(result.ok) << spoiler.name;
+    EXPECT_NE(result.problem.find(spoiler.message), std::string::npos) << spoiler.name << ": " << result.problem;
+  }
+}
+
+TEST(Compare, CatchesAMaskThatIsOneOff) {
+  const Semantics causal = {.visible = [](const Position& at) { return at.k <= at.q; }};
+  const Semantics one_off = {.visible = [](const Position& at) { return at.k <= at.q + 1; }};
+  Toy s(1, 20, 20, 1, 1, 8, 8);
+  s.randomize(3);
+  s.solve(one_off);
+  EXPECT_FALSE(compare(s.problem(causal)).ok);
+  s.solve(causal);
+  EXPECT_TRUE(compare(s.problem(causal)).ok);
+}
+
+TEST(Compare, HiddenNonFiniteValuesAreNobodysFault) {
+  const Semantics causal = {.visible = [](const Position& at) { return at.k <= at.q; }};
+  Toy s(1, 2, 2, 1, 1, 8, 1);
+  s.randomize(3);
+  s.v[1] = INFINITY;
+  s.solve(causal);
+  s.o[0] = NAN;  // 0 * inf in a tile that mixes visible and hidden keys
+  EXPECT_TRUE(compare(s.problem(causal)).ok) << compare(s.problem(causal)).problem;
+  s.o[1] = 0;  // but this row sees the infinity
+  EXPECT_FALSE(compare(s.problem(causal)).ok);
+}
+
+TEST(Compare, SamplesLargeProblems) {
+  Toy s(1, 400, 400, 1, 1, 8, 8);
+  s.randomize(9);
+  s.solve();
+  const Comparison result = compare(s.problem(), {.work = 1e6});
+  EXPECT_TRUE(result.ok) << result.problem;
+  EXPECT_LT(result.rows_checked, 100);
+  EXPECT_GT(result.rows_checked, 8);
+}
+
+}  // namespace
+}  // namespace flashjit::reference

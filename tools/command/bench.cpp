@@ -1,0 +1,161 @@
+// flashjit bench: how long specs take, measured side by side.
+#include <cstdlib>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "compiler/choice/cost_model.h"
+#include "compiler/spec/spec.h"
+#include "runtime/compile/compile.h"
+#include "tools/command/commands.h"
+#include "tools/support/inputs.h"
+#include "tools/support/output.h"
+#include "tools/support/prepared.h"
+#include "tools/support/progress.h"
+
+namespace flashjit {
+namespace {
+
+struct BenchArgs {
+  InputArgs inputs;
+  std::vector<std::string> specs;
+  std::string against;
+  double seconds = 1.0;
+  bool json = false;
+};
+
+// One thing that is measured.
+struct Subject {
+  std::string spec, kind;  // "fused", "naive" or "quick"
+  std::unique_ptr<ProblemData> data;
+  std::unique_ptr<Prepared> kernel;
+  double flops = 0, bytes = 0;
+};
+
+Result<void> add_subjects(const BenchArgs& args, const std::string& text, Session& session,
+                          std::vector<Subject>& subjects) {
+  FLASHJIT_ASSIGN(spec, parse_spec(text));
+  FLASHJIT_TRY(check_supported(spec));
+  FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
+  FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
+  FLASHJIT_ASSIGN(plan, plan_spec(text, session.target(), args.inputs.schedule));
+  // Visible scores and traffic of every sequence; dense shapes have `batch` equal ones.
+  double flops = 0, bytes = 0;
+  const bool packed = spec.layout == Layout::Packed;
+  for (std::size_t i = 0; i < (packed ? shape.q.size() : 1); ++i) {
+    if (shape.q.empty() || shape.q[i] == 0) continue;
+    const Roofline one = roofline(plan, Shape{packed ? 1 : shape.batch, shape.q[i], shape.k[i]});
+    flops += one.flops;
+    bytes += one.fused_bytes;
+  }
+  std::vector<std::string> kinds = {"fused"};
+  if (!args.against.empty()) kinds.push_back(args.against);
+  for (const std::string& kind : kinds) {
+    Subject subject;
+    subject.spec = print(spec);
+    subject.kind = kind;
+    FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
+    subject.data = std::make_unique<ProblemData>(std::move(data));
+    FLASHJIT_ASSIGN(
+        kernel, kind == "naive" ? Prepared::create_naive(session, text, "", *subject.data)
+                : kind == "quick"
+                    ? Prepared::create_quick(session, text, args.inputs.schedule, *subject.data)
+                    : Prepared::create(session, text, args.inputs.schedule, args.inputs.hint(shape), *subject.data));
+    subject.kernel = std::move(kernel);
+    subject.flops = flops;
+    subject.bytes = bytes;
+    subjects.push_back(std::move(subject));
+  }
+  return {};
+}
+
+void report(const Subject& subject, const Timing& timing, const Timing* fused, const Subject* fused_subject,
+            Output& output) {
+  Json line = result_line(subject.spec, subject.kernel->facts().target, subject.kernel->facts().schedule);
+  line["version"] = subject.kind;
+  line["us"] = timing.us;
+  line["us_p10"] = timing.us_p10;
+  line["us_p90"] = timing.us_p90;
+  line["rounds"] = timing.rounds;
+  const double tflops = subject.flops / timing.us * 1e-6, tbs = subject.bytes / timing.us * 1e-6;
+  line["tflops"] = tflops;
+  line["tbs"] = tbs;
+  const double memory = static_cast<double>(subject.data->bytes() + subject.kernel->scratch_bytes());
+  line["memory_bytes"] = memory;
+  std::string text =
+      fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
+                  subject.spec,
+                  subject.kind == "naive"   ? "  [textbook: three steps through memory]"
+                  : subject.kind == "quick" ? "  [quickly compiled]"
+                                            : "",
+                  timing.us, timing.us_p10, timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
+  for (const std::string& note : subject.kernel->facts().notes) text += fmt::format("  note: {}\n", note);
+  if (fused) {
+    const double factor = timing.us / fused->us;
+    const double more =
+        memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());
+    line["times_fused"] = factor;
+    line["memory_times_fused"] = more;
+    text += fmt::format("  the {} kernel is {:.2f} times as fast", subject.kind == "naive" ? "fused" : "best", factor);
+    text += subject.kind == "naive" ? fmt::format(", and the textbook version takes {:.2f} times its memory\n", more)
+                                    : "\n";
+  }
+  output.result(line, text);
+}
+
+Result<void> bench(const BenchArgs& args, Output& output, std::string& current, std::string& target) {
+  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
+  target = session->target();
+  std::vector<Subject> subjects;
+  for (const std::string& spec : args.specs) {
+    current = spec;
+    FLASHJIT_TRY(add_subjects(args, spec, *session, subjects));
+  }
+  MeasureOptions options;
+  options.seconds = args.seconds;
+  std::vector<Launch> launches;
+  for (Subject& subject : subjects) launches.push_back([&kernel = *subject.kernel] { return kernel.start(); });
+  Progress progress("measuring, round", options.max_rounds);
+  FLASHJIT_ASSIGN(timings, session->measure(launches, options, [&](double) { progress.advance(); }));
+  for (std::size_t i = 0; i < subjects.size(); ++i) {
+    const bool other = subjects[i].kind != "fused";  // it follows its fused version
+    report(subjects[i], timings[i], other ? &timings[i - 1] : nullptr, other ? &subjects[i - 1] : nullptr, output);
+  }
+  return {};
+}
+
+int run(const BenchArgs& args) {
+  Output output(args.json);
+  std::string current = args.specs.front(), target = args.inputs.target;
+  const Result<void> done = bench(args, output, current, target);
+  if (!done) output.failure(result_line(current, target, args.inputs.schedule), done.error());
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<BenchArgs>();
+  CLI::App* sub = app.add_subcommand(
+      "bench", "Time specs side by side: medians of interleaved rounds, with a cold L2 cache on GPUs");
+  sub->add_option("spec", args->specs, "The problems, one argument each")->required();
+  add_input_options(*sub, args->inputs, false);
+  sub->add_option(
+         "--against", args->against,
+         "naive: the textbook version too (scores, softmax, product through memory); quick: what a budget of prepare answers with at first")
+      ->check(CLI::IsMember({"naive", "quick"}));
+  sub->add_option("--seconds", args->seconds, "Per spec")->capture_default_str()->check([](const std::string& text) {
+    const double seconds = std::strtod(text.c_str(), nullptr);
+    return seconds >= 0.01 && seconds <= 600 ? std::string()
+                                             : fmt::format("{} is not between 0.01 and 600", text);  // refuses nan, too
+  });
+  sub->add_flag("--json", args->json, "One JSON object per spec");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit bench 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
+      "  flashjit bench 'fwd bf16 d=128 heads=8' --shape b=1,q=2048 --against naive\n"
+      "  flashjit bench 'fwd fp16 d=64 heads=8' 'fwd bf16 d=64 heads=8' --shape q=1024 --target host --json");
+  sub->callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace flashjit

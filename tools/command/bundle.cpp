@@ -1,0 +1,154 @@
+// flashjit bundle: what is in bundles, is it sound, put several into one.
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "runtime/bundle/bundle.h"
+#include "tools/command/commands.h"
+#include "tools/support/files.h"
+#include "tools/support/output.h"
+
+namespace flashjit {
+namespace {
+
+struct BundleArgs {
+  std::vector<std::string> files;
+  std::string out;
+  bool json = false;
+};
+
+std::string fact(const BundleItem& item, const char* name) {
+  const auto found = item.facts.find(name);
+  return found == item.facts.end() ? "" : found->second;
+}
+
+Json line_of(const BundleItem& item) {
+  Json line = result_line(item.key.spec, item.key.target, fact(item, "schedule"));
+  line["pins"] = item.key.pins;
+  line["cubin_bytes"] = item.code_bytes;
+  line["packed_bytes"] = item.packed_bytes;
+  for (const char* name : {"key", "compiler", "source"}) line[name] = fact(item, name);
+  return line;
+}
+
+Result<void> list(const std::string& path, Output& output) {
+  FLASHJIT_ASSIGN(bundle, Bundle::open(path));
+  for (const BundleItem& item : bundle->index().items) {
+    Json line = line_of(item);
+    line["bundle"] = path;
+    output.result(line, fmt::format("{:8} {:>8}  {}\n", item.key.target, size_text(item.code_bytes),
+                                    print(ManifestLine{.spec = item.key.spec, .schedule = item.key.pins})));
+  }
+  return {};
+}
+
+Result<void> verify(const std::string& path, Output& output) {
+  FLASHJIT_ASSIGN(bundle, Bundle::open(path));
+  std::size_t bad = 0;
+  for (const BundleItem& item : bundle->index().items) {
+    const auto code = bundle->code(item);
+    if (code) continue;
+    ++bad;
+    output.failure(line_of(item), code.error());
+  }
+  const std::size_t kernels = bundle->index().items.size();
+  if (bad > 0)
+    return Error{
+        ErrorKind::Io, fmt::format("{}: {} of {} kernels are damaged; copy or build it again", path, bad, kernels), {}};
+  Json line = result_line("", "", "");
+  line["bundle"] = path;
+  line["kernels"] = kernels;
+  line["templates"] = bundle->index().templates;
+  const bool usable = bundle->index().templates == templates_digest();
+  line["usable"] = usable;
+  output.result(line, fmt::format("{}: {} kernels, all sound{}\n", path, kernels,
+                                  usable ? "" : "; built by another version of FlashJIT, which this one does not use"));
+  return {};
+}
+
+// What several have is taken from the first that has it. Code is checked, but neither made anew nor compressed again.
+Result<void> merge(const BundleArgs& args, Output& output) {
+  BundleIndex merged;
+  std::vector<PackedCode> codes;
+  std::map<BundleKey, std::string> from;
+  std::size_t twice = 0;
+  for (const std::string& path : args.files) {
+    FLASHJIT_ASSIGN(bundle, Bundle::open(path));
+    if (merged.templates.empty()) merged.templates = bundle->index().templates;
+    if (merged.templates != bundle->index().templates) {
+      return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build one of them again",
+                                     args.files.front(), path));
+    }
+    for (const BundleItem& item : bundle->index().items) {
+      FLASHJIT_TRY(bundle->code(item));
+      if (!from.emplace(item.key, path).second) {
+        ++twice;
+        continue;
+      }
+      FLASHJIT_ASSIGN(frame, bundle->frame(item));
+      merged.items.push_back(item);
+      codes.push_back({item.code_bytes, std::move(frame)});
+    }
+  }
+  const auto bytes = encode_bundle(std::move(merged), std::move(codes));
+  FLASHJIT_TRY(write_bundle(args.out, bytes));
+  Json line = result_line("", "", "");
+  line["bundle"] = args.out;
+  line["kernels"] = from.size();
+  line["twice"] = twice;
+  line["bytes"] = bytes.size();
+  output.result(line, fmt::format("{}: {} kernels, {}{}\n", args.out, from.size(), size_text(bytes.size()),
+                                  twice ? fmt::format("; {} more are in several, the first was taken", twice) : ""));
+  return {};
+}
+
+int run_each(const BundleArgs& args, Result<void> (*action)(const std::string&, Output&)) {
+  Output output(args.json);
+  for (const std::string& path : args.files) {
+    if (const auto done = action(path, output); !done) {
+      Json line = result_line("", "", "");
+      line["bundle"] = path;
+      output.failure(std::move(line), done.error());
+    }
+  }
+  return output.exit_code();
+}
+
+int run_merge(const BundleArgs& args) {
+  Output output(args.json);
+  if (const auto done = merge(args, output); !done) output.failure(result_line("", "", ""), done.error());
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_bundle(CLI::App& app, int& exit_code) {
+  CLI::App* sub =
+      app.add_subcommand("bundle", "Bundles of kernels: what is in them, are they sound, put several into one");
+  sub->require_subcommand(1);
+  struct Row {
+    const char* name;
+    const char* about;
+    int (*run)(const BundleArgs&);
+  };
+  const Row rows[] = {
+      {"ls", "One line per kernel", [](const BundleArgs& args) { return run_each(args, list); }},
+      {"verify", "Check every byte", [](const BundleArgs& args) { return run_each(args, verify); }},
+      {"merge", "Put several into one; what more than one has is taken from the first", run_merge},
+  };
+  for (const Row& row : rows) {
+    auto args = std::make_shared<BundleArgs>();
+    CLI::App* action = sub->add_subcommand(row.name, row.about);
+    action->add_option("bundle", args->files, "The bundles")->required()->type_name("FILE.fjb");
+    if (row.run == run_merge)
+      action->add_option("-o,--out", args->out, "The new one")->required()->type_name("FILE.fjb");
+    action->add_flag("--json", args->json, "JSON lines");
+    action->callback([args, &exit_code, row] { exit_code = row.run(*args); });
+  }
+  sub->footer(
+      "\nExamples:\n  flashjit bundle ls kernels.fjb\n  flashjit bundle verify kernels.fjb --json\n"
+      "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb");
+}
+
+}  // namespace flashjit

@@ -1,0 +1,23 @@
+// What the parts of `flashjit cache` share.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/store/store.h"
+
+namespace flashjit {
+
+// The store's directories: what `directory` says, or else the environment.
+Result<StorePath> store_path(const std::string& directory);
+
+inline constexpr const char* kDirHelp =
+    "The store: a directory, then shared ones after ':' (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)";
+
+// What an entry says of its kernel; "" where it does not.
+std::string fact(const StoreListing& entry, const char* name);
+
+void add_cache_explain(CLI::App& cache, int& exit_code);
+
+}  // namespace flashjit

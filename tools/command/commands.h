@@ -1,0 +1,19 @@
+// The subcommands. Each adds its options to `app`; when it is the one that was called, its callback stores the exit
+// code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace flashjit {
+
+void add_compile(CLI::App& app, int& exit_code);
+void add_explain(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
+void add_tune(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
+void add_cache(CLI::App& app, int& exit_code);
+void add_build(CLI::App& app, int& exit_code);
+void add_bundle(CLI::App& app, int& exit_code);
+
+}  // namespace flashjit

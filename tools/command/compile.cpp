@@ -1,0 +1,301 @@
+// flashjit compile: specs to machine code for any target, without a GPU.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "compiler/spec/spec.h"
+#include "runtime/compile/compile.h"
+#include "runtime/compile/compiler_process.h"
+#include "runtime/engine/environment.h"
+#include "runtime/engine/host_library.h"
+#include "runtime/launch/thread_pool.h"
+#include "tools/command/commands.h"
+#include "tools/support/files.h"
+#include "tools/support/output.h"
+#include "tools/support/progress.h"
+
+namespace flashjit {
+namespace {
+
+const std::vector<std::string> kKinds = {"spec", "ir", "cuda", "ptx", "cubin", "facts", "llvm"};
+
+struct CompileArgs {
+  std::vector<std::string> specs, archs, emit;
+  std::string schedule, out, dump_after, override_dir, compiler_program;
+  int jobs = 0;
+  std::int64_t timeout_ms = 0;
+  bool no_cache = false, isolate = false, json = false;
+};
+
+struct Dump {
+  std::string pass, text;
+};
+
+// One spec for one target, with everything that may be printed about it.
+struct CompileJob {
+  CompileJob(std::string spec_text, std::string target) : spec(std::move(spec_text)), arch(std::move(target)) {}
+  std::string spec, arch;
+  std::optional<Error> error;
+  Facts facts;
+  std::string program;
+  std::vector<Dump> dumps;
+  std::vector<SourceFile> files;  // for --emit; names relative to the kernel's folder
+};
+
+bool wants(const CompileArgs& args, std::string_view kind) {
+  return std::find(args.emit.begin(), args.emit.end(), kind) != args.emit.end();
+}
+
+std::string facts_json(const CompileJob& job) {
+  Json facts = result_line(job.facts.spec, job.facts.target, job.facts.schedule);
+  add_facts(facts, job.facts);
+  // Times and where the kernel came from differ between runs; everything else in the folder is reproducible.
+  for (const char* field : {"source", "compile_ms"}) facts.erase(field);
+  return facts.dump(2) + "\n";
+}
+
+void add_common_files(const CompileArgs& args, CompileJob& job) {
+  if (wants(args, "spec")) {
+    job.files.push_back({"spec.txt", job.facts.spec + "\n"});
+    job.files.push_back({"schedule.txt", job.facts.schedule + "\n"});
+  }
+  if (wants(args, "ir")) job.files.push_back({"program.txt", job.program});
+  if (wants(args, "facts")) job.files.push_back({"facts.json", facts_json(job)});
+}
+
+Result<void> compile_gpu(const CompileArgs& args, KernelStore* store, const DumpSink& dump, CompileJob& job) {
+  CompileOptions options;
+  options.store = store;
+  options.dump = dump;
+  options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
+  options.override_dir = args.override_dir;
+  options.compiler_program = args.compiler_program;
+  FLASHJIT_ASSIGN(compiled, compile_spec(job.spec, job.arch, args.schedule, options));
+  job.facts = compiled.facts;
+  job.program = flashjit::dump(compiled.plan.program);
+  add_common_files(args, job);
+  if (wants(args, "cuda")) {
+    for (const auto* files : {&compiled.source.generated, &compiled.source.headers}) {
+      job.files.insert(job.files.end(), files->begin(), files->end());
+    }
+  }
+  if (wants(args, "ptx")) {
+    FLASHJIT_ASSIGN(settings, read_environment());
+    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, args.compiler_program));
+    FLASHJIT_ASSIGN(ptx, nvrtc->ptx(compiled.source, compiled.plan.target, options.bounds));
+    job.files.push_back({"kernel.ptx", std::move(ptx)});
+  }
+  if (wants(args, "cubin")) {
+    const auto& cubin = compiled.binary->payload;
+    job.files.push_back({"kernel.cubin", std::string(cubin.begin(), cubin.end())});
+  }
+  return {};
+}
+
+Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, CompileJob& job) {
+  for (const char* kind : {"cuda", "ptx", "cubin"}) {
+    if (wants(args, kind))
+      return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
+  }
+  if (!args.override_dir.empty())
+    return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
+  FLASHJIT_ASSIGN(backend, host_backend());
+  FLASHJIT_ASSIGN(plan, plan_spec(job.spec, job.arch, args.schedule, 0, dump));
+  const auto start = std::chrono::steady_clock::now();
+  FLASHJIT_ASSIGN(kernel, backend->compile(plan, false));
+  job.facts.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  job.facts.spec = print(plan.spec);
+  job.facts.target = plan.target.name;
+  job.facts.schedule = print(plan.schedule);
+  job.facts.family = name(*plan.schedule.family);
+  job.facts.source = "compiled";
+  job.facts.cubin_bytes = kernel->code_bytes();
+  job.facts.notes = plan.notes;
+  job.program = flashjit::dump(plan.program);
+  add_common_files(args, job);
+  if (wants(args, "llvm")) {
+    FLASHJIT_ASSIGN(ir, backend->llvm_ir(plan));
+    job.files.push_back({"kernel.ll", std::move(ir)});
+  }
+  return {};
+}
+
+void compile_job(const CompileArgs& args, KernelStore* store, CompileJob& job) {
+  const DumpSink dump = [&](std::string_view pass, const std::string& text) {
+    job.dumps.push_back({std::string(pass), text});
+  };
+  auto row = find_target(job.arch);
+  const Result<void> done = !row          ? Result<void>(row.error())
+                            : (*row)->gpu ? compile_gpu(args, store, dump, job)
+                                          : compile_host(args, dump, job);
+  if (!done) job.error = done.error();
+}
+
+std::string summary(const CompileJob& job) {
+  const Facts& f = job.facts;
+  std::string text =
+      fmt::format("{}\n  target    {} ({} family)\n  schedule  {}\n  {} in {:.0f} ms, {} of code", f.spec, f.target,
+                  f.family, f.schedule, f.source, f.compile_ms, bytes_text(static_cast<double>(f.cubin_bytes)));
+  if (f.registers > 0) {
+    text += fmt::format(", {} registers, {} spilled, {} shared memory", f.registers, bytes_text(f.spill_bytes),
+                        bytes_text(f.smem_bytes));
+  }
+  text += "\n";
+  for (const std::string& note : f.notes) text += fmt::format("  note: {}\n", note);
+  return text;
+}
+
+// Dumps that were asked for. An unknown name is an error that lists the passes.
+Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJob& job) {
+  std::vector<Dump> selected;
+  std::vector<std::string> names;
+  for (const Dump& dump : job.dumps) {
+    names.push_back(dump.pass);
+    if (args.dump_after == "all" || args.dump_after == dump.pass) selected.push_back(dump);
+  }
+  if (!args.dump_after.empty() && selected.empty()) {
+    return invalid(fmt::format("--dump-after: there is no pass '{}'; the passes are: {}, or all", args.dump_after,
+                               fmt::join(names, ", ")));
+  }
+  return selected;
+}
+
+// A folder per kernel, named by what it is: the same command gives the same tree everywhere.
+Result<std::string> write_files(const CompileArgs& args, const CompileJob& job, std::size_t index) {
+  const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index)
+                                                   : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
+  const std::filesystem::path place = std::filesystem::path(args.out) / folder;
+  for (const SourceFile& file : job.files) FLASHJIT_TRY(write_file(place / file.name, file.text));
+  return place.string();
+}
+
+void report(const CompileArgs& args, const CompileJob& job, std::size_t index, Output& output) {
+  Json line =
+      result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
+  if (job.error) return output.failure(std::move(line), *job.error);
+  add_facts(line, job.facts);
+  auto dumps = selected_dumps(args, job);
+  if (!dumps) return output.failure(std::move(line), dumps.error());
+  std::string text = summary(job);
+  for (const Dump& dump : *dumps) {
+    line["dumps"][dump.pass] = dump.text;
+    text += fmt::format("-- after {}\n{}\n", dump.pass, dump.text);
+  }
+  if (!args.out.empty()) {
+    auto folder = write_files(args, job, index);
+    if (!folder) return output.failure(std::move(line), folder.error());
+    line["folder"] = *folder;
+    text += fmt::format("  written to {}\n", *folder);
+  } else {
+    for (const SourceFile& file : job.files) {
+      if (file.name == "kernel.cubin") continue;  // refused beforehand
+      line["files"][file.name] = file.text;
+      text += fmt::format("-- {}\n{}\n", file.name, file.text);
+    }
+  }
+  output.result(line, text);
+}
+
+int compile(CompileArgs args) {
+  Output output(args.json);
+  if (args.out.empty() && wants(args, "cubin")) {
+    output.failure(result_line("", "", args.schedule),
+                   invalid("--emit cubin: a cubin is no text; say where it goes with --out DIR"));
+    return output.exit_code();
+  }
+  if (!args.out.empty() && args.emit.empty()) args.emit = {"spec", "cuda", "cubin", "facts"};
+
+  auto settings = read_environment();
+  if (!settings) {
+    output.failure(result_line("", "", args.schedule), settings.error());
+    return output.exit_code();
+  }
+  if (args.isolate) {
+    auto program = find_compiler_program();
+    if (!program) {
+      output.failure(result_line("", "", args.schedule), program.error());
+      return output.exit_code();
+    }
+    args.compiler_program = std::move(*program);
+  }
+  auto trusted = TrustedList::read(settings->trusted_list);
+  if (!trusted) {
+    output.failure(result_line("", "", args.schedule), trusted.error());
+    return output.exit_code();
+  }
+  std::unique_ptr<KernelStore> store;
+  if (!args.no_cache)
+    store =
+        std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
+
+  std::vector<CompileJob> jobs;
+  for (const std::string& spec : args.specs) {
+    for (const std::string& arch : args.archs) jobs.emplace_back(spec, arch);
+  }
+  const int cores = args.jobs > 0 ? args.jobs : usable_cores();
+  const int workers = std::min(cores, static_cast<int>(jobs.size()));
+  Progress progress("compiling", static_cast<int>(jobs.size()));
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      compile_job(args, store.get(), jobs[i]);
+      progress.advance();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 1; i < workers; ++i) threads.emplace_back(work);
+    work();
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) report(args, jobs[i], i, output);
+  if (store) {
+    for (const std::string& note : store->notes()) fmt::print(stderr, "note: {}\n", note);
+  }
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<CompileArgs>();
+  CLI::App* sub = app.add_subcommand("compile", "Compile specs for one or more targets; needs no GPU");
+  sub->add_option("spec", args->specs, "The problems, one argument each")->required();
+  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ... (flashjit doctor lists them)")
+      ->delimiter(',')
+      ->required();
+  sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");
+  sub->add_option("--emit", args->emit, "What to write or print: spec,ir,cuda,ptx,cubin,facts, and llvm for processors")
+      ->delimiter(',')
+      ->check(CLI::IsMember(kKinds));
+  sub->add_option("--out", args->out, "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts)")
+      ->type_name("DIR");
+  sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")
+      ->type_name("PASS");
+  sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
+  sub->add_option("--override", args->override_dir,
+                  "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote")
+      ->type_name("DIR");
+  sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")
+      ->type_name("MS")
+      ->check(CLI::Range(1, 86'400'000));
+  sub->add_flag("--isolate", args->isolate,
+                "Run NVRTC in processes of its own, so that a crash of it is an error of that kernel");
+  sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
+  sub->add_flag("--json", args->json, "One JSON object per kernel");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit compile 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_80,sm_90a\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --emit cuda\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --dump-after all --no-cache\n"
+      "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_80 --out kernels --emit cubin,ptx,facts --json");
+  sub->callback([args, &exit_code] { exit_code = compile(*args); });
+}
+
+}  // namespace flashjit

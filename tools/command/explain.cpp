@@ -1,0 +1,301 @@
+// flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "autotune/measure/shape.h"
+#include "compiler/choice/candidates.h"
+#include "compiler/choice/cost_model.h"
+#include "compiler/spec/spec.h"
+#include "runtime/compile/compile.h"
+#include "runtime/engine/environment.h"
+#include "runtime/tuned/choice.h"
+#include "runtime/tuned/records.h"
+#include "tools/command/commands.h"
+#include "tools/support/mask_map.h"
+#include "tools/support/output.h"
+
+namespace flashjit {
+namespace {
+
+constexpr int kShownCandidates = 6;  // of all families together
+constexpr int kShownOfOthers = 1;    // and of each family that is not among these
+constexpr int kShownRefusals = 4;
+
+struct ExplainArgs {
+  std::string spec, shape, schedule;
+  std::vector<std::string> archs;
+  bool json = false;
+};
+
+// Dense problems as they are; packed ones are explained by their longest sequence.
+Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
+  if (args.shape.empty()) return reference_shape(spec);
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, spec));
+  return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
+}
+
+// The choices of a hopper schedule in words.
+std::string hopper_text(const Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const auto copies = [](int count, const char* what) {
+    return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
+  };
+  std::string text = fmt::format(
+      "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
+      c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
+  text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
+  text +=
+      fmt::format("  {}\n", c.overlap ? "Q K^T of the next tile runs beside P V of this one" : "one product at a time");
+  if (c.exclusive != Exclusive::none) {
+    text +=
+        fmt::format("  warpgroups take turns with the {}\n", c.exclusive == Exclusive::issue ? "products" : "softmax");
+  }
+  // By Reference; the first is of the sync family.
+  constexpr const char* kReferences[] = {
+      "", "maximum up to each tile", "maximum up to the tile before",
+      "maximum of the first tile; a query tile for which that is too low is done again"};
+  text += fmt::format("  softmax relative to the {}\n", kReferences[static_cast<int>(c.reference)]);
+  if (c.fma_exponentials > 0) text += fmt::format("  {} of 8 exponentials on the FMA pipes\n", c.fma_exponentials);
+  text += fmt::format("  row sums by {}\n", c.sum_in_matrix ? "a column of ones beside V" : "additions");
+  text += fmt::format(
+      "  {}\n", c.persistent ? "a block per SM, which takes one query tile after the other" : "a block per query tile");
+  if (c.cluster > 1) text += fmt::format("  clusters of {} blocks share K and V by multicast\n", c.cluster);
+  if (c.pack_heads)
+    text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
+                        queries_per_tile(c));
+  return text;
+}
+
+// What the cost model takes where `prepare` is told these sizes; empty: the same as without.
+Result<std::string> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
+  if (args.shape.empty() || !args.schedule.empty()) return std::string();
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
+  const std::string hint = hint_of(shape);
+  if (hint.empty()) return std::string();
+  FLASHJIT_ASSIGN(told, parse_shape_hint(hint));
+  return schedule_for(plan, rounded(told));
+}
+
+std::string how(const Plan& plan, const std::string& hinted) {
+  std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
+  if (!hinted.empty()) text += fmt::format("  where prepare is told this shape: {}\n", hinted);
+  if (plan.target.gpu) {
+    text += fmt::format("  {} threads and {} of shared memory per block\n", plan.threads, bytes_text(plan.smem_bytes));
+  }
+  if (plan.schedule.family == Family::Hopper) text += hopper_text(plan);
+  for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
+  return text;
+}
+
+std::string candidates_text(const Plan& plan) {
+  std::string text = "candidates (predicted time on the shape they are ranked by; the first is taken)\n";
+  int shown = 0, legal = 0, listed = 0, refused = 0;
+  std::map<Family, int> of_family;
+  for (const Candidate& candidate : *plan.candidates) {
+    if (!candidate.legal) continue;
+    const int earlier = of_family[*candidate.schedule.family]++;
+    if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
+    text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
+    ++listed;
+  }
+  if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
+  std::vector<std::string> reasons;
+  for (const Candidate& candidate : *plan.candidates) {
+    if (candidate.legal) continue;
+    ++refused;
+    if (shown == kShownRefusals) continue;
+    const std::string why = why_illegal(plan.spec, plan.target, candidate.schedule);
+    // One example of each reason says more than many of the same.
+    if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
+    reasons.push_back(why);
+    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), why);
+    ++shown;
+  }
+  if (refused > shown) text += fmt::format("  and {} more refused\n", refused - shown);
+  return text;
+}
+
+std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+  const Prediction& p = r.predicted;
+  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
+                                 r.exact ? "" : " (the mask reads tensors: counted as if they held zeros)");
+  text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
+                      r.visible * 100);
+  text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));
+  text += fmt::format(
+      "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
+      bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
+  text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
+  const bool wgmma = plan.schedule.family == Family::Hopper;
+  text += fmt::format(
+      "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
+      r.intensity, r.textbook_intensity, plan.target.name, wgmma ? " at the rate of WGMMA" : "", r.balance_point);
+  text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
+                      r.intensity >= r.balance_point ? "above" : "below",
+                      r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
+  text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
+                      bytes_text(r.kv_cache_bytes_per_sequence));
+  text += fmt::format("  predicted          {:.1f} us; the limit is: {}\n", p.total, r.limit);
+  text += fmt::format(
+      "                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
+      p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
+  return text;
+}
+
+std::string map_text(const Result<MaskMap>& map) {
+  if (!map) return fmt::format("tiles\n  {}\n", map.error().message);
+  std::string text =
+      fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
+                  map->rows_per_cell, map->keys_per_cell);
+  for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
+  if (map->empty >= 0)
+    text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
+  return text;
+}
+
+Json candidates_json(const Plan& plan) {
+  Json list = Json::array();
+  for (const Candidate& candidate : *plan.candidates) {
+    list.push_back(
+        {{"schedule", print(candidate.schedule)},
+         {"predicted_us", candidate.predicted_us},
+         {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
+  }
+  return list;
+}
+
+Json roofline_json(const Roofline& r) {
+  const Prediction& p = r.predicted;
+  return {{"flops", r.flops},
+          {"fused_bytes", r.fused_bytes},
+          {"textbook_bytes", r.textbook_bytes},
+          {"score_bytes_never_written", r.score_bytes_never_written},
+          {"intensity", r.intensity},
+          {"textbook_intensity", r.textbook_intensity},
+          {"balance_point", r.balance_point},
+          {"limit", r.limit},
+          {"kv_cache_bytes_per_token", r.kv_cache_bytes_per_token},
+          {"kv_cache_bytes_per_sequence", r.kv_cache_bytes_per_sequence},
+          {"visible", r.visible},
+          {"exact", r.exact},
+          {"predicted_us", p.total},
+          {"mma_us", p.mma},
+          {"exp_us", p.exp},
+          {"issue_us", p.issue},
+          {"smem_us", p.smem},
+          {"l2_us", p.l2},
+          {"memory_us", p.memory},
+          {"waves", p.waves}};
+}
+
+// What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
+struct Measured {
+  TunedRecord record;
+  double predicted_us = 0;  // 0: no schedule of this version
+};
+
+std::vector<Measured> measured(const Plan& plan) {
+  const auto settings = read_environment();
+  std::vector<Measured> found;
+  for (TunedRecord& r : stored_records(settings ? settings->cache_dir : "")) {
+    if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
+    Measured m{std::move(r)};
+    const Schedule& s = m.record.schedule;
+    if (is_legal(plan.spec, plan.target, s)) {
+      const Work work = work_of(plan.spec, plan.tiles, m.record.shape, s);
+      m.predicted_us = predict(plan.spec, plan.target, s, m.record.shape, work).total;
+    }
+    found.push_back(std::move(m));
+  }
+  return found;
+}
+
+std::string measured_text(const std::vector<Measured>& all) {
+  std::string text =
+      all.empty() ? ""
+                  : "measured (records of `flashjit tune`; prepare takes the one that fits the device and the shape)\n";
+  for (const Measured& m : all) {
+    text += fmt::format("  {:9.1f} us  {}\n             {}, {}: {:.1f} us predicted, {:.1f} us without tuning\n",
+                        m.record.us, print(m.record.schedule), m.record.machine.device, print(m.record.shape),
+                        m.predicted_us, m.record.default_us);
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+Json measured_json(const std::vector<Measured>& all) {
+  Json list = Json::array();
+  for (const Measured& m : all) {
+    const TunedRecord& r = m.record;
+    list.push_back({{"device", r.machine.device},
+                    {"shape", print(r.shape)},
+                    {"schedule", print(r.schedule)},
+                    {"us", r.us},
+                    {"default_us", r.default_us},
+                    {"predicted_us", m.predicted_us},
+                    {"date", r.date}});
+  }
+  return list;
+}
+
+Result<void> explain_one(const ExplainArgs& args, const std::string& arch, Output& output) {
+  FLASHJIT_ASSIGN(plan, plan_spec(args.spec, arch, args.schedule));
+  FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
+  Json line = result_line(print(plan.spec), arch, print(plan.schedule));
+  line["family"] = name(plan.schedule.family.value_or(Family::Sync));
+  line["smem_bytes"] = plan.smem_bytes;
+  line["threads"] = plan.threads;
+  line["notes"] = plan.notes;
+  line["candidates"] = candidates_json(plan);
+  line["program"] = dump(plan.program);
+  FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
+  line["hinted_schedule"] = hinted.empty() ? Json() : Json(hinted);
+  line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
+  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
+  if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
+    const Roofline r = roofline(plan, shape);
+    line["roofline"] = roofline_json(r);
+    const auto map = mask_map(plan, shape.q_len, shape.k_len);
+    if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
+    text += roofline_text(plan, shape, r) + "\n" + map_text(map) + "\n";
+  }
+  const std::vector<Measured> tuned = measured(plan);
+  line["measured"] = measured_json(tuned);
+  text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + dump(plan.program) + "\n";
+  output.result(line, text);
+  return {};
+}
+
+int explain(const ExplainArgs& args) {
+  Output output(args.json);
+  for (const std::string& arch : args.archs) {
+    const auto done = explain_one(args, arch, output);
+    if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
+  }
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<ExplainArgs>();
+  CLI::App* sub =
+      app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
+  sub->add_option("spec", args->spec, "The problem")->required();
+  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
+  sub->add_option(
+      "--shape", args->shape,
+      "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
+  sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
+  sub->add_flag("--json", args->json, "One JSON object per target");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
+  sub->callback([args, &exit_code] { exit_code = explain(*args); });
+}
+
+}  // namespace flashjit

@@ -1,0 +1,136 @@
+// flashjit run: one spec on one problem, from files or random data, checked on request.
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "compiler/spec/spec.h"
+#include "runtime/launch/thread_pool.h"
+#include "tools/reference/compare.h"
+#include "tools/command/commands.h"
+#include "tools/support/inputs.h"
+#include "tools/support/npy.h"
+#include "tools/support/output.h"
+#include "tools/support/prepared.h"
+#include "tools/support/progress.h"
+
+namespace flashjit {
+namespace {
+
+struct RunArgs {
+  InputArgs inputs;
+  std::string spec, o, lse, max_logit;
+  bool check = false, json = false;
+};
+
+Result<void> save(ProblemData& data, const char* name, const std::string& path) {
+  if (path.empty()) return {};
+  NamedTensor* tensor = data.find(name);
+  if (!tensor) {
+    return invalid(fmt::format("--{}: the spec has no such output; add {} to it", name,
+                               std::string_view(name) == "lse" ? "lse=ln or lse=log2" : name));
+  }
+  return write_npy(path, {npy_type(tensor->dtype), tensor->shape, tensor->bytes});
+}
+
+Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed, Json& line) {
+  const Arguments arguments = data.host_arguments();
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  reference::CompareOptions options;
+  options.seed = seed;
+  options.threads = usable_cores();
+  const reference::Comparison c = reference::compare(problem, options);
+  line["ok"] = c.ok;
+  line["max_abs_err"] = c.max_abs_err;
+  line["rel_err"] = c.rel_err;
+  line["ref_err"] = c.rel_limit;
+  line["ref_max_abs_err"] = c.max_abs_limit;
+  line["rows"] = c.rows;
+  line["rows_checked"] = c.rows_checked;
+  if (!c.ok) {
+    return Error{
+        ErrorKind::Internal, fmt::format("the result is outside the error rule: {}", c.problem),
+        fmt::format("relative error {:.3g}, limit {:.3g}; largest error {:.3g}, limit {:.3g}; {} of {} rows checked",
+                    c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit, c.rows_checked, c.rows)};
+  }
+  std::string text =
+      fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
+                  c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (c.rows_checked < c.rows)
+    text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,
+                        c.rows);
+  return text;
+}
+
+Result<std::string> run_spec(const RunArgs& args, Json& line) {
+  FLASHJIT_ASSIGN(spec, parse_spec(args.spec));
+  line["spec"] = print(spec);
+  FLASHJIT_TRY(check_supported(spec));
+  FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
+  FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
+  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine()));
+  line["target"] = session->target();
+  FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
+  FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, args.inputs.hint(shape), data));
+  line["schedule"] = kernel->facts().schedule;
+  add_facts(line, kernel->facts());
+  FLASHJIT_TRY(kernel->run_checked_outputs());
+  FLASHJIT_TRY(save(data, "o", args.o));
+  FLASHJIT_TRY(save(data, "lse", args.lse));
+  FLASHJIT_TRY(save(data, "max_logit", args.max_logit));
+
+  // A time for orientation; `bench` is the one to quote.
+  MeasureOptions quick;
+  quick.warm_up = 1;
+  quick.min_rounds = 1;
+  quick.max_rounds = 20;
+  quick.seconds = 0.2;
+  FLASHJIT_ASSIGN(timings, session->measure({[&] { return kernel->start(); }}, quick, {}));
+  line["shape"] = print(shape);
+  line["ms"] = timings[0].us * 1e-3;
+  std::string text =
+      fmt::format("{}\n  target    {}, {}\n  schedule  {}\n  time      {:.3f} ms (median of {})\n", print(spec),
+                  session->target(), print(shape), kernel->facts().schedule, timings[0].us * 1e-3, timings[0].rounds);
+  for (const std::string& note : kernel->facts().notes) text += fmt::format("  note: {}\n", note);
+  if (args.check) {
+    FLASHJIT_TRY(kernel->run_checked_outputs());
+    FLASHJIT_ASSIGN(checked, check(spec, data, args.inputs.seed, line));
+    text += checked;
+  }
+  return text;
+}
+
+int run(const RunArgs& args) {
+  Output output(args.json);
+  Json line = result_line(args.spec, args.inputs.target, args.inputs.schedule);
+  auto text = run_spec(args, line);
+  if (text) {
+    output.result(line, *text);
+  } else {
+    output.failure(std::move(line), text.error());
+  }
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<RunArgs>();
+  CLI::App* sub = app.add_subcommand("run", "Run a spec once, on a GPU or on this processor");
+  sub->add_option("spec", args->spec, "The problem")->required();
+  add_input_options(*sub, args->inputs, true);
+  sub->add_option("--o", args->o, "Write the output")->type_name("FILE.npy");
+  sub->add_option("--lse", args->lse, "Write the log-sum-exp (needs lse= in the spec)")->type_name("FILE.npy");
+  sub->add_option("--max-logit", args->max_logit, "Write the largest logit of each row (needs max_logit in the spec)")
+      ->type_name("FILE.npy");
+  sub->add_flag("--check", args->check, "Compare with a float64 reference; large problems are sampled by rows");
+  sub->add_flag("--json", args->json, "One JSON object");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n"
+      "  flashjit run 'fwd fp32 d=64 heads=8 lse=ln' --shape b=2,q=300,k=500 --target host --o o.npy --lse lse.npy\n"
+      "  flashjit run 'fwd fp16 d=64 heads=8 layout=packed mask=\"causal\"' --shape q=100+37+0 --check --json\n"
+      "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --q q.npy --k k.npy --v v.npy --o o.npy");
+  sub->callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace flashjit

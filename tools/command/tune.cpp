@@ -1,0 +1,481 @@
+// flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "autotune/report/report.h"
+#include "autotune/search/sweep.h"
+#include "compiler/spec/spec.h"
+#include "runtime/engine/environment.h"
+#include "runtime/store/key.h"
+#include "runtime/store/store.h"
+#include "runtime/launch/thread_pool.h"
+#include "tools/reference/compare.h"
+#include "tools/command/commands.h"
+#include "tools/support/files.h"
+#include "tools/support/inputs.h"
+#include "tools/support/output.h"
+#include "tools/command/tune_journal.h"
+#include "tools/command/tune_report.h"
+
+namespace flashjit {
+namespace {
+
+constexpr double kSecondsPerSpec = 10;  // without --budget
+constexpr double kLeastSeconds = 0.5;
+
+struct TuneArgs {
+  InputArgs inputs;
+  std::vector<std::string> specs, shapes;
+  std::vector<int> devices;
+  std::string sweep, budget, report, report_json, records, export_to, merge_from;
+  int jobs = 0;
+  bool exhaustive = false, check = false, json = false;
+};
+
+// One line on stderr: on a terminal it is written over, in a log there is one every few seconds.
+class TuneProgress {
+ public:
+  void set(std::string prefix) {
+    const std::lock_guard lock(mutex_);
+    prefix_ = std::move(prefix);
+  }
+  void say(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    const double now = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (now < next_) return;
+    next_ = now + (terminal_ ? 0.2 : 5.0);
+    std::fputs(terminal_ ? fmt::format("\r\x1b[K{} {}", prefix_, what).substr(0, 150).c_str()
+                         : fmt::format("{} {}\n", prefix_, what).c_str(),
+               stderr);
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    if (shown_ && terminal_) std::fputs("\r\x1b[K", stderr);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  const Clock::time_point start_ = Clock::now();
+  std::mutex mutex_;
+  std::string prefix_ = "tuning";
+  double next_ = 1;
+  bool shown_ = false;
+};
+
+// "60s", "2m", "500ms", "90".
+Result<double> parse_seconds(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double factor = unit.empty() || unit == "s" ? 1
+                        : unit == "ms"              ? 1e-3
+                        : unit == "m"               ? 60
+                        : unit == "h"               ? 3600
+                                                    : 0;
+  const double seconds = value * factor;
+  if (end == text.c_str() || factor == 0 || !(seconds >= 0.1 && seconds <= 7 * 86400.0)) {
+    return invalid(fmt::format("--budget: '{}' is not a time from 100ms to 168h; write 60s, 10m or 500ms", text));
+  }
+  return seconds;
+}
+
+struct Problem {
+  std::string spec, shape;
+};
+
+// Lines "SPEC" or "SHAPE SPEC"; '#' begins a comment.
+Result<std::vector<Problem>> read_sweep(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return Error{ErrorKind::NotFound, fmt::format("--sweep: {} cannot be read", path), {}};
+  std::vector<Problem> problems;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    line = line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
+    const std::string first = line.substr(0, line.find_first_of(" \t"));
+    const bool has_shape = first.starts_with("b=") || first.starts_with("q=") || first.starts_with("k=");
+    if (!has_shape) {
+      problems.push_back({line, ""});
+      continue;
+    }
+    const std::size_t spec = line.find_first_not_of(" \t", first.size());
+    if (spec == std::string::npos) return invalid(fmt::format("--sweep: {}: a shape without a spec: {}", path, line));
+    problems.push_back({line.substr(spec), first});
+  }
+  return problems;
+}
+
+Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins) {
+  std::vector<Problem> listed;
+  for (const std::string& spec : args.specs) listed.push_back({spec, ""});
+  if (!args.sweep.empty()) {
+    FLASHJIT_ASSIGN(more, read_sweep(args.sweep));
+    listed.insert(listed.end(), more.begin(), more.end());
+  }
+  if (listed.empty()) return invalid("tune: there is no spec; give one, or --sweep FILE");
+  FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
+  std::vector<TuneJob> jobs;
+  for (const Problem& problem : listed) {
+    FLASHJIT_ASSIGN(spec, parse_spec(problem.spec));
+    FLASHJIT_TRY(check_supported(spec));
+    const std::vector<std::string> shapes = problem.shape.empty() ? args.shapes : std::vector{problem.shape};
+    if (shapes.empty())
+      return invalid(
+          fmt::format("--shape: missing, and the sizes of `{}` are not in a sweep file either", problem.spec));
+    for (const std::string& text : shapes) {
+      FLASHJIT_ASSIGN(shape, parse_shape(text, spec));
+      const bool twice = std::ranges::any_of(
+          jobs, [&](const TuneJob& job) { return print(job.spec) == print(spec) && print(job.shape) == print(shape); });
+      if (!twice) jobs.push_back({spec, shape, pins, inputs, {}});
+    }
+  }
+  return jobs;
+}
+
+Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args) {
+  std::vector<std::unique_ptr<Session>> sessions;
+  const std::vector<int> ordinals = args.devices.empty() ? std::vector<int>{0} : args.devices;
+  EngineOptions options;
+  options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
+  for (const int ordinal : ordinals) {
+    options.ordinal = ordinal;
+    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options));
+    sessions.push_back(std::move(session));
+    const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
+    if (!sessions.front()->on_gpu()) return sessions;
+    if (first.device != last.device) {
+      return invalid(fmt::format(
+          "--device: {} is a {} and {} a {}; what one finds does not hold for the other, so tune them one by one",
+          ordinals.front(), first.device, ordinal, last.device));
+    }
+  }
+  if (!args.devices.empty()) return sessions;
+  // All GPUs of the first one's kind: times of another kind would not be comparable.
+  const int count = sessions.front()->gpu().driver->device_count();
+  for (int ordinal = 1; ordinal < count; ++ordinal) {
+    options.ordinal = ordinal;
+    auto session = Session::open(args.inputs.target, options);
+    if (session && (*session)->machine().device == sessions.front()->machine().device)
+      sessions.push_back(std::move(*session));
+  }
+  return sessions;
+}
+
+Result<void> check_reference(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed) {
+  const Arguments arguments = data.host_arguments();  // the problem points into it
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  reference::CompareOptions options;
+  options.seed = seed;
+  options.threads = usable_cores();
+  const reference::Comparison compared = reference::compare(problem, options);
+  if (compared.ok) return {};
+  return Error{
+      ErrorKind::Internal, fmt::format("the default kernel is outside the error rule: {}", compared.problem), {}};
+}
+
+// Where records go, and what is known already.
+class RecordPlace {
+ public:
+  static Result<RecordPlace> open(const TuneArgs& args) {
+    FLASHJIT_ASSIGN(settings, read_environment());
+    RecordPlace place;
+    place.file_ = args.records;
+    place.store_ = settings.cache_dir;
+    if (!place.file_.empty()) return place;
+    auto path = parse_store_path(place.store_);
+    if (place.store_.empty() || !path) {
+      return Error{ErrorKind::NotFound,
+                   "no place for records: HOME is not set; set FLASHJIT_CACHE_DIR or give --records FILE",
+                   {}};
+    }
+    FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
+    place.folder_ = path->own + "/v1/";
+    return place;
+  }
+
+  std::string journal(const std::string& digest) const {
+    return file_.empty() ? fmt::format("{}tune-{}.journal", folder_, digest)
+                         : fmt::format("{}.{}.journal", file_, digest);
+  }
+  std::vector<TunedRecord> known() const {
+    if (file_.empty()) return stored_records(store_);
+    auto records = read_records(file_);
+    return records ? std::move(*records) : std::vector<TunedRecord>();
+  }
+  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or
+  // no locks.
+  Result<FileHandle> hold(const Session& session) const {
+    if (!file_.empty()) return FileHandle();
+    KeyBuilder key;
+    key.field("tuning on", session.uuid());
+    const std::string file = fmt::format("{}tune-{}.lock", folder_, key.finish().digest.substr(0, 16));
+    FileHandle handle(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!handle || ::flock(handle.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return handle;
+    return Error{
+        ErrorKind::Io,
+        fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
+                    session.machine().device),
+        {}};
+  }
+  Result<void> add(const TunedRecord& record) const {
+    if (file_.empty()) return store_records(store_, {record});
+    return write_records(file_, merge(known(), {record}));
+  }
+
+ private:
+  std::string file_, store_, folder_;
+};
+
+// Earlier winners for the spec, of any shape and machine: measured beside the rest, and never taken over unmeasured.
+std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, const TuneJob& job,
+                                      const std::string& target) {
+  constexpr std::size_t kMost = 3;
+  std::vector<const TunedRecord*> own;
+  for (const TunedRecord& record : records) {
+    if (record.spec == print(job.spec) && record.machine.target == target) own.push_back(&record);
+  }
+  const Shape wanted = shape_of(job.shape);
+  const auto away = [&](const TunedRecord* r) { return doublings_apart(wanted, r->shape); };
+  std::stable_sort(own.begin(), own.end(),
+                   [&](const TunedRecord* a, const TunedRecord* b) { return away(a) < away(b); });
+  std::vector<Schedule> schedules;
+  for (const TunedRecord* record : own) {
+    if (schedules.size() < kMost && std::ranges::find(schedules, record->schedule) == schedules.end())
+      schedules.push_back(record->schedule);
+  }
+  return schedules;
+}
+
+std::string digest_of(const TuneArgs& args, const std::vector<TuneJob>& jobs, const Machine& machine) {
+  KeyBuilder key;
+  key.field("version", version());
+  key.field("machine", fmt::format("{} {} {}", machine.target, machine.device, machine.units));
+  key.field("options",
+            fmt::format("{} {} {} {}", args.inputs.schedule, args.inputs.seed, args.budget, args.exhaustive));
+  for (const TuneJob& job : jobs) key.field("job", print(job.spec) + "\n" + print(job.shape));
+  return key.finish().digest.substr(0, 16);
+}
+
+class Run {
+ public:
+  Run(const TuneArgs& args, Output& output) : args_(args), output_(output) {}
+
+  Result<void> all() {
+    FLASHJIT_ASSIGN(pins, parse_schedule(args_.inputs.schedule));
+    FLASHJIT_ASSIGN(jobs, jobs_of(args_, pins));
+    if (!args_.budget.empty()) {
+      FLASHJIT_ASSIGN(seconds, parse_seconds(args_.budget));
+      budget_ = seconds;
+    }
+    FLASHJIT_ASSIGN(place, RecordPlace::open(args_));
+    FLASHJIT_ASSIGN(sessions, open_sessions(args_));
+    target = sessions.front()->target();
+    std::vector<FileHandle> held;
+    for (const auto& session : sessions) {
+      FLASHJIT_ASSIGN(lock, place.hold(*session));
+      held.push_back(std::move(lock));
+    }
+    const Machine& machine = sessions.front()->machine();
+    FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
+    if (journal.size() > 0)
+      std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size())
+                     .c_str(),
+                 stderr);
+    std::vector<TuneJob> left;
+    const std::vector<TunedRecord> known = place.known();
+    total_ = jobs.size();
+    for (TuneJob& job : jobs) {
+      if (const Json* done = journal.find(key_of(job))) {
+        report(*done);
+        continue;
+      }
+      job.also = earlier_winners(known, job, target);
+      left.push_back(std::move(job));
+    }
+    const TuneOptions options = options_for(left.size(), sessions.size());
+    sweep(sessions, left, options, [&](std::size_t i, const Session& session, Result<TuneOutcome> outcome) {
+      return job_done(left[i], session, std::move(outcome), place, journal);
+    });
+    progress_.clear();
+    if (broken_) return *broken_;
+    journal.remove();
+    FLASHJIT_TRY(write_report(machine));
+    if (!results_.empty()) output_.text(tuned_table(results_));
+    return {};
+  }
+
+  std::string target;
+
+ private:
+  static std::string key_of(const TuneJob& job) { return print(job.spec) + "\n" + print(job.shape); }
+
+  TuneOptions options_for(std::size_t jobs, std::size_t sessions) {
+    TuneOptions options;
+    options.seconds = kSecondsPerSpec;
+    if (budget_) {
+      options.seconds = std::max(kLeastSeconds, *budget_ * static_cast<double>(sessions) /
+                                                    static_cast<double>(std::max<std::size_t>(jobs, 1)));
+    }
+    options.jobs = args_.jobs;
+    options.exhaustive = args_.exhaustive;
+    options.seed = args_.inputs.seed;
+    if (args_.check)
+      options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, ProblemData& data) {
+        return check_reference(spec, data, seed);
+      };
+    options.progress = [this](const std::string& what) { progress_.say(what); };
+    progress_.set(fmt::format("tuning {}/{}:", results_.size() + 1, total_));
+    return options;
+  }
+
+  void report(const Json& result) {
+    progress_.clear();
+    output_.result(tuned_line(result, target), tuned_text(result));
+    results_.push_back(result);
+    progress_.set(fmt::format("tuning {}/{}:", results_.size() + 1, total_));
+  }
+
+  // The record before the journal: what the journal calls done has its record.
+  bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordPlace& place,
+                Journal& journal) {
+    if (!outcome) {
+      progress_.clear();
+      output_.failure(result_line(print(job.spec), target, args_.inputs.schedule), outcome.error());
+      if (outcome.error().kind != ErrorKind::Driver) return true;
+      broken_ = Error{ErrorKind::Driver,
+                      "the device cannot be used any more; run the same command again, it goes on where this ended",
+                      {}};
+      return false;
+    }
+    const Json result = tuned_json(*outcome);
+    Result<void> kept;
+    if (args_.inputs.schedule.empty())
+      kept = place.add(record_of(*outcome, session.machine(), today()));  // pins are not the best there is
+    if (kept) kept = journal.add(key_of(job), result);
+    if (!kept) {
+      broken_ = kept.error();
+      return false;
+    }
+    report(result);
+    return true;
+  }
+
+  Result<void> write_report(const Machine& machine) {
+    const std::string json =
+        report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (!args_.report_json.empty()) FLASHJIT_TRY(write_file(args_.report_json, json + "\n"));
+    if (args_.report.empty()) return {};
+    FLASHJIT_ASSIGN(page, html_report(json));
+    return write_file(args_.report, page);
+  }
+
+  const TuneArgs& args_;
+  Output& output_;
+  TuneProgress progress_;
+  std::size_t total_ = 0;
+  std::vector<Json> results_;
+  std::optional<Error> broken_;
+  std::optional<double> budget_;  // seconds
+};
+
+Result<void> export_records(const TuneArgs& args) {
+  FLASHJIT_ASSIGN(place, RecordPlace::open(args));
+  return write_records(args.export_to, place.known());
+}
+
+Result<std::size_t> merge_records(const TuneArgs& args) {
+  FLASHJIT_ASSIGN(place, RecordPlace::open(args));
+  FLASHJIT_ASSIGN(records, read_records(args.merge_from));
+  for (const TunedRecord& record : records) FLASHJIT_TRY(place.add(record));
+  return records.size();
+}
+
+int run(const TuneArgs& args) {
+  Output output(args.json);
+  Run tuning(args, output);
+  tuning.target = args.inputs.target;
+  Result<void> done;
+  if (!args.merge_from.empty()) {
+    auto merged = merge_records(args);
+    if (merged) {
+      output.text(fmt::format("{} records merged\n", *merged));
+    } else {
+      done = merged.error();
+    }
+  } else if (!args.export_to.empty()) {
+    done = export_records(args);
+  } else {
+    done = tuning.all();
+  }
+  if (!done)
+    output.failure(result_line(args.specs.empty() ? "" : args.specs.front(), tuning.target, args.inputs.schedule),
+                   done.error());
+  return output.exit_code();
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, int& exit_code) {
+  auto args = std::make_shared<TuneArgs>();
+  CLI::App* sub = app.add_subcommand("tune", "Measure which schedules are fastest, and remember them");
+  sub->add_option("spec", args->specs, "The problems, one argument each");
+  sub->add_option("--shape", args->shapes,
+                  "Sizes: b=2,q=4096,k=4096, as for bench; given several times, every spec is tuned for each")
+      ->type_size(1)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--sweep", args->sweep, "More problems, a line each: SPEC, or SHAPE SPEC")->type_name("FILE");
+  sub->add_option("--budget", args->budget, "For all problems together: 60s, 10m (default: 10s each)");
+  sub->add_option("--target", args->inputs.target, "gpu, host, auto (a GPU if there is one), or a target's name")
+      ->capture_default_str();
+  sub->add_option("--device", args->devices, "Which GPUs; default: all of the first one's kind")
+      ->check(CLI::Range(0, 1023))
+      ->type_size(1)
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--schedule", args->inputs.schedule,
+                  "Choices to pin, such as tile_q=128; what is found is then not recorded");
+  sub->add_option("--seed", args->inputs.seed, "Of the random inputs and orders")->capture_default_str();
+  sub->add_option("--param", args->inputs.params, "A run-time parameter of mask or score, as for bench")
+      ->type_name("NAME=VALUE");
+  sub->add_option("--records", args->records, "Where records are kept, instead of the store")->type_name("FILE");
+  sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  sub->add_flag("--exhaustive", args->exhaustive,
+                "Measure every legal schedule predicted within 1.5 times the first choice's time");
+  sub->add_flag("--check", args->check,
+                "Hold the default kernel against the float64 reference before anything is timed");
+  sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")
+      ->type_name("FILE.html");
+  sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");
+  sub->add_option("--export", args->export_to, "Only write all records that are known, to a file")->type_name("FILE");
+  sub->add_option("--merge", args->merge_from, "Only take over the records of a file")->type_name("FILE");
+  sub->add_flag("--json", args->json, "One JSON object per problem");
+  sub->footer(
+      "\nA tuning that was ended goes on when the same command is run again. Examples:\n"
+      "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
+      "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
+      "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"
+      "  flashjit tune --export h200.txt");
+  sub->callback([args, &exit_code] { exit_code = run(*args); });
+}
+
+}  // namespace flashjit

@@ -1,0 +1,166 @@
+#include "tools/command/tune_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+namespace {
+
+constexpr int kShownReasons = 4;
+constexpr std::size_t kListedCandidates = 3;
+
+// "tile_q=128,order=natural" as {"tile_q": 128, "order": "natural"}: what the plots have on their axes.
+Json fields_of(const Schedule& schedule) {
+  Json fields = Json::object();
+  const std::string text = print(schedule);
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::size_t equals = item.find('=');
+    const std::string name(item.substr(0, equals)), value(item.substr(equals + 1));
+    const bool number = !value.empty() && value.find_first_not_of("0123456789") == std::string::npos;
+    if (number) {
+      fields[name] = std::stoi(value);
+    } else {
+      fields[name] = value;
+    }
+  }
+  return fields;
+}
+
+Json candidate_json(const TunedCandidate& c) {
+  Json json;
+  json["schedule"] = print(c.schedule);
+  json["fields"] = fields_of(c.schedule);
+  json["predicted_us"] = c.predicted_us;
+  for (const auto& [name, us] :
+       {std::pair("us", c.us), std::pair("us_low", c.us_low), std::pair("us_high", c.us_high)}) {
+    json[name] = c.timed() ? Json(us) : Json(nullptr);
+  }
+  json["status"] = c.status;
+  json["registers"] = c.registers;
+  json["smem_bytes"] = c.smem_bytes;
+  json["why"] = c.why;
+  return json;
+}
+
+double number(const Json& spec, const char* name) { return spec.value(name, 0.0); }
+
+std::string shortened(const std::string& text, std::size_t width) {
+  return text.size() <= width ? text : text.substr(0, width - 3) + "...";
+}
+
+}  // namespace
+
+Json tuned_json(const TuneOutcome& outcome) {
+  const TunedCandidate &untuned = outcome.of(outcome.untuned), &best = outcome.of(outcome.best),
+                       &first = outcome.of(outcome.first_choice);
+  Json json;
+  json["spec"] = print(outcome.spec);
+  json["shape"] = print(outcome.shape);
+  json["flops"] = outcome.flops;
+  json["bytes"] = outcome.bytes;
+  json["peak_tflops"] = outcome.peak_tflops;
+  json["peak_tbs"] = outcome.peak_tbs;
+  json["default_us"] = untuned.us;
+  json["default_schedule"] = print(untuned.schedule);
+  json["best_us"] = best.us;
+  json["best_low"] = best.us_low;
+  json["best_high"] = best.us_high;
+  json["best_schedule"] = print(best.schedule);
+  json["first_choice_us"] = first.us;
+  json["first_choice"] = print(first.schedule);
+  json["regret"] = outcome.regret();
+  json["tried"] = std::ranges::count_if(outcome.candidates, &TunedCandidate::timed);
+  json["space"] = outcome.space;
+  json["legal"] = outcome.legal;
+  json["noise"] = outcome.noise;
+  json["clock_mhz"] = outcome.after.clock_mhz;
+  json["temperature"] = outcome.after.temperature;
+  json["compile_s"] = outcome.compile_seconds;
+  json["measure_s"] = outcome.measure_seconds;
+  json["cut"] = Json::array();
+  for (const CutReason& reason : outcome.cut) json["cut"].push_back({{"why", reason.why}, {"count", reason.count}});
+  json["candidates"] = Json::array();
+  for (const TunedCandidate& c : outcome.candidates) json["candidates"].push_back(candidate_json(c));
+  return json;
+}
+
+Json report_json(const Machine& machine, const std::string& date, const std::vector<Json>& specs) {
+  double noise = 0, clock = 0, temperature = 0;
+  for (const Json& spec : specs) {
+    noise = std::max(noise, number(spec, "noise"));
+    clock = std::max(clock, number(spec, "clock_mhz"));
+    temperature = std::max(temperature, number(spec, "temperature"));
+  }
+  Json json;
+  json["machine"] = {
+      {"gpu", machine.device}, {"target", machine.target}, {"units", machine.units}, {"driver", machine.driver},
+      {"date", date},          {"noise", noise},           {"clock_mhz", clock},     {"temperature", temperature}};
+  json["specs"] = specs;
+  return json;
+}
+
+Json tuned_line(const Json& spec, const std::string& target) {
+  Json line = result_line(spec.value("spec", ""), target, spec.value("best_schedule", ""));
+  for (const char* name : {"shape", "default_us", "best_us", "best_schedule", "tried", "default_schedule",
+                           "first_choice", "first_choice_us", "regret", "noise", "space", "legal", "best_low",
+                           "best_high", "clock_mhz", "temperature", "compile_s", "measure_s"}) {
+    line[name] = spec[name];
+  }
+  return line;
+}
+
+std::string tuned_text(const Json& spec) {
+  std::string text =
+      fmt::format("{}\n  shape     {}\n  space     {} schedules, {} legal, {} measured\n", spec.value("spec", ""),
+                  spec.value("shape", ""), spec.value("space", 0), spec.value("legal", 0), spec.value("tried", 0));
+  int shown = 0;
+  for (const Json& cut : spec["cut"]) {
+    if (shown++ == kShownReasons) break;
+    text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
+  }
+  const double us = number(spec, "best_us");
+  text += fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n",
+                      number(spec, "default_us"), spec.value("default_schedule", ""), us,
+                      spec.value("best_schedule", ""), number(spec, "best_low"), number(spec, "best_high"));
+  std::vector<Json> others;
+  for (const Json& c : spec["candidates"]) {
+    if (!c["us"].is_null() && c["schedule"] != spec["best_schedule"]) others.push_back(c);
+  }
+  std::ranges::sort(others, [](const Json& a, const Json& b) { return a["us"] < b["us"]; });
+  for (std::size_t i = 0; i < std::min(others.size(), kListedCandidates); ++i) {
+    text += fmt::format("            {:.1f} us  {}\n", number(others[i], "us"), others[i].value("schedule", ""));
+  }
+  for (const Json& c : spec["candidates"]) {
+    if (c["status"] == "wrong" || c["status"] == "failed")
+      text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
+  }
+  return text + fmt::format("  noise     {:.1f} %: what differs by less is decided by the model's order\n",
+                            100 * number(spec, "noise"));
+}
+
+std::string tuned_table(const std::vector<Json>& specs) {
+  std::string text = fmt::format("\n{:<60} {:<26} {:>10} {:>10} {:>6} {:>7} {:>5}\n", "spec", "shape", "default us",
+                                 "best us", "gain", "regret", "tried");
+  double logs = 0, regrets = 0, worst = 0;
+  for (const Json& spec : specs) {
+    const double gain = number(spec, "default_us") / number(spec, "best_us"), regret = number(spec, "regret");
+    logs += std::log(gain);
+    regrets += regret;
+    worst = std::max(worst, regret);
+    text +=
+        fmt::format("{:<60} {:<26} {:>10.1f} {:>10.1f} {:>6.3f} {:>5.1f} % {:>5}\n",
+                    shortened(spec.value("spec", ""), 60), shortened(spec.value("shape", ""), 26),
+                    number(spec, "default_us"), number(spec, "best_us"), gain, 100 * regret, spec.value("tried", 0));
+  }
+  const double n = static_cast<double>(specs.size());
+  return text +
+         fmt::format(
+             "{} specs: best over default {:.3f} (geometric mean); regret of the model's first choice {:.1f} % on average, {:.1f} % at worst\n",
+             specs.size(), std::exp(logs / n), 100 * regrets / n, 100 * worst);
+}
+
+}  // namespace flashjit

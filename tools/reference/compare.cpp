@@ -1,0 +1,176 @@
+#include "tools/reference/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <random>
+#include <thread>
+
+#include "fmt/format.h"
+
+namespace flashjit::reference {
+namespace {
+
+// What one thread found.
+struct Tally {
+  double worst = 0, recipe_worst = 0, deviation = 0;
+  double squares = 0, recipe_squares = 0, expected_squares = 0, norm = 0;
+  double lse = 0, max_logit = 0;
+  RowId worst_row;
+  int worst_column = 0;
+  std::string special;  // first wrong inf, NaN, LSE or max logit
+};
+
+std::string name(const RowId& row) { return fmt::format("batch {}, head {}, query {}", row.b, row.h, row.q); }
+
+void check_element(const Problem& problem, const RowId& row, int c, const ExactRow& exact, double recipe,
+                   Tally& tally) {
+  if (exact.tainted[c]) return;
+  const double ours = problem.output(row, c), truth = exact.o[c];
+  if (!std::isfinite(truth) || !std::isfinite(recipe)) {
+    // Where float64 and the recipe disagree about being finite, the range of the dtype decides and either is right.
+    const bool both = !std::isfinite(truth) && !std::isfinite(recipe);
+    const bool wrong = both && (std::isnan(truth) && std::isnan(recipe) ? !std::isnan(ours) : std::isfinite(ours));
+    if (wrong && tally.special.empty()) {
+      tally.special = fmt::format("o is {} where the reference is {} ({}, column {})", ours, truth, name(row), c);
+    }
+    return;
+  }
+  if (!std::isfinite(ours)) {
+    if (tally.special.empty()) {
+      tally.special = fmt::format("o is {} where the reference is {:.6g} ({}, column {})", ours, truth, name(row), c);
+    }
+    return;
+  }
+  const double error = std::fabs(ours - truth), recipe_error = std::fabs(recipe - truth);
+  if (error > tally.worst) tally.worst = error, tally.worst_row = row, tally.worst_column = c;
+  tally.recipe_worst = std::max(tally.recipe_worst, recipe_error);
+  tally.deviation = std::max(tally.deviation, std::sqrt(exact.variance[c]));
+  tally.squares += error * error;
+  tally.recipe_squares += recipe_error * recipe_error;
+  tally.expected_squares += exact.variance[c];
+  tally.norm += truth * truth;
+}
+
+// Returns error over limit.
+double check_statistic(const char* what, double ours, double truth, double error, double unit, const RowId& row,
+                       Tally& tally) {
+  const auto report = [&] {
+    if (tally.special.empty()) tally.special = fmt::format("{} is {} instead of {} ({})", what, ours, truth, name(row));
+  };
+  if (!std::isfinite(truth) || std::fabs(truth) > 3.4e38) {
+    // +inf - +inf is NaN in a sum of exponentials: either spelling of "beyond range" is accepted, -inf is not one of
+    // them.
+    const bool right = truth == -INFINITY ? ours == -INFINITY : !std::isfinite(ours) && ours != -INFINITY;
+    if (!right) report();
+    return 0;
+  }
+  const double limit = unit * (8 * error + 0x1p-20) + 0x1p-20 * std::fabs(truth);
+  const double ratio = std::fabs(ours - truth) / limit;
+  if (!(ratio <= 1)) report();
+  return std::isnan(ratio) ? INFINITY : ratio;
+}
+
+void check_row(const Problem& problem, const RowId& row, const Problem::KeysValues& kv, Tally& tally) {
+  const AttentionSpec& spec = problem.spec();
+  const ExactRow exact = problem.exact(row, kv);
+  const RecipeRow recipe = problem.recipe(row, kv);
+  for (int c = 0; c < spec.d_v; ++c) check_element(problem, row, c, exact, recipe.o[c], tally);
+  if (spec.lse != Lse::None) {
+    const double unit = spec.lse == Lse::Log2 ? std::numbers::log2e : 1;
+    tally.lse = std::max(tally.lse, check_statistic("lse", problem.output_lse(row), exact.lse * unit, exact.logit_error,
+                                                    unit, row, tally));
+  }
+  if (spec.max_logit && !exact.nan_logit) {
+    tally.max_logit = std::max(tally.max_logit, check_statistic("max_logit", problem.output_max_logit(row),
+                                                                exact.max_logit, exact.logit_error, 1, row, tally));
+  }
+}
+
+std::vector<RowId> choose_rows(const Problem& problem, const CompareOptions& options) {
+  std::vector<RowId> rows = problem.rows();
+  double longest = 1;
+  for (std::int64_t b = 0; b < problem.batch(); ++b) longest = std::max<double>(longest, problem.k_len(b));
+  const double per_row = longest * (2 * problem.spec().d_qk + 4 * problem.spec().d_v + 64);
+  const auto affordable = static_cast<std::size_t>(std::max(16.0, options.work / per_row));
+  if (rows.size() <= affordable) return rows;
+  // Stratified: one row out of every stretch of equal length, and both ends, which are where tiles are ragged.
+  std::mt19937_64 random(options.seed);
+  std::vector<RowId> sample = {rows.front(), rows.back()};
+  for (std::size_t i = 0; i < affordable; ++i) {
+    const std::size_t begin = rows.size() * i / affordable, end = rows.size() * (i + 1) / affordable;
+    sample.push_back(rows[begin + random() % (end - begin)]);
+  }
+  std::sort(sample.begin(), sample.end(),
+            [](const RowId& a, const RowId& b) { return std::tie(a.b, a.h, a.q) < std::tie(b.b, b.h, b.q); });
+  return sample;
+}
+
+Tally merge(const std::vector<Tally>& parts) {
+  Tally all;
+  for (const Tally& part : parts) {
+    if (part.worst > all.worst) {
+      all.worst = part.worst, all.worst_row = part.worst_row, all.worst_column = part.worst_column;
+    }
+    all.recipe_worst = std::max(all.recipe_worst, part.recipe_worst);
+    all.deviation = std::max(all.deviation, part.deviation);
+    all.squares += part.squares;
+    all.recipe_squares += part.recipe_squares;
+    all.expected_squares += part.expected_squares;
+    all.norm += part.norm;
+    all.lse = std::max(all.lse, part.lse);
+    all.max_logit = std::max(all.max_logit, part.max_logit);
+    if (all.special.empty()) all.special = part.special;
+  }
+  return all;
+}
+
+}  // namespace
+
+Comparison compare(const Problem& problem, const CompareOptions& options) {
+  const std::vector<RowId> rows = choose_rows(problem, options);
+  std::vector<Tally> tallies(std::max(1, options.threads));
+  const auto work = [&](std::size_t part) {
+    Problem::KeysValues kv;
+    std::int64_t b = -1, hk = -1;
+    for (std::size_t i = rows.size() * part / tallies.size(); i < rows.size() * (part + 1) / tallies.size(); ++i) {
+      if (rows[i].b != b || problem.kv_head(rows[i].h) != hk) {
+        b = rows[i].b, hk = problem.kv_head(rows[i].h);
+        kv = problem.keys_values(b, hk);
+      }
+      check_row(problem, rows[i], kv, tallies[part]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t part = 1; part < tallies.size(); ++part) threads.emplace_back(work, part);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+
+  const Tally all = merge(tallies);
+  Comparison result;
+  for (std::int64_t b = 0; b < problem.batch(); ++b) result.rows += problem.q_len(b) * problem.spec().heads_q;
+  result.rows_checked = static_cast<std::int64_t>(rows.size());
+  result.max_abs_err = all.worst;
+  result.recipe_max_abs_err = all.recipe_worst;
+  result.max_abs_limit = std::max(2 * all.recipe_worst, 4 * all.deviation);
+  const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
+  result.rel_err = std::sqrt(all.squares) / norm;
+  result.recipe_rel_err = std::sqrt(all.recipe_squares) / norm;
+  const double few = 1 + 1 / std::sqrt(std::max<double>(1, static_cast<double>(rows.size())));
+  result.rel_limit = 2 * std::max(result.recipe_rel_err, few * std::sqrt(all.expected_squares) / norm);
+  result.lse_err = all.lse;
+  result.max_logit_err = all.max_logit;
+  if (!all.special.empty()) {
+    result.problem = all.special;
+  } else if (result.max_abs_err > result.max_abs_limit) {
+    result.problem = fmt::format("o differs by {:.4g}, the limit is {:.4g} ({}, column {}: {:.6g})", result.max_abs_err,
+                                 result.max_abs_limit, name(all.worst_row), all.worst_column,
+                                 problem.output(all.worst_row, all.worst_column));
+  } else if (result.rel_err > result.rel_limit) {
+    result.problem = fmt::format("o has relative error {:.4g}, the limit is {:.4g}", result.rel_err, result.rel_limit);
+  }
+  result.ok = result.problem.empty();
+  return result;
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,266 @@
+#include "tools/reference/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fmt/format.h"
+#include "compiler/spec/half.h"
+
+namespace flashjit::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+
+// Strides of [batch, head, token] for a tensor as the user shaped it.
+struct Steps {
+  std::int64_t batch = 0, head = 0, token = 0;
+};
+
+Steps steps(const Tensor& tensor, Layout layout) {
+  std::vector<std::int64_t> s = tensor.strides;
+  if (s.empty()) {
+    s.assign(tensor.shape.size(), 1);
+    for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
+  }
+  if (layout == Layout::Packed) return {0, s[1], s[0]};
+  if (layout == Layout::Bhsd) return {s[0], s[1], s[2]};
+  return {s[0], s[2], s[1]};
+}
+
+Dtype dtype_of(const Tensor& tensor) { return parse_dtype(tensor.dtype).value_or(Dtype::F32); }
+
+// The order of an fp32 sum decides its error. A plain loop over thousands of terms would make the recipe look worse
+// than any real implementation, so partial sums of 16 terms are added up in pairs.
+float sum_in_pairs(const float* terms, std::size_t count) {
+  if (count <= 16) {
+    float sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += terms[i];
+    return sum;
+  }
+  const std::size_t half = count / 2;
+  return sum_in_pairs(terms, half) + sum_in_pairs(terms + half, count - half);
+}
+
+struct Logit {
+  std::int64_t k;
+  double value;
+  double error;  // standard deviation of what fp32 arithmetic makes of it
+};
+
+}  // namespace
+
+Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
+  const std::size_t rank = packed(spec) ? 3 : 4;
+  for (const Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v}) {
+    if (tensor->shape.size() != rank) {
+      return invalid(
+          fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
+    }
+  }
+  Problem problem;
+  problem.spec_ = &spec;
+  problem.arguments_ = &arguments;
+  problem.semantics_ = std::move(semantics);
+  problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
+  return problem;
+}
+
+std::int64_t Problem::q_len(std::int64_t b) const {
+  if (packed(*spec_)) {
+    const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_q.data);
+    return offsets[b + 1] - offsets[b];
+  }
+  return arguments_->q.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
+}
+
+std::int64_t Problem::k_len(std::int64_t b) const {
+  if (packed(*spec_)) {
+    const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_k.data);
+    return offsets[b + 1] - offsets[b];
+  }
+  return arguments_->k.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
+}
+
+std::vector<RowId> Problem::rows() const {
+  std::vector<RowId> rows;
+  for (std::int64_t b = 0; b < batch_; ++b) {
+    for (std::int64_t h = 0; h < spec_->heads_q; ++h) {
+      for (std::int64_t q = 0; q < q_len(b); ++q) rows.push_back({b, h, q});
+    }
+  }
+  return rows;
+}
+
+std::int64_t Problem::offset(const Tensor& tensor, std::int64_t start, const RowId& at) const {
+  const Steps s = steps(tensor, spec_->layout);
+  return at.b * s.batch + at.h * s.head + (start + at.q) * s.token;
+}
+
+Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
+  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] : 0;
+  const std::int64_t length = k_len(b);
+  KeysValues kv;
+  const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
+    out.resize(length * width);
+    for (std::int64_t k = 0; k < length; ++k) {
+      const std::int64_t at = offset(tensor, start, {b, hk, k});
+      for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i);
+    }
+  };
+  gather(arguments_->k, spec_->d_qk, kv.k);
+  gather(arguments_->v, spec_->d_v, kv.v);
+  return kv;
+}
+
+std::vector<float> Problem::query(const RowId& row) const {
+  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0;
+  const std::int64_t at = offset(arguments_->q, start, row);
+  std::vector<float> query(spec_->d_qk);
+  for (int i = 0; i < spec_->d_qk; ++i) query[i] = load_float(dtype_of(arguments_->q), arguments_->q.data, at + i);
+  return query;
+}
+
+Position Problem::position(const RowId& row) const {
+  return {row.q, 0, row.b, row.h, kv_head(row.h), q_len(row.b), k_len(row.b)};
+}
+
+float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
+
+ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
+  const int d = spec_->d_qk, width = spec_->d_v;
+  const std::vector<float> query = this->query(row);
+  const double scale = spec_->effective_scale();
+  Position at = position(row);
+  ExactRow result;
+  result.tainted.assign(width, false);
+  result.max_logit = -kInfinity;
+  std::vector<Logit> logits;
+  for (at.k = 0; at.k < at.k_len; ++at.k) {
+    const float* key = &kv.k[at.k * d];
+    if (semantics_.visible && !semantics_.visible(at)) {
+      for (int c = 0; c < width; ++c) {
+        if (!std::isfinite(kv.v[at.k * width + c])) result.tainted[c] = true;
+      }
+      continue;
+    }
+    double dot = 0, squares = 0;
+    for (int i = 0; i < d; ++i) {
+      const double product = static_cast<double>(query[i]) * key[i];
+      dot += product;
+      squares += product * product;
+    }
+    // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
+    double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+    Dual s(dot * scale);
+    if (semantics_.score) {
+      const Dual scored = semantics_.score(at, s);
+      const Dual moved = semantics_.score(at, Dual(s.f, s.d + error));
+      error = std::fabs(moved.d - scored.d) + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
+      s = scored;
+    }
+    if (std::isnan(s.d)) result.nan_logit = true;
+    else result.max_logit = std::max(result.max_logit, s.d);
+    if (std::isfinite(error)) result.logit_error = std::max(result.logit_error, error);
+    logits.push_back({at.k, s.d, error});
+  }
+
+  double reference = result.max_logit;
+  if (spec_->sink) reference = std::max<double>(reference, sink(row));
+  result.o.assign(width, 0);
+  result.variance.assign(width, 0);
+  if (reference == -kInfinity && !result.nan_logit) {
+    result.lse = -kInfinity;  // nothing is visible: zeros by definition
+    return result;
+  }
+  double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
+  for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
+  result.lse = reference + std::log(sum);
+  for (const Logit& logit : logits) {
+    if (logit.value == -kInfinity) {  // the same as hidden, whatever V holds
+      for (int c = 0; c < width; ++c) {
+        if (!std::isfinite(kv.v[logit.k * width + c])) result.tainted[c] = true;
+      }
+      continue;
+    }
+    const double p = std::exp(logit.value - reference) / sum;
+    for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c];
+  }
+  // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
+  // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
+  // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
+  // whole.
+  const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
+  const double rounding = std::pow(unit_roundoff(spec_->dtype), 2) / 3 + steps;
+  for (const Logit& logit : logits) {
+    if (logit.value == -kInfinity) continue;
+    const double p = std::exp(logit.value - reference) / sum;
+    const double move = std::min(1.0, logit.error * logit.error + 0x1p-44);
+    for (int c = 0; c < width; ++c) {
+      const double v = kv.v[logit.k * width + c];
+      result.variance[c] += p * p * (rounding * v * v + move * (v - result.o[c]) * (v - result.o[c]));
+    }
+  }
+  const double output_rounding = std::pow(unit_roundoff(spec_->out_dtype), 2) / 3;
+  for (int c = 0; c < width; ++c) result.variance[c] += (output_rounding + steps) * result.o[c] * result.o[c];
+  return result;
+}
+
+RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
+  const int d = spec_->d_qk, width = spec_->d_v;
+  const std::vector<float> query = this->query(row);
+  const float scale = static_cast<float>(spec_->effective_scale());
+  Position at = position(row);
+  std::vector<std::int64_t> keys;
+  std::vector<float> p, terms(d);
+  float largest = spec_->sink ? sink(row) : -INFINITY;
+  for (at.k = 0; at.k < at.k_len; ++at.k) {
+    if (semantics_.visible && !semantics_.visible(at)) continue;
+    for (int i = 0; i < d; ++i) terms[i] = query[i] * kv.k[at.k * d + i];
+    float s = sum_in_pairs(terms.data(), terms.size()) * scale;
+    if (semantics_.score) s = semantics_.score(at, Dual(s, s)).f;
+    if (s == -INFINITY) continue;
+    largest = std::isnan(s) || std::isnan(largest) ? NAN : std::max(largest, s);
+    keys.push_back(at.k);
+    p.push_back(s);
+  }
+  RecipeRow result;
+  result.o.assign(width, 0);
+  if (keys.empty()) return result;
+  for (float& x : p) x = std::exp(x - largest);
+  const float sum = sum_in_pairs(p.data(), p.size()) + (spec_->sink ? std::exp(sink(row) - largest) : 0.0f);
+  for (float& x : p) x = round_to(spec_->dtype, x / sum);
+  terms.resize(keys.size());
+  for (int c = 0; c < width; ++c) {
+    for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * kv.v[keys[i] * width + c];
+    result.o[c] = round_to(spec_->out_dtype, sum_in_pairs(terms.data(), terms.size()));
+  }
+  return result;
+}
+
+double Problem::output(const RowId& row, int column) const {
+  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0;
+  return load_float(spec_->out_dtype, arguments_->o.data, offset(arguments_->o, start, row) + column);
+}
+
+std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) const {
+  const std::vector<std::int64_t>& s = tensor.strides;
+  if (packed(*spec_)) {
+    const std::int64_t token = static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] + row.q;
+    return s.empty() ? row.h * arguments_->q.shape[0] + token : row.h * s[0] + token * s[1];
+  }
+  if (s.empty()) return (row.b * spec_->heads_q + row.h) * q_len(row.b) + row.q;
+  return row.b * s[0] + row.h * s[1] + row.q * s[2];
+}
+
+double Problem::output_lse(const RowId& row) const {
+  return static_cast<const float*>(arguments_->lse.data)[statistic_offset(arguments_->lse, row)];
+}
+
+double Problem::output_max_logit(const RowId& row) const {
+  return static_cast<const float*>(arguments_->max_logit.data)[statistic_offset(arguments_->max_logit, row)];
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,82 @@
+// Attention by its definition, one row at a time, in float64. Written plainly and apart from the compiler: from a spec
+// it takes the fields, never how something is computed.
+//
+// Beside the exact result there is the *recipe*: what a careful user of the same dtype gets without a fused kernel
+// (scores and softmax in fp32, probabilities rounded to the dtype before the second product, output rounded). The error
+// rule compares the error of a kernel with the error of the recipe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
+#include "tools/reference/semantics.h"
+
+namespace flashjit::reference {
+
+// One query row. q counts from the start of its sequence.
+struct RowId {
+  std::int64_t b = 0, h = 0, q = 0;
+};
+
+struct ExactRow {
+  std::vector<double> o;         // [d_v]
+  std::vector<double> variance;  // of the recipe's error in each element, from the sizes of its roundings
+  std::vector<bool> tainted;     // a hidden key has inf or NaN in this column of V: 0 * inf depends on the tiling
+  double lse = 0;                // natural units, whatever the spec asks for
+  double max_logit = 0;          // of the visible keys, natural units, without the sink
+  double logit_error = 0;        // how far fp32 arithmetic may move one logit
+  bool nan_logit = false;        // max_logit is then not defined
+};
+
+struct RecipeRow {
+  std::vector<double> o;
+};
+
+// A spec together with its arguments (host pointers): finds the elements.
+class Problem {
+ public:
+  // `semantics`: what mask and score mean. Arguments must outlive the problem.
+  static Result<Problem> create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics);
+  static Result<Problem> create(const AttentionSpec& spec, const Arguments& arguments) {
+    return create(spec, arguments, semantics_of(spec, arguments));
+  }
+
+  const AttentionSpec& spec() const { return *spec_; }
+  const Arguments& arguments() const { return *arguments_; }
+  std::int64_t batch() const { return batch_; }
+  std::int64_t q_len(std::int64_t b) const;
+  std::int64_t k_len(std::int64_t b) const;
+  std::vector<RowId> rows() const;  // all of them, by batch, then head, then query
+
+  // K and V of one (batch, KV head) as floats.
+  struct KeysValues {
+    std::vector<float> k, v;
+  };
+  KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
+  std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
+
+  ExactRow exact(const RowId& row, const KeysValues& kv) const;
+  RecipeRow recipe(const RowId& row, const KeysValues& kv) const;
+
+  // What the kernel wrote.
+  double output(const RowId& row, int column) const;
+  double output_lse(const RowId& row) const;
+  double output_max_logit(const RowId& row) const;
+
+ private:
+  std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
+  std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
+  std::vector<float> query(const RowId& row) const;
+  Position position(const RowId& row) const;
+  float sink(const RowId& row) const;
+
+  const AttentionSpec* spec_ = nullptr;
+  const Arguments* arguments_ = nullptr;
+  Semantics semantics_;
+  std::int64_t batch_ = 0;
+};
+
+}  // namespace flashjit::reference

@@ -1,0 +1,36 @@
+// What a mask and a score mean at one place, apart from how they are written: plain functions. They come either from
+// the expressions of a spec (semantics_of), or from hand-written C++ (named.h, the random generator), which then checks
+// the parser, the table of named rows and the evaluator as well.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
+
+namespace flashjit::reference {
+
+// A number in two precisions at once: `f` is what 32-bit arithmetic makes of it, `d` what exact arithmetic would.
+// Decisions (comparisons) follow f, as the language defines them; values are compared with d.
+struct Dual {
+  float f = 0;
+  double d = 0;
+  Dual() = default;
+  Dual(double exact) : f(static_cast<float>(exact)), d(exact) {}
+  Dual(float single, double exact) : f(single), d(exact) {}
+};
+
+struct Position {
+  std::int64_t q = 0, k = 0, b = 0, h = 0, hk = 0, q_len = 0, k_len = 0;
+};
+
+struct Semantics {
+  std::function<bool(const Position&)> visible;      // empty: everything
+  std::function<Dual(const Position&, Dual)> score;  // empty: the score itself
+};
+
+// From the expressions of a spec; `arguments` must outlive the result.
+Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments);
+
+}  // namespace flashjit::reference

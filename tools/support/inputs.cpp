@@ -1,0 +1,87 @@
+#include "tools/support/inputs.h"
+
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/support/npy.h"
+
+namespace flashjit {
+namespace {
+
+Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+  FLASHJIT_ASSIGN(array, read_npy(file));
+  const bool rank_fits = array.shape.size() == tensor.shape.size();
+  if (exact_shape ? array.shape != tensor.shape : !rank_fits) {
+    return invalid(fmt::format("{}: shape ({}) does not fit {}, which needs ({}) for this spec and --shape", file,
+                               fmt::join(array.shape, ", "), tensor.name, fmt::join(tensor.shape, ", ")));
+  }
+  tensor.shape = array.shape;
+  FLASHJIT_ASSIGN(bytes, take_as(file, std::move(array), tensor.dtype));
+  tensor.bytes = std::move(bytes);
+  return {};
+}
+
+}  // namespace
+
+void add_input_options(CLI::App& app, InputArgs& args, bool files) {
+  app.add_option(
+         "--shape", args.shape,
+         "Sizes: b=2,q=4096,k=4096 (b defaults to 1, k to q); with layout=packed the lengths of the sequences: "
+         "q=100+37+0,k=100+64+9. The schedule is chosen for these sizes, each rounded up to a power of two (of a list, its mean)")
+      ->required();
+  app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")
+      ->capture_default_str();
+  app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
+  app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
+  app.add_flag("--no-hint", args.no_hint,
+               "Do not tell prepare the sizes: the schedule is the one for when they are not known beforehand");
+  app.add_option("--override", args.override_dir,
+                 "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
+      ->type_name("DIR");
+  app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
+  app.add_option(
+         "--param", args.params,
+         "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: what alibi, document "
+         "and tree typically have, else random; 1)")
+      ->type_name("NAME=VALUE");
+  app.add_option("--bundle", args.bundles,
+                 "Bundles to take GPU kernels from (flashjit build); with FLASHJIT_JIT=off only from them")
+      ->type_name("FILE.fjb");
+  app.add_option("--record", args.record, "Append what is prepared to this manifest, for flashjit build")
+      ->type_name("FILE");
+  if (!files) return;
+  app.add_option("--q", args.q, "Queries, instead of random ones")->type_name("FILE.npy");
+  app.add_option("--k", args.k, "Keys")->type_name("FILE.npy");
+  app.add_option("--v", args.v, "Values")->type_name("FILE.npy");
+  app.add_option("--sink", args.sink, "Sink logits, one per query head")->type_name("FILE.npy");
+}
+
+Result<InputFiles> input_files(const InputArgs& args) {
+  InputFiles inputs;
+  inputs.read = read_tensor;
+  const std::pair<const char*, const std::string*> files[] = {
+      {"q", &args.q}, {"k", &args.k}, {"v", &args.v}, {"sink", &args.sink}};
+  for (const auto& [name, file] : files) {
+    if (!file->empty()) inputs.files[name] = *file;
+  }
+  for (const std::string& param : args.params) {
+    const std::size_t equals = param.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == param.size()) {
+      return invalid(fmt::format("--param: '{}' is not NAME=FILE.npy or NAME=NUMBER", param));
+    }
+    const std::string name = param.substr(0, equals), value = param.substr(equals + 1);
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    if (*end == '\0') {
+      inputs.scalars[name] = number;
+    } else {
+      inputs.files[name] = value;
+    }
+  }
+  return inputs;
+}
+
+}  // namespace flashjit

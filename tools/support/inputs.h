@@ -1,0 +1,33 @@
+// Options that `run` and `bench` share: shape, device, inputs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "autotune/measure/problem.h"
+#include "compiler/result.h"
+
+namespace flashjit {
+
+struct InputArgs {
+  std::string shape, target = "auto", schedule, override_dir;
+  int device = 0;
+  std::uint64_t seed = 1;
+  std::string q, k, v, sink;
+  std::vector<std::string> params;  // NAME=FILE.npy or NAME=NUMBER
+  std::vector<std::string> bundles;
+  std::string record;
+  bool no_hint = false;
+  EngineOptions engine() const {
+    return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir};
+  }
+  // For `prepare`. A manifest cannot hold it: what is recorded is to be what `build` makes of it.
+  std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
+};
+
+void add_input_options(CLI::App& app, InputArgs& args, bool files);
+Result<InputFiles> input_files(const InputArgs& args);
+
+}  // namespace flashjit

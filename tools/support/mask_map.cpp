@@ -1,0 +1,57 @@
+#include "tools/support/mask_map.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/choice/candidates.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::int64_t kMaxRows = 16, kMaxColumns = 64;
+constexpr std::int64_t kMaxCounted = 1 << 20;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
+  if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
+    return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs", params[0].name));
+  }
+  // A tile is what all queries of a block (or of a cluster) visit together.
+  const KernelConfig sizes = sizes_of(plan.spec, plan.schedule);
+  const std::int64_t tile_q = queries_together(sizes), tile_kv = sizes.tile_kv;
+  Environment environment;
+  environment.variables[static_cast<int>(Variable::QLen)] = q_len;
+  environment.variables[static_cast<int>(Variable::KLen)] = k_len;
+  const auto classify_area = [&](std::int64_t q, std::int64_t rows, std::int64_t k, std::int64_t keys) {
+    return classify(plan.tiles, environment, q, std::min(q + rows, q_len) - 1, k, std::min(k + keys, k_len) - 1);
+  };
+
+  MaskMap map;
+  const std::int64_t tiles_q = ceil_div(q_len, tile_q), tiles_k = ceil_div(k_len, tile_kv);
+  map.rows_per_cell = tile_q * std::max<std::int64_t>(1, ceil_div(tiles_q, kMaxRows));
+  map.keys_per_cell = tile_kv * std::max<std::int64_t>(1, ceil_div(tiles_k, kMaxColumns));
+  for (std::int64_t q = 0; q < q_len; q += map.rows_per_cell) {
+    std::string& row = map.rows.emplace_back();
+    for (std::int64_t k = 0; k < k_len; k += map.keys_per_cell) {
+      const TileClass what = classify_area(q, map.rows_per_cell, k, map.keys_per_cell);
+      row += what == TileClass::Empty ? '.' : what == TileClass::Full ? '#' : '+';
+    }
+  }
+  if (tiles_k > 0 && tiles_q > kMaxCounted / tiles_k) {
+    map.empty = map.mixed = map.full = -1;
+    return map;
+  }
+  for (std::int64_t q = 0; q < q_len; q += tile_q) {
+    for (std::int64_t k = 0; k < k_len; k += tile_kv) {
+      const TileClass what = classify_area(q, tile_q, k, tile_kv);
+      ++(what == TileClass::Empty ? map.empty : what == TileClass::Full ? map.full : map.mixed);
+    }
+  }
+  return map;
+}
+
+}  // namespace flashjit
