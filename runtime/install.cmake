@@ -8,6 +8,9 @@ foreach(library flashjit flashjit_static)
 endforeach()
 install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${CMAKE_SOURCE_DIR}/compiler/result.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashjit)
+# What is installed is stripped, as with `cmake --install --strip`: gdb finds the line tables by the build id, in the build folder. The
+# archive has none from the start (static.cmake).
+install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
 install(TARGETS flashjit EXPORT flashjit_shared)
 install(TARGETS flashjit_static EXPORT flashjit_static)
 install(EXPORT flashjit_shared NAMESPACE flashjit:: DESTINATION ${package})
@@ -64,3 +67,10 @@ Libs: -L${libdir} -lflashjit
 Libs.private: @zstd@ -lstdc++ -lm -lpthread -ldl
 ]])
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# All that is installed, and what tools/try builds.
+add_custom_target(installable)
+add_dependencies(installable flashjit flashjit_static flashjit_compiler_program flashjit_command)
+if(TARGET flashjit_host)
+  add_dependencies(installable flashjit_host)
+endif()

@@ -1,7 +1,7 @@
 # cmake -DARCHIVES=a,b -DNEEDED=c -DSHARED=libflashjit.so ... -P static.cmake: OUTPUT is all of the archives in one object, with what
-# they need of NEEDED. What the shared
-# library does not export becomes local to it, so that no name of ours, of fmt or of the standard library's templates meets another
-# in the program it is linked into. Groups go, because the linker would drop ours for somebody else's copy that we cannot see.
+# they need of NEEDED. What the shared library does not export becomes local to it, so that no name of ours, of fmt or of the standard
+# library's templates meets another in the program it is linked into. Groups go, because the linker would drop ours for somebody else's
+# copy that we cannot see. Debug information goes too: it is three quarters of the size.
 string(REPLACE "," ";" archives "${ARCHIVES}")
 execute_process(COMMAND ${NM} -D --defined-only --format=posix ${SHARED} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX REPLACE " [^\n]*" "" symbols "${symbols}")
@@ -13,5 +13,5 @@ endif()
 execute_process(COMMAND ${COMPILER} -r -nostdlib -Wl,--force-group-allocation -Wl,--whole-archive ${archives}
   -Wl,--no-whole-archive ${NEEDED} -o ${OUTPUT}.part
   COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${OBJCOPY} --keep-global-symbols=${OUTPUT}.symbols ${OUTPUT}.part ${OUTPUT} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${OBJCOPY} --strip-debug --keep-global-symbols=${OUTPUT}.symbols ${OUTPUT}.part ${OUTPUT} COMMAND_ERROR_IS_FATAL ANY)
 file(REMOVE ${OUTPUT}.part)

@@ -5,14 +5,14 @@
 namespace flashjit {
 namespace {
 
-using Device = struct NvmlDeviceOpaque*;
+using NvmlDevice = struct NvmlDeviceOpaque*;
 constexpr unsigned kSmClock = 1;
 constexpr unsigned kGpuSensor = 0;
 
 struct Nvml {
-  int (*by_uuid)(const char*, Device*) = nullptr;
-  int (*clock)(Device, unsigned, unsigned*) = nullptr;
-  int (*temperature)(Device, unsigned, unsigned*) = nullptr;
+  int (*by_uuid)(const char*, NvmlDevice*) = nullptr;
+  int (*clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
   bool ready = false;
 
   Nvml() {
@@ -30,7 +30,7 @@ struct Nvml {
 
 GpuState gpu_state(const std::string& uuid) {
   static const Nvml nvml;
-  Device device = nullptr;
+  NvmlDevice device = nullptr;
   if (!nvml.ready || nvml.by_uuid(uuid.c_str(), &device) != 0) return {};
   unsigned mhz = 0, degrees = 0;
   if (nvml.clock(device, kSmClock, &mhz) != 0) mhz = 0;

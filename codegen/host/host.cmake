@@ -19,6 +19,7 @@ flashjit_folder(flashjit_host_code codegen)
 target_link_libraries(flashjit_host_code PUBLIC flashjit_compiler)
 target_include_directories(flashjit_host_code SYSTEM PUBLIC ${LLVM_INCLUDE_DIRS})
 target_compile_options(flashjit_host_code PRIVATE -ffunction-sections -fdata-sections)
+target_precompile_headers(flashjit_host_code PRIVATE ${FLASHJIT_PURE_HEADERS} <llvm/IR/IRBuilder.h>)
 
 # The static libraries, whether LLVM was found as one shared library or not: a second LLVM in the process must not matter.
 # Their system libraries are named here because LLVM's own list has some that nothing reachable from here uses.

@@ -33,6 +33,38 @@ def installed():
     return scratch("moved")
 
 
+def test_what_is_installed_is_what_tools_try_builds():
+    build = harness.ARGS.build
+    if not os.path.exists(os.path.join(build, "build.ninja")):
+        raise Skip("not a build with Ninja")
+    with open(source("tools", "try"), encoding="utf-8") as file:
+        targets = re.search(r'^compile "\$build" (.*)$', file.read(), re.M).group(1).split()
+    built = {os.path.relpath(os.path.join(build, word), build) for word in run("ninja", "-C", build, "-t", "commands", *targets).split()}
+    made = {line.split(":")[0] for line in run("ninja", "-C", build, "-t", "targets", "all").splitlines()}
+    wanted = set()
+    for place, _, names in os.walk(build):
+        if "cmake_install.cmake" in names:
+            with open(os.path.join(place, "cmake_install.cmake"), encoding="utf-8") as file:
+                wanted |= {os.path.relpath(path, build) for path in re.findall(r'"(/[^"\n]*)"', file.read()) if path.startswith(build + os.sep)}
+    wanted &= made
+    assert any(name.endswith("libflashjit.a") for name in wanted), wanted
+    assert wanted <= built, f"tools/try does not build {sorted(wanted - built)}"
+
+
+def test_what_is_installed_has_no_debug_information():
+    prefix = installed()
+    checked = 0
+    for place, _, names in os.walk(prefix):
+        for name in names:
+            path = os.path.join(place, name)
+            with open(path, "rb") as file:
+                start = file.read(8)
+            if start.startswith((b"!<arch>\n", b"\x7fELF")):
+                checked += 1
+                assert ".debug_" not in run("readelf", "-S", "--wide", path), f"{os.path.relpath(path, prefix)} has debug information"
+    assert checked >= 4, f"{checked} libraries and programs"
+
+
 def libraries(prefix):
     for place, _, names in os.walk(prefix):
         if "libflashjit.a" in names:
@@ -100,6 +132,19 @@ def test_a_component_that_is_not_there():
                       f"find_package(flashjit REQUIRED COMPONENTS {component})\n".encode())
         out = run("cmake", "-S", scratch("wrong"), "-B", scratch("wrong-" + component), f"-DCMAKE_PREFIX_PATH={prefix}", expect=1 if says else 0)
         assert not says or says in out, out
+
+
+def test_the_version_is_the_one_of_the_root():
+    prefix = installed()
+    with open(source("CMakeLists.txt"), encoding="utf-8") as file:
+        version = re.search(r"^project\(flashjit VERSION (\S+)", file.read(), re.M).group(1)
+    major, minor, _ = version.split(".")
+    os.mkdir(scratch("asks"))
+    for asked, code in ((version, 0), (f"{major}.{minor}", 0), (f"{major}.{int(minor) + 1}", 1)):
+        harness.write("asks/CMakeLists.txt", f"cmake_minimum_required(VERSION 3.16)\nproject(asks CXX)\nfind_package(flashjit {asked} REQUIRED)\n".encode())
+        out = run("cmake", "-S", scratch("asks"), "-B", scratch("asks-" + asked), f"-DCMAKE_PREFIX_PATH={prefix}", expect=code)
+        assert code == 0 or f'version: {version}' in out, out
+    assert pkg_config(prefix, "--modversion") == [version]
 
 
 def pkg_config(prefix, *options):

@@ -124,6 +124,14 @@ def test_python_syntax():
         ast.parse(text, path)
 
 
+def test_the_version_is_written_in_one_place():
+    with open(source("CMakeLists.txt"), encoding="utf-8") as file:
+        version = re.search(r"^project\(flashjit VERSION (\S+)", file.read(), re.M).group(1)
+    # Tuning records say which version measured them.
+    report([f"{path}: {version}" for path, _, text in files(".h", ".hpp", ".cpp", ".py", ".txt", ".cmake", ".md", ".in", ".c")
+            if re.search(r"(?<![\d.])" + re.escape(version) + r"(?![\d.])", text) and not path.startswith("runtime/tuned/")])
+
+
 def test_shell_syntax():
     for script in ["tools/try", "tools/check", "tools/setup", "tests/fuzz/run", ".ci/run"]:
         done = subprocess.run(["bash", "-n", source(script)], capture_output=True, text=True)

@@ -27,7 +27,7 @@ struct BuildArgs {
 };
 
 // One kernel of the bundle.
-struct Job {
+struct BuildJob {
   BundleKey key;                   // as written while `error` says that it cannot be read
   std::string place;               // "manifest:3"
   std::optional<Request> request;  // none: `error` says why
@@ -38,12 +38,12 @@ struct Job {
 };
 
 // Each kernel once, however often the manifest asks for it.
-std::vector<Job> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>& lines) {
-  std::vector<Job> jobs;
+std::vector<BuildJob> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>& lines) {
+  std::vector<BuildJob> jobs;
   std::set<BundleKey> known;
   for (const ManifestLine& line : lines) {
     for (const std::string& arch : line.archs.empty() ? args.archs : line.archs) {
-      Job job{.key = {arch, line.spec, line.schedule}, .place = fmt::format("{}:{}", args.manifest, line.number)};
+      BuildJob job{.key = {arch, line.spec, line.schedule}, .place = fmt::format("{}:{}", args.manifest, line.number)};
       auto request = Request::parse(line.spec, arch, line.schedule);
       if (request) {
         job.key = bundle_key(*request);
@@ -57,7 +57,7 @@ std::vector<Job> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>&
   return jobs;
 }
 
-Result<void> build(const CompileOptions& options, const std::string& compiler, Job& job) {
+Result<void> build(const CompileOptions& options, const std::string& compiler, BuildJob& job) {
   FLASHJIT_ASSIGN(compiled, compile_spec(*job.request, options));
   job.facts = compiled.facts;
   job.item = bundle_item(job.key, compiled, compiler);
@@ -66,7 +66,7 @@ Result<void> build(const CompileOptions& options, const std::string& compiler, J
 }
 
 void build_all(const BuildArgs& args, const CompileOptions& options, const std::string& compiler,
-               std::vector<Job>& jobs) {
+               std::vector<BuildJob>& jobs) {
   const int cores = args.jobs > 0 ? args.jobs : usable_cores();
   Progress progress("building", static_cast<int>(jobs.size()));
   std::atomic<std::size_t> next = 0;
@@ -83,7 +83,7 @@ void build_all(const BuildArgs& args, const CompileOptions& options, const std::
   work();
 }
 
-void report(Job& job, Output& output) {
+void report(BuildJob& job, Output& output) {
   Json line = result_line(job.key.spec, job.key.target, job.error ? job.key.pins : job.facts.schedule);
   if (job.error) {
     job.error->message = fmt::format("{}: {}", job.place, job.error->message);
@@ -97,11 +97,11 @@ void report(Job& job, Output& output) {
                                   job.facts.schedule));
 }
 
-Result<void> finish(const BuildArgs& args, std::vector<Job>& jobs, Output& output) {
+Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, Output& output) {
   BundleIndex index{.templates = templates_digest()};
   std::vector<PackedCode> codes;
   std::uint64_t code_bytes = 0;
-  for (Job& job : jobs) {
+  for (BuildJob& job : jobs) {
     code_bytes += job.code.code_bytes;
     index.items.push_back(std::move(job.item));
     codes.push_back(std::move(job.code));
@@ -134,11 +134,11 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache, .trusted = std::move(trusted)});
-  std::vector<Job> jobs = jobs_of(args, lines);
+  std::vector<BuildJob> jobs = jobs_of(args, lines);
   build_all(args, {.settings = settings, .store = &store}, nvrtc->identity(), jobs);
-  for (Job& job : jobs) report(job, output);
+  for (BuildJob& job : jobs) report(job, output);
   for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
-  const auto failed = std::ranges::count_if(jobs, [](const Job& job) { return job.error.has_value(); });
+  const auto failed = std::ranges::count_if(jobs, [](const BuildJob& job) { return job.error.has_value(); });
   if (failed == 0) return finish(args, jobs, output);
   return Error{ErrorKind::Invalid,
                fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, jobs.size()),

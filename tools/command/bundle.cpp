@@ -32,8 +32,6 @@ Json line_of(const BundleItem& item) {
   return line;
 }
 
-std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 Result<void> list(const std::string& path, Output& output) {
   FLASHJIT_ASSIGN(bundle, Bundle::open(path));
   for (const BundleItem& item : bundle->index().items) {

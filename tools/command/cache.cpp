@@ -30,13 +30,6 @@ std::string day(std::int64_t seconds) {
   return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
-std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
-std::string fact(const StoreListing& entry, const char* name) {
-  const auto found = entry.facts.find(name);
-  return found == entry.facts.end() ? "" : found->second;
-}
-
 // One of the directories of the store.
 struct Place {
   std::string directory;
@@ -158,6 +151,11 @@ int run(const CacheArgs& args, Action action, bool looks_in_layers) {
 }
 
 }  // namespace
+
+std::string fact(const StoreListing& entry, const char* name) {
+  const auto found = entry.facts.find(name);
+  return found == entry.facts.end() ? "" : found->second;
+}
 
 Result<StorePath> store_path(const std::string& directory, const EnvironmentSettings& settings) {
   if (!directory.empty()) return parse_store_path(directory);

@@ -16,6 +16,9 @@ Result<StorePath> store_path(const std::string& directory, const EnvironmentSett
 inline constexpr const char* kDirHelp =
     "The store: a directory, then shared ones after ':' (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)";
 
+// What an entry says of its kernel; "" where it does not.
+std::string fact(const StoreListing& entry, const char* name);
+
 void add_cache_explain(CLI::App& cache, int& exit_code);
 
 }  // namespace flashjit

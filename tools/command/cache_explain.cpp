@@ -16,7 +16,7 @@
 namespace flashjit {
 namespace {
 
-struct ExplainArgs {
+struct CacheExplainArgs {
   std::string spec, arch, schedule, directory;
   bool json = false;
 };
@@ -28,11 +28,6 @@ struct Neighbour {
   std::vector<KeyDifference> differences;
   int distance = 0;
 };
-
-std::string fact(const StoreListing& entry, const char* name) {
-  const auto found = entry.facts.find(name);
-  return found == entry.facts.end() ? "" : found->second;
-}
 
 // The nearest of all sound entries; of equally near ones the one used last. `searched`: how many there were.
 std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins,
@@ -107,7 +102,7 @@ void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& foun
   line["nearest"] = std::move(near);
 }
 
-Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
+Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text) {
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(path, store_path(args.directory, settings));
   std::vector<std::string> all = path.layers;
@@ -130,7 +125,7 @@ Result<void> explain(const ExplainArgs& args, Json& line, std::string& text) {
   return {};
 }
 
-int run(const ExplainArgs& args) {
+int run(const CacheExplainArgs& args) {
   Output output(args.json);
   Json line = result_line(args.spec, args.arch, args.schedule);
   std::string text;
@@ -145,7 +140,7 @@ int run(const ExplainArgs& args) {
 }  // namespace
 
 void add_cache_explain(CLI::App& cache, int& exit_code) {
-  auto args = std::make_shared<ExplainArgs>();
+  auto args = std::make_shared<CacheExplainArgs>();
   CLI::App* sub =
       cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
   sub->add_option("spec", args->spec, "The problem")->required();

@@ -40,8 +40,8 @@ struct Dump {
 };
 
 // One spec for one target, with everything that may be printed about it.
-struct Job {
-  Job(std::string spec_text, std::string target) : spec(std::move(spec_text)), arch(std::move(target)) {}
+struct CompileJob {
+  CompileJob(std::string spec_text, std::string target) : spec(std::move(spec_text)), arch(std::move(target)) {}
   std::string spec, arch;
   std::optional<Error> error;
   Facts facts;
@@ -54,7 +54,7 @@ bool wants(const CompileArgs& args, std::string_view kind) {
   return std::find(args.emit.begin(), args.emit.end(), kind) != args.emit.end();
 }
 
-std::string facts_json(const Job& job) {
+std::string facts_json(const CompileJob& job) {
   Json facts = result_line(job.facts.spec, job.facts.target, job.facts.schedule);
   add_facts(facts, job.facts);
   // Times and where the kernel came from differ between runs; everything else in the folder is reproducible.
@@ -62,7 +62,7 @@ std::string facts_json(const Job& job) {
   return facts.dump(2) + "\n";
 }
 
-void add_common_files(const CompileArgs& args, Job& job) {
+void add_common_files(const CompileArgs& args, CompileJob& job) {
   if (wants(args, "spec")) {
     job.files.push_back({"spec.txt", job.facts.spec + "\n"});
     job.files.push_back({"schedule.txt", job.facts.schedule + "\n"});
@@ -72,7 +72,7 @@ void add_common_files(const CompileArgs& args, Job& job) {
 }
 
 Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
-                         const DumpSink& dump, Job& job) {
+                         const DumpSink& dump, CompileJob& job) {
   CompileOptions options;
   options.settings = settings;
   options.store = store;
@@ -102,7 +102,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   return {};
 }
 
-Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& job) {
+Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, CompileJob& job) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
     if (wants(args, kind))
       return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
@@ -126,7 +126,7 @@ Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, Job& jo
   return {};
 }
 
-void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store, Job& job) {
+void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store, CompileJob& job) {
   const DumpSink dump = [&](std::string_view pass, const std::string& text) {
     job.dumps.push_back({std::string(pass), text});
   };
@@ -137,7 +137,7 @@ void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, K
   if (!done) job.error = done.error();
 }
 
-std::string summary(const Job& job) {
+std::string summary(const CompileJob& job) {
   const Facts& f = job.facts;
   std::string text =
       fmt::format("{}\n  target    {} ({} family)\n  schedule  {}\n  {} in {:.0f} ms, {} of code", f.spec, f.target,
@@ -152,7 +152,7 @@ std::string summary(const Job& job) {
 }
 
 // Dumps that were asked for. An unknown name is an error that lists the passes.
-Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const Job& job) {
+Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJob& job) {
   std::vector<Dump> selected;
   std::vector<std::string> names;
   for (const Dump& dump : job.dumps) {
@@ -167,7 +167,7 @@ Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const Job& job
 }
 
 // A folder per kernel, named by what it is: the same command gives the same tree everywhere.
-Result<std::string> write_files(const CompileArgs& args, const Job& job, std::size_t index) {
+Result<std::string> write_files(const CompileArgs& args, const CompileJob& job, std::size_t index) {
   const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index)
                                                    : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
   const std::filesystem::path place = std::filesystem::path(args.out) / folder;
@@ -175,7 +175,7 @@ Result<std::string> write_files(const CompileArgs& args, const Job& job, std::si
   return place.string();
 }
 
-void report(const CompileArgs& args, const Job& job, std::size_t index, Output& output) {
+void report(const CompileArgs& args, const CompileJob& job, std::size_t index, Output& output) {
   Json line =
       result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
   if (job.error) return output.failure(std::move(line), *job.error);
@@ -234,7 +234,7 @@ int compile(CompileArgs args) {
     store =
         std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
 
-  std::vector<Job> jobs;
+  std::vector<CompileJob> jobs;
   for (const std::string& spec : args.specs) {
     for (const std::string& arch : args.archs) jobs.emplace_back(spec, arch);
   }

@@ -9,7 +9,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kShownReasons = 4;
-constexpr std::size_t kShownCandidates = 3;
+constexpr std::size_t kListedCandidates = 3;
 
 // "tile_q=128,order=natural" as {"tile_q": 128, "order": "natural"}: what the plots have on their axes.
 Json fields_of(const Schedule& schedule) {
@@ -131,7 +131,7 @@ std::string tuned_text(const Json& spec) {
     if (!c["us"].is_null() && c["schedule"] != spec["best_schedule"]) others.push_back(c);
   }
   std::ranges::sort(others, [](const Json& a, const Json& b) { return a["us"] < b["us"]; });
-  for (std::size_t i = 0; i < std::min(others.size(), kShownCandidates); ++i) {
+  for (std::size_t i = 0; i < std::min(others.size(), kListedCandidates); ++i) {
     text += fmt::format("            {:.1f} us  {}\n", number(others[i], "us"), others[i].value("schedule", ""));
   }
   for (const Json& c : spec["candidates"]) {

@@ -77,4 +77,6 @@ std::string bytes_text(double bytes) {
   return unit == 0 ? fmt::format("{:.0f} {}", bytes, units[unit]) : fmt::format("{:.3g} {}", bytes, units[unit]);
 }
 
+std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
 }  // namespace flashjit

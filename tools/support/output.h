@@ -38,6 +38,7 @@ class Output {
   bool failed_ = false;
 };
 
-std::string bytes_text(double bytes);  // "1.5 MB"
+std::string bytes_text(double bytes);        // "1.5 MB"
+std::string size_text(std::uint64_t bytes);  // the same
 
 }  // namespace flashjit

@@ -222,7 +222,7 @@ FLASHJIT_C_API void flashjit_error_destroy(flashjit_error* error);              
 FLASHJIT_C_API const char* flashjit_status_name(
     flashjit_status status); /* "invalid"; of none of the above: "unknown" */
 
-FLASHJIT_C_API const char* flashjit_version(void); /* "0.1.0" */
+FLASHJIT_C_API const char* flashjit_version(void); /* "major.minor.patch" */
 FLASHJIT_C_API int flashjit_abi_version(void);     /* FLASHJIT_ABI_VERSION of the library */
 
 #ifdef __cplusplus

@@ -28,7 +28,7 @@ TunedRecord record(const std::string& shape, int tile_q, const std::string& spec
   EXPECT_TRUE(parsed);
   return {.spec = spec,
           .machine = {kTarget, "Processor A", 8, ""},
-          .version = "0.1.0",
+          .version = version(),
           .shape = *parsed,
           .schedule = schedule("family=host,tile_q=" + std::to_string(tile_q) + ",tile_kv=256"),
           .us = 10,
