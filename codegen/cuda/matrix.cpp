@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "templates/tile_layouts.h"
+
 namespace flashjit {
 namespace {
 

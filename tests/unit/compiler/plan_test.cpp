@@ -7,6 +7,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/program/passes.h"
 #include "compiler/program/select_template.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {

@@ -10,6 +10,7 @@
 #include "codegen/cuda/embedded_templates.h"
 #include "codegen/cuda/matrix.h"
 #include "runtime/engine/environment.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {
