@@ -1,10 +1,10 @@
-// The two matrix products of a hopper kernel as text: wgmma instructions, whose operands are as many as the tile is
-// wide, which is why they cannot be a template.
+// The matrix products that warpgroups issue, as text: wgmma instructions, whose operands are as many as the tile is
+// wide, which is why they cannot be a template. Empty: the program has none.
 #pragma once
 
 #include <string>
 
-#include "templates/kernel_config.h"
+#include "compiler/program/ir.h"
 
 namespace flashjit {
 

@@ -84,7 +84,7 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, offsets_k)},
     Operand{.name = "lse", .what = "Logarithms of the sums of a row", .role = OperandRole::Output,
             .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
-            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::None; },
+            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::none; },
             .absent = "the spec does not ask for it; add lse=ln to the spec or leave it out",
             .pointer = offsetof(KernelParams, lse), .strides_kind = OperandStrides::Row},
     Operand{.name = "max_logit", .what = "Largest logits of a row", .role = OperandRole::Output,

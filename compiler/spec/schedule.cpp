@@ -12,7 +12,7 @@
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/text_form.h"
 
-namespace flashjit {};
+namespace flashjit {
 
 namespace {
 

@@ -128,7 +128,7 @@ class Bench {
     GpuContext recording = gpu;
     recording.driver = std::make_shared<Driver>(api, gpu.driver->version());
     FLASHJIT_ASSIGN(compiled, compile_spec(spec(), target, schedule));
-    recorded.has_maps = compiled.plan.config.loop == Loop::hopper;
+    recorded.has_maps = compiled.plan.launches.front().tensor_maps;
     FLASHJIT_ASSIGN(counters, WorkCounters::create(gpu));
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(recording, ordinal_, compiled, counters));
     FLASHJIT_TRY(static_cast<Kernel&>(*kernel).run(tensors_.cpp, stream.get()));
@@ -198,7 +198,6 @@ class Bench {
       return api.stream_id(stream.get(), &id) == 0;
     });
     KernelConfig config;
-    config.loop = Loop::hopper;
     config.head_dim_qk = config.head_dim_v = kDim;
     config.heads_q = config.heads_kv = kHeads;
     config.warpgroups = 2;

@@ -1,5 +1,6 @@
 // What the hopper family refuses and why, and which of its schedules are tried.
 #include "compiler/choice/candidates.h"
+#include "tests/unit/compiler/asked.h"
 
 #include <algorithm>
 #include <set>
@@ -63,8 +64,7 @@ TEST(Hopper, LegalSchedules) {
 // The pin that is wrong is named, not what follows from it.
 TEST(Schedules, PinsFarOutsideTheirLimits) {
   const auto refused = [](const char* pins) {
-    for (const Schedule& s :
-         enumerate_schedules(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins))) {
+    for (const Schedule& s : enumerate_schedules(Asked("fwd bf16 d=64", "sm_80").problem, *parse_schedule(pins))) {
       EXPECT_TRUE(parse_schedule(print(s))) << print(s);
     }
     const auto plan = make_plan(spec_of("fwd bf16 d=64"), **find_target("sm_80"), *parse_schedule(pins));
@@ -150,7 +150,7 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
 
 std::vector<Schedule> hopper_schedules(const std::string& text, const char* pins = "") {
   std::vector<Schedule> out;
-  for (const Schedule& s : enumerate_schedules(spec_of(text), **find_target("sm_90a"), *parse_schedule(pins))) {
+  for (const Schedule& s : enumerate_schedules(Asked(text, "sm_90a").problem, *parse_schedule(pins))) {
     if (s.family == find_family("hopper")) out.push_back(s);
   }
   return out;
@@ -185,8 +185,7 @@ TEST(Hopper, EnumerationFollowsThePins) {
   }
   EXPECT_TRUE(hopper_schedules(spec, "warps=4").empty()) << "no hopper schedule has warps";
   EXPECT_TRUE(hopper_schedules("fwd bf16 d=128 bytes=4").empty());
-  for (const Schedule& s :
-       enumerate_schedules(spec_of(spec), **find_target("sm_90a"), *parse_schedule("row_sum=adds"))) {
+  for (const Schedule& s : enumerate_schedules(Asked(spec, "sm_90a").problem, *parse_schedule("row_sum=adds"))) {
     EXPECT_EQ(s.family, find_family("hopper")) << "no sync schedule has row_sum";
   }
 }

@@ -1,4 +1,5 @@
 #include "compiler/choice/cost_model.h"
+#include "tests/unit/compiler/asked.h"
 
 #include <tuple>
 
@@ -98,7 +99,7 @@ TEST(Work, WarpgroupsLeaveTilesOut) {
   const auto visited = [](const char* text, const char* schedule, const Shape& shape) {
     const Plan plan = planned(text, "sm_90a", schedule);
     const double block = work_of(plan.spec, plan.tiles, shape, plan.config.tile_q, plan.config.tile_kv).kv_tiles;
-    return work_of(plan.spec, plan.tiles, shape, plan.schedule).kv_tiles / block;
+    return work_of(Problem(plan.spec, plan.target, plan.tiles), shape, plan.schedule).kv_tiles / block;
   };
   const char* causal = "fwd bf16 d=64 heads=2 mask=\"causal\"";
   EXPECT_LT(visited(causal, "tile_q=192,tile_kv=64", {1, 1536, 1536}), 0.97);
@@ -206,7 +207,8 @@ TEST(CostModel, HopperKnowsWhatChoicesAreFor) {
   faster("grid=persistent,q_stages=1", "grid=tiles,q_stages=1");
   // Packed heads fill a tile that the queries of one head leave empty.
   const std::string decode = "fwd bf16 d=128 heads=64/8 q_len=8";
-  EXPECT_LT(hopper_us(decode, "head_tiles=grouped", {64, 8, 8192}), 0.6 * hopper_us(decode, "head_tiles=single", {64, 8, 8192}));
+  EXPECT_LT(hopper_us(decode, "head_tiles=grouped", {64, 8, 8192}),
+            0.6 * hopper_us(decode, "head_tiles=single", {64, 8, 8192}));
 }
 
 // How many times as fast a choice was on an H200 (2026-11-21, 16384 tokens), and what the model says of it.
@@ -260,7 +262,7 @@ TEST(CostModel, ShortSequencesTakeHopper) {
                            "fwd bf16 d=72 heads=16 mask=\"causal\"", "fwd bf16 d=40 heads=16"}) {
     const auto spec = parse_spec(text);
     ASSERT_TRUE(spec) << text;
-    const auto ranked = candidates(*spec, **find_target("sm_90a"), {}, analyse_tiles(spec->mask), {32, 512, 512});
+    const auto ranked = candidates(Asked(text, "sm_90a").problem, {}, {32, 512, 512});
     EXPECT_EQ(ranked.front().schedule.family, find_family("hopper")) << text << ": " << print(ranked.front().schedule);
   }
 }

@@ -7,21 +7,24 @@
 
 #include "compiler/choice/candidates.h"
 #include "compiler/program/passes.h"
+#include "compiler/families/family.h"
 #include "compiler/plan.h"
+#include "tests/unit/compiler/asked.h"
 
 namespace flashjit {
 namespace {
 
 Result<Program> final_program(const std::string& text, const std::string& pins, const char* target_name = "sm_90a") {
-  FLASHJIT_ASSIGN(spec, parse_spec(text));
-  FLASHJIT_ASSIGN(target, find_target(target_name));
   FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
-  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  const Asked asked(text, target_name);
+  const KernelConfig config = config_of(asked.problem, schedule);
   Program program;
-  for (const Pass& pass : passes()) {
-    FLASHJIT_ASSIGN(next, pass.run(std::move(program), {spec, *target, tiles, schedule}));
-    program = std::move(next);
-    program.passes.push_back(pass.name);
+  for (const std::span<const Pass> passes : {shared_passes(), schedule.family->passes}) {
+    for (const Pass& pass : passes) {
+      FLASHJIT_ASSIGN(next, pass.run(std::move(program), {asked.problem, schedule, config}));
+      program = std::move(next);
+      program.passes.push_back(pass.name);
+    }
   }
   return program;
 }

@@ -6,7 +6,9 @@
 
 #include "compiler/choice/candidates.h"
 #include "compiler/program/passes.h"
-#include "compiler/program/select_template.h"
+#include "compiler/families/family.h"
+#include "compiler/families/pass_parts.h"
+#include "tests/unit/compiler/asked.h"
 #include "templates/hopper/layout.h"
 
 namespace flashjit {
@@ -68,11 +70,11 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(c.blocks_per_sm, 1);
   EXPECT_FALSE(c.order == TileOrder::longest_first);
   EXPECT_EQ(c.unroll_d, 5);
-  EXPECT_EQ(p.threads, 128);
+  EXPECT_EQ(p.threads(), 128);
 
   const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
-  EXPECT_FALSE(plain.sequences == Sequences::packed || plain.max_logit || plain.sink || plain.has_score || plain.has_mask ||
-               plain.mask_has_holes);
+  EXPECT_FALSE(plain.sequences == Sequences::packed || plain.max_logit || plain.sink || plain.has_score ||
+               plain.has_mask || plain.mask_has_holes);
   EXPECT_EQ(plain.lse, Lse::none);
   EXPECT_FLOAT_EQ(plain.scale, 0.125f);
   EXPECT_EQ(planned("fwd bf16 d=64 mask=\"k == k\"", "sm_80").config.has_mask, false)
@@ -156,7 +158,6 @@ TEST(Plan, HopperWhereItCan) {
         "fwd bf16 d=192/128 heads=16 score=\"softcap(50)\" lse=ln max_logit sink"}) {
     const Plan p = planned(text, "sm_90a");
     EXPECT_EQ(p.schedule.family, find_family("hopper")) << text;
-    EXPECT_EQ(p.config.loop, Loop::hopper) << text;
     EXPECT_TRUE(p.notes.empty()) << text << ": " << p.notes.front();
     EXPECT_NE(planned(text, "sm_100a").schedule.family, find_family("hopper")) << "has TMA, but no WGMMA";
   }
@@ -173,7 +174,6 @@ TEST(Plan, SaysWhyItIsNotHopper) {
   for (const auto& [text, pins, reason] : rows) {
     const Plan p = planned(text, "sm_90a", pins);
     EXPECT_EQ(p.schedule.family, find_family("sync")) << text;
-    EXPECT_EQ(p.config.loop, Loop::sync);
     ASSERT_FALSE(p.notes.empty()) << text;
     EXPECT_NE(p.notes.back().find("reaches about 60 % of the matrix rate of sm_90a: "), std::string::npos)
         << p.notes.back();
@@ -187,24 +187,26 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
               "family=hopper,tile_q=192,tile_kv=80,warpgroups=3,stages=3,q_stages=2,overlap=qk_pv,exclusive=issue,"
               "reference=first,row_sum=matrix,grid=persistent,head_tiles=grouped,order=longest_first");
   const KernelConfig& c = p.config;
-  EXPECT_EQ(c.loop, Loop::hopper);
   EXPECT_EQ(c.output, Element::f32);
   EXPECT_EQ(c.tile_q, 192);
   EXPECT_EQ(c.tile_kv, 80);
   EXPECT_EQ(c.warpgroups, 3);
   EXPECT_EQ(c.stages, 3);
   EXPECT_EQ(c.q_stages, 2);
-  EXPECT_TRUE(c.overlap == Overlap::qk_pv && c.row_sum == RowSum::matrix && c.grid == GridKind::persistent && c.head_tiles == HeadTiles::grouped && c.order == TileOrder::longest_first && c.sink);
+  EXPECT_TRUE(c.overlap == Overlap::qk_pv && c.row_sum == RowSum::matrix && c.grid == GridKind::persistent &&
+              c.head_tiles == HeadTiles::grouped && c.order == TileOrder::longest_first && c.sink);
   EXPECT_EQ(c.exclusive, Exclusive::issue);
   EXPECT_EQ(c.reference, Reference::first);
-  EXPECT_EQ(p.threads, 512);
-  EXPECT_EQ(p.smem_bytes, hopper_layout(c).bytes);
+  EXPECT_EQ(p.threads(), 512);
+  EXPECT_EQ(p.smem_bytes(), hopper_layout(c).bytes);
 
   const KernelConfig plain = planned("fwd bf16 d=128 heads=16 lse=log2", "sm_90a",
                                      "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=none,reference=tile,"
                                      "row_sum=adds,grid=tiles,order=natural")
                                  .config;
-  EXPECT_FALSE(plain.overlap == Overlap::qk_pv || plain.row_sum == RowSum::matrix || plain.persistent || plain.head_tiles == HeadTiles::grouped || plain.order == TileOrder::longest_first);
+  EXPECT_FALSE(plain.overlap == Overlap::qk_pv || plain.row_sum == RowSum::matrix ||
+               plain.grid == GridKind::persistent || plain.head_tiles == HeadTiles::grouped ||
+               plain.order == TileOrder::longest_first);
   EXPECT_EQ(plain.lse, Lse::log2);
   EXPECT_EQ(plain.exclusive, Exclusive::none);
   EXPECT_EQ(plain.reference, Reference::tile);
@@ -286,77 +288,65 @@ TEST(Plan, WideIntegersOnlyWhereNeeded) {
   EXPECT_FALSE(planned("fwd bf16 d=64 mask=\"q * 5 > k\" q_len<=100000", "sm_80").wide_ints);
 }
 
-// ---- select_template ----
+// ---- what a family's loop honours ----
 
-struct Selected {
-  Plan plan;
-  Program program;
-};
-
-Selected selected(const char* text, const char* pins) {
-  Selected s;
-  s.plan = planned(text, "sm_90a", pins);
-  for (const Pass& pass : passes()) {
-    auto next = pass.run(std::move(s.program), {s.plan.spec, s.plan.target, s.plan.tiles, s.plan.schedule});
-    EXPECT_TRUE(next);
-    s.program = std::move(*next);
-  }
-  return s;
+Result<void> honoured(const Plan& plan, const Program& program) {
+  return check_honoured(program, name(plan.schedule.family), plan.schedule.family->honoured);
 }
 
-TEST(SelectTemplate, RefusesWhatNoLoopHonours) {
-  Selected s = selected("fwd bf16 d=64 mask=\"causal\"", "family=sync");
-  EXPECT_TRUE(select_template(s.program, s.plan));
+TEST(Honoured, EveryPlanIs) {
+  for (const char* pins : {"family=sync", "family=hopper", "family=hopper,reference=tile", "family=naive"}) {
+    const Plan plan = planned("fwd bf16 d=64 mask=\"causal\"", "sm_90a", pins);
+    EXPECT_TRUE(honoured(plan, plan.program)) << pins;
+  }
+}
 
-  // An attribute that only host programs have, on a GPU program.
-  ASSERT_TRUE(s.program.attributes.set("vector_bits", std::int64_t{512}, "assign_warps"));
-  const auto planted = select_template(s.program, s.plan);
+TEST(Honoured, AnAttributeOfAnotherFamilyIsRefused) {
+  const Plan plan = planned("fwd bf16 d=64 mask=\"causal\"", "sm_90a", "family=sync");
+  Program program = plan.program;
+  ASSERT_TRUE(for_each(program.body, [](Statement& s) -> Result<void> {
+    if (s.kind != Kind::Finalize) return {};
+    return s.attributes.set("redo", std::string("tile"), "choose_softmax");
+  }));
+  const auto planted = honoured(plan, program);
   ASSERT_FALSE(planted);
-  EXPECT_EQ(
-      planted.error().message,
-      "vector_bits of program: the attribute (written by pass assign_warps) is honoured by no template of the sync family");
+  EXPECT_EQ(planted.error().message,
+            "redo of finalize: `tile` (written by pass choose_softmax) is honoured by no loop of the sync family");
 }
 
-TEST(SelectTemplate, RefusesAValueTheLoopDoesNotDo) {
-  Selected s = selected("fwd bf16 d=64", "family=sync");
-  const bool planted = !for_each(s.program.body, [](Statement& statement) -> Result<void> {
-    if (statement.kind != Kind::Mma) return {};
+TEST(Honoured, AValueThatTheLoopDoesNotDoIsRefused) {
+  const Plan plan = planned("fwd bf16 d=64", "sm_90a", "family=hopper");
+  Program program = plan.program;
+  ASSERT_TRUE(for_each(program.body, [](Statement& s) -> Result<void> {
     Attributes changed;
-    for (const Attribute& a : statement.attributes.all()) {
-      FLASHJIT_TRY(changed.set(a.key, a.key == "accumulator" ? AttributeValue(std::string("tensor_memory")) : a.value,
-                               a.writer));
+    for (const Attribute& a : s.attributes.all()) {
+      FLASHJIT_TRY(
+          changed.set(a.key, a.key == "direction" ? AttributeValue(std::string("first_to_last")) : a.value, a.writer));
     }
-    statement.attributes = changed;
-    return internal("stop after the first");
-  });
-  ASSERT_TRUE(planted);
-  const auto refused = select_template(s.program, s.plan);
+    s.attributes = changed;
+    return {};
+  }));
+  const auto refused = honoured(plan, program);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message,
-            "accumulator of mma: the sync family does not do `tensor_memory` (written by pass assign_warps)");
+  EXPECT_NE(refused.error().message.find("direction of loop: `first_to_last`"), std::string::npos)
+      << refused.error().message;
 }
 
-TEST(SelectTemplate, HopperRefusesWhatItsLoopDoesNotDo) {
-  const std::pair<const char*, const char*> rows[] = {
-      {"accumulator", "accumulator of mma: the hopper family does not do `changed`"},
-      {"shape", "shape of the program is changed, the template's is m64n64k16"},
-      {"a_in", "a_in of the program is changed, the template's is shared"},
-  };
-  for (const auto& [key, message] : rows) {
-    Selected s = selected("fwd bf16 d=64", "family=hopper,tile_kv=64");
-    const auto planted = for_each(s.program.body, [&, key = key](Statement& statement) -> Result<void> {
-      Attributes changed;
-      for (const Attribute& a : statement.attributes.all()) {
-        FLASHJIT_TRY(changed.set(a.key, a.key == key ? AttributeValue(std::string("changed")) : a.value, a.writer));
-      }
-      statement.attributes = changed;
-      return {};
-    });
-    ASSERT_TRUE(planted);
-    const auto refused = select_template(s.program, s.plan);
-    ASSERT_FALSE(refused) << key;
-    EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
-  }
+// What a program multiplies is what the registers are estimated from and what is emitted.
+TEST(Plan, ProductsAreThoseOfTheFamily) {
+  const Plan hopper =
+      planned("fwd bf16 d=96/128 heads=4", "sm_90a", "family=hopper,tile_kv=64,row_sum=matrix,warpgroups=2");
+  const Product* scores = find_product(hopper.program, "S");
+  const Product* output = find_product(hopper.program, "O");
+  ASSERT_TRUE(scores && output);
+  EXPECT_EQ(print(*scores), "m64n64k16 by a warpgroup, depth 96");
+  EXPECT_EQ(print(*output), "m64n136k16 by a warpgroup, depth 64, a in registers, b transposed");
+  EXPECT_EQ(accumulator_registers(*scores), 32);
+  EXPECT_EQ(accumulator_registers(*output), 68);
+  const Plan sync = planned("fwd bf16 d=72 heads=4", "sm_80", "tile_q=64,warps=4,tile_kv=32,unroll_d=5");
+  EXPECT_EQ(print(*find_product(sync.program, "S")), "m16n8k16 by a warp, depth 80, a in registers, 5 steps unrolled");
+  EXPECT_EQ(accumulator_registers(*find_product(sync.program, "S")), 16);
+  EXPECT_EQ(find_product(sync.program, "P"), nullptr);
 }
 
 TEST(Plan, DumpsAfterEveryPass) {
@@ -369,8 +359,9 @@ TEST(Plan, DumpsAfterEveryPass) {
     dumps.push_back(dump);
   });
   ASSERT_TRUE(plan);
-  ASSERT_EQ(names.size(), passes().size());
-  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(names[i], passes()[i].name);
+  const std::vector<std::string> expected = {"build",         "analyse_mask",    "choose_tiling",   "assign_warps",
+                                             "place_buffers", "pipeline_copies", "budget_registers"};
+  EXPECT_EQ(names, expected);
   EXPECT_EQ(dumps.back(), dump(plan->program));
 }
 

@@ -170,14 +170,13 @@ class LaunchTest : public testing::Test {
     compiled.plan.target.gpu = true;
     compiled.plan.target.sm_count = 21;
     const KernelConfig& c = compiled.plan.config = config;
-    const bool tma = c.loop == Loop::hopper;
+    const bool tma = c.warpgroups > 0;
     compiled.plan.launches = {{.entry = "flashjit_forward",
                                .threads = 128,
                                .smem_bytes = 70000,
-                               .grid = {.queries = tma ? queries_per_tile(c) * c.cluster : 64,
-                                        .heads = c.pack_heads ? 2 : 4,
-                                        .cluster = c.cluster,
-                                        .persistent = c.persistent},
+                               .grid = {.queries = tma ? queries_per_tile(c) : 64,
+                                        .heads = c.head_tiles == HeadTiles::grouped ? 2 : 4,
+                                        .persistent = c.grid == GridKind::persistent},
                                .tensor_maps = tma}};
     load(compiled);
     EXPECT_EQ(record.smem_limit, 70000);
@@ -193,7 +192,7 @@ class LaunchTest : public testing::Test {
   void load(Compiled& compiled) {
     kernel = nullptr;
     record = {};
-    hopper_kernel = compiled.plan.config.loop == Loop::hopper;
+    hopper_kernel = compiled.plan.launches.front().tensor_maps;
     buffers_of_kernel = 0;
     GpuContext gpu;
     gpu.driver = std::make_shared<Driver>(recording_driver());
@@ -245,7 +244,6 @@ class LaunchTest : public testing::Test {
   // Tiles of 64 queries; 130 queries are 3 of them.
   static KernelConfig hopper() {
     KernelConfig c;
-    c.loop = Loop::hopper;
     c.head_dim_qk = c.head_dim_v = 64;
     c.heads_q = 4;
     c.heads_kv = 2;

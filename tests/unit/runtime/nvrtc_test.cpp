@@ -9,6 +9,7 @@
 
 #include "codegen/cuda/embedded_templates.h"
 #include "codegen/cuda/matrix.h"
+#include "compiler/families/hopper/hopper.h"
 #include "runtime/engine/environment.h"
 #include "templates/hopper/layout.h"
 
@@ -121,11 +122,26 @@ std::string matrix_kernel(const KernelConfig& c, const std::string& name, int su
          count + "; ++i) x[threadIdx.x * 1024 + i] = sums[i];\n}\n";
 }
 
+// A program that is nothing but the products of the family.
+Program program_of(const KernelConfig& c) {
+  Program p;
+  for (const Product& product : hopper_products(c)) {
+    for (const std::string_view operand : {product.a, product.b}) {
+      const int rows = operand == "Qs" ? c.tile_q : c.tile_kv;
+      p.buffers.push_back({std::string(operand), Space::Shared, c.element == Element::f16 ? Dtype::F16 : Dtype::BF16,
+                           std::to_string(rows), ""});
+    }
+    p.body.push_back(make_statement(Kind::Mma));
+    p.body.back().product = product;
+  }
+  return p;
+}
+
 KernelSource matrix_kernels(const KernelConfig& c, const std::string& between = "") {
   KernelSource source{
       .generated = {
           {"config.gen.cuh", "#pragma once\n#include \"templates/kernel_config.h\"\n"},
-          {"matrix.gen.cuh", emit_matrix(c)},
+          {"matrix.gen.cuh", emit_matrix(program_of(c))},
           {"entry.cu", "#include \"matrix.gen.cuh\"\nusing namespace flashjit;\n" +
                            matrix_kernel(c, "scores", c.tile_kv / 2, "multiply_scores(sums, a, b);", between) +
                            matrix_kernel(c, "output", output_columns(c) / 2, "multiply_output(sums, p, b, 1);", "")}}};
@@ -142,7 +158,8 @@ TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
       c.element = element;
       c.tile_q = 64;
       c.head_dim_qk = 32;
-      c.sum_in_matrix = columns % 16 != 0;  // the row sum's eight columns beside a V that is padded to 16
+      c.row_sum = columns % 16 != 0 ? RowSum::matrix
+                                    : RowSum::adds;  // the row sum's eight columns beside a V that is padded to 16
       c.tile_kv = c.row_sum == RowSum::matrix ? 32 : columns;
       c.head_dim_v = columns - (c.row_sum == RowSum::matrix ? 8 : 0);
       const KernelSource source = matrix_kernels(c);

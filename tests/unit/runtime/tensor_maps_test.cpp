@@ -17,7 +17,6 @@ const void* address(std::uintptr_t at) { return reinterpret_cast<const void*>(at
 
 KernelConfig config_of(int heads_q, int heads_kv, int d_qk, int d_v) {
   KernelConfig c;
-  c.loop = Loop::hopper;
   c.heads_q = heads_q;
   c.heads_kv = heads_kv;
   c.head_dim_qk = d_qk;
@@ -147,7 +146,7 @@ TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
 TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
   for (const bool packed : {false, true}) {
     KernelConfig c = config_of(4, 2, 64, 128);
-    c.packed = packed;
+    c.sequences = packed ? Sequences::packed : Sequences::dense;
     KernelParams p = params_of(c);
     p.k = p.v = nullptr;
     p.k_len = 0;
@@ -165,7 +164,7 @@ TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
 TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
   const auto refused = [](bool packed, void (*change)(KernelParams&), const char* words) {
     KernelConfig c = config_of(4, 2, 64, 64);
-    c.packed = packed;
+    c.sequences = packed ? Sequences::packed : Sequences::dense;
     KernelParams p = params_of(c);
     change(p);
     const auto maps = tensor_map_layouts(c, p);
@@ -320,8 +319,8 @@ TEST(TensorMaps, TheDriverTakesThemAll) {
         for (const bool keys : {true, false}) {
           for (const bool expanded : {false, true}) {
             KernelConfig c = config_of(8, 2, d, d);
-            c.packed = packed;
-            c.pack_heads = pack_heads;
+            c.sequences = packed ? Sequences::packed : Sequences::dense;
+            c.head_tiles = pack_heads ? HeadTiles::grouped : HeadTiles::single;
             KernelParams p = params_of(c);
             if (!keys) p.k = p.v = nullptr, p.k_len = 0;
             if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
