@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "templates/kernel_config.h"
+#include "templates/tile_layouts.h"
 
 namespace flashjit {
 namespace {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "compiler/analysis/score_inputs.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/hopper/device.cuh"
+#include "templates/hopper/layout.h"
 #include "templates/sequence.cuh"
 #include "variant.gen.cuh"
 

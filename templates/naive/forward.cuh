@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
 #include "templates/sync/softmax.cuh"
 #include "templates/sync/tile_copy.cuh"

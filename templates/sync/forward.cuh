@@ -7,6 +7,7 @@
 
 #include "templates/device.cuh"
 #include "templates/sequence.cuh"
+#include "templates/sync/layout.h"
 #include "templates/sync/softmax.cuh"
 #include "templates/sync/tile_copy.cuh"
 #include "variant.gen.cuh"

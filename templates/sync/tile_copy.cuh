@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/tile_layouts.h"
 
 namespace flashjit {
 

@@ -5,6 +5,7 @@
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
+#include "templates/naive/layout.h"
 
 namespace flashjit {
 

@@ -5,6 +5,7 @@
 
 #include "compiler/families/family.h"
 #include "compiler/program/product.h"
+#include "templates/sync/layout.h"
 
 namespace flashjit {
 

@@ -9,6 +9,7 @@
 #include "compiler/families/family.h"
 #include "compiler/families/pass_parts.h"
 #include "tests/unit/compiler/asked.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {

@@ -11,6 +11,7 @@
 #include "codegen/cuda/matrix.h"
 #include "compiler/families/hopper/hopper.h"
 #include "runtime/engine/environment.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {

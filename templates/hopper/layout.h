@@ -1,0 +1,96 @@
+// Sizes of the hopper family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/tile_layouts.h"
+
+namespace flashjit {
+
+constexpr int kRowsPerWarpgroup = 64;
+constexpr int kThreadsPerWarpgroup = 128;
+
+constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
+
+// The columns of O += P V: V's, and with sum_in_matrix eight more that hold the row sum.
+constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
+
+// Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
+constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
+constexpr int consumer_registers(const KernelConfig& c) {
+  return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
+}
+
+// Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
+constexpr bool stages_output(const KernelConfig& c) {
+  return c.q_stages == 2 && c.output != Element::f32 &&
+         panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
+         (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
+}
+
+// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
+// its 64 rows, or by one row that all queries share. One panel below the other, and one input below the other, in the
+// order of the parameters.
+constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
+constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }
+constexpr int input_bytes_per_key(const KernelConfig& c, int i) { return c.inputs_16 >> i & 1 ? 2 : 4; }
+constexpr int input_panels(const KernelConfig& c, int i) {
+  return (c.tile_kv * input_bytes_per_key(c, i) + kPanelWidth - 1) / kPanelWidth;
+}
+// Panels begin where every swizzle does, on 1024 bytes.
+constexpr int input_panel_bytes(const KernelConfig& c, int i) { return round_up(input_rows(c, i) * kPanelWidth, 1024); }
+// Where the input of parameter i begins; i = kMaxParams: where they end.
+constexpr int input_offset(const KernelConfig& c, int i) {
+  int offset = 0;
+  for (int j = 0; j < i; ++j) offset += is_input(c, j) ? input_panels(c, j) * input_panel_bytes(c, j) : 0;
+  return offset;
+}
+constexpr int inputs_bytes(const KernelConfig& c) { return input_offset(c, kMaxParams); }
+// How many bytes the copies for one warpgroup bring.
+constexpr int copied_input_bytes(const KernelConfig& c) {
+  int bytes = 0;
+  for (int i = 0; i < kMaxParams; ++i)
+    bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
+  return bytes;
+}
+// The place of parameter i among the inputs.
+constexpr int input_number(const KernelConfig& c, int i) {
+  int number = 0;
+  for (int j = 0; j < i; ++j) number += is_input(c, j);
+  return number;
+}
+
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
+// tiles on 1024 bytes, where every swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
+constexpr int kWorkStateBytes = 192;
+// With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
+// state is read until O is written, which is after Q of the next item may have been released.
+constexpr int kWorkSlots = 4;
+// After so many items a block does those again whose references did not hold.
+constexpr int kRedoPlaces = 64;
+
+struct HopperLayout {
+  PanelLayout q, k, v;
+  int v_stage_bytes = 0;
+  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
+  int barriers = 0;
+  int bytes = 0;
+};
+
+constexpr HopperLayout hopper_layout(const KernelConfig& c) {
+  HopperLayout s;
+  s.q = panel_layout(c.tile_q, c.head_dim_qk);
+  s.k = panel_layout(c.tile_kv, c.head_dim_qk);
+  s.v = panel_layout(c.tile_kv, c.head_dim_v);
+  const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
+  s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024);
+  s.k_offset = c.q_stages * q_bytes;
+  s.v_offset = s.k_offset + c.stages * k_bytes;
+  s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;
+  s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
+  s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
+  s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 1 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
+  s.bytes = s.barrier_offset + s.barriers * 8;
+  return s;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,23 @@
+// Sizes of the naive family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/tile_layouts.h"
+
+namespace flashjit {
+
+// The textbook version: three kernels, one after the other, through memory. Scores and product work on square tiles
+// with four warps of 16 rows each, softmax on one row per block.
+constexpr int kNaiveTile = 64;
+constexpr int kNaiveThreads = 128;
+
+// Rows of P end with zeros up to a whole tile, so that the product needs no bounds on its columns.
+constexpr long long naive_probability_stride(int k_len) { return round_up(k_len, kNaiveTile); }
+
+constexpr int naive_scores_smem(const KernelConfig& c) {
+  return 2 * TileLayout{kNaiveTile, padded_dim_qk(c) / 8}.bytes();
+}
+constexpr int naive_product_smem(const KernelConfig& c) {
+  return TileLayout{kNaiveTile, kNaiveTile / 8}.bytes() + TileLayout{kNaiveTile, padded_dim_v(c) / 8}.bytes();
+}
+
+}  // namespace flashjit

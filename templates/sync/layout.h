@@ -1,0 +1,38 @@
+// Sizes of the sync family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/tile_layouts.h"
+
+namespace flashjit {
+
+constexpr int threads_of(const KernelConfig& c) { return c.warps * 32; }
+constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; }
+
+// Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each
+// warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
+// through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
+// block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
+constexpr int kBlockStateBytes = 80;
+
+struct SyncLayout {
+  TileLayout q, k, v, o;
+  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, block_offset = 0;
+  int bytes = 0;
+};
+
+constexpr SyncLayout sync_layout(const KernelConfig& c) {
+  SyncLayout s;
+  s.q = {c.tile_q, padded_dim_qk(c) / 8};
+  s.k = {c.tile_kv, padded_dim_qk(c) / 8};
+  s.v = {c.tile_kv, padded_dim_v(c) / 8};
+  s.o = {c.tile_q, padded_dim_v(c) / 8};
+  const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
+  const int kv = c.stages * (s.k.bytes() + s.v.bytes());
+  s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;
+  s.v_offset = s.k_offset + c.stages * s.k.bytes();
+  s.block_offset = c.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.bytes = s.block_offset + kBlockStateBytes;
+  return s;
+}
+
+}  // namespace flashjit
