@@ -1,4 +1,4 @@
-"""Every command that the README shows is run as it stands there."""
+"""Every command that the pages for users show is run as it stands there."""
 
 import os
 import re
@@ -9,36 +9,41 @@ import harness
 from harness import need, source
 
 
-def commands():
-    with open(source("README.md"), encoding="utf-8") as file:
+PAGES = ("README.md", "compiler/SPEC.md", "runtime/OBSERVE.md")
+
+
+def commands(page):
+    with open(source(page), encoding="utf-8") as file:
         blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return [line for line in lines if line.startswith("build/bin/flashjit ")]
 
 
 def test_commands():
-    found = commands()
-    assert len(found) >= 4, f"the README shows only {found}"
     binary = os.path.join(harness.ARGS.build, "bin", "flashjit")
-    with tempfile.TemporaryDirectory() as folder:  # one for all: some read what others wrote
-        for command in found:
-            if " compile " in command or " build " in command:
-                need("nvrtc")
-            if " run " in command or " bench " in command:
-                need("host")
-            line = command.replace("build/bin/flashjit", f"'{binary}'", 1)
-            done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=200,
-                                  env=dict(os.environ, FLASHJIT_CACHE_DIR=os.path.join(folder, "store")))
-            assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+    for page in PAGES:
+        found = commands(page)
+        assert found, f"{page} shows no command"
+        with tempfile.TemporaryDirectory() as folder:  # one for a page: some read what others wrote
+            for command in found:
+                if any(f" {name} " in command for name in ("compile", "build", "cache explain")):
+                    need("nvrtc")
+                if " run " in command or " bench " in command:
+                    need("host")
+                line = command.replace("build/bin/flashjit", f"'{binary}'", 1)
+                done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=200,
+                                      env=dict(os.environ, FLASHJIT_CACHE_DIR=os.path.join(folder, "store")))
+                assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
 
 
 def test_paths_exist():
-    with open(source("README.md"), encoding="utf-8") as file:
-        text = file.read()
-    for path in set(re.findall(r"`([a-z_]+(?:/[a-z_0-9.]+)+/?)`", text)):
-        if path.startswith("build/"):
-            continue
-        assert os.path.exists(source(path)), f"README.md names {path}, which does not exist"
+    for page in PAGES:
+        with open(source(page), encoding="utf-8") as file:
+            text = file.read()
+        paths = {path for path in re.findall(r"`([a-z_]+(?:/[a-z_0-9.]+)+/?)`", text) if not path.startswith(("build/", "libexec/"))}
+        links = {os.path.join(os.path.dirname(page), link) for link in re.findall(r"\]\((?!https?:)([^)#]+)", text)}
+        missing = [path for path in sorted(paths | links) if not os.path.exists(source(path))]
+        assert not missing, f"{page} names {missing}, which do not exist"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness
 from harness import Skip, scratch, source
 
-PROJECT = os.path.join("tests", "examples", "project")
+PROJECT = os.path.join("runtime", "examples")
 
 
 def run(*command, expect=0, **options):

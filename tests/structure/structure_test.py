@@ -105,6 +105,20 @@ def test_readmes_are_short():
             assert len(file.readlines()) <= 70, f"{folder}/README.md is longer than 70 lines"
 
 
+WIDTH = 110
+ANY_WIDTH = {"tests/device/RESULTS.md", "templates/NOTES.md"}  # measured figures
+NOT_YET = {"compiler/README.md", "runtime/README.md"}          # to be written anew
+
+
+def test_pages_are_narrow():
+    with open(source("README.md"), encoding="utf-8") as file:
+        pages = [("README.md", "", file.read()), *files(".md")]
+    assert len(pages) > 10, pages
+    wide = lambda line: len(line) > WIDTH and not line.startswith("|") and "://" not in line
+    report([f"{path}:{number}: {len(line)} columns, {WIDTH} are the limit" for path, _, text in pages if path not in ANY_WIDTH | NOT_YET
+            for number, line in enumerate(text.splitlines(), 1) if wide(line)])
+
+
 def test_python_syntax():
     for path, _, text in files(".py"):
         ast.parse(text, path)
