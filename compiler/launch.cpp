@@ -38,7 +38,8 @@ std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
 std::int64_t offset_of(const std::vector<WorkspaceBuffer>& workspace, int number, const CallSizes& sizes) {
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(number); ++i) {
-    offset = std::min(offset + next_multiple(bytes_of(workspace[i], sizes), kWorkspaceAlignment), kLargest);
+    const std::int64_t bytes = next_multiple(bytes_of(workspace[i], sizes), kWorkspaceAlignment);
+    offset = bytes > kLargest - offset ? kLargest : offset + bytes;
   }
   return offset;
 }

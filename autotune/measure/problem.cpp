@@ -180,9 +180,12 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
-    if (tensor.role == Role::Input) FLASHJIT_TRY(builder.input(std::move(tensor), true));
-    else if (tensor.role == Role::Output) FLASHJIT_TRY(builder.output(std::move(tensor)));
-    else builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
+    if (tensor.role == Role::Offsets) {
+      builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
+      continue;
+    }
+    FLASHJIT_TRY(tensor.role == Role::Input ? builder.input(std::move(tensor), true)
+                                            : builder.output(std::move(tensor)));
   }
 
   ProblemData data;

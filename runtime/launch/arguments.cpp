@@ -228,10 +228,8 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
     const int at = row.axes.at[i];
     if (at < 0) continue;
     std::int64_t& extent = extents[static_cast<std::size_t>(dim)];
-    if (extent >= 0) {
-      FLASHJIT_TRY(check_size(row.rule, d, at, extent, meaning_of(dim)));
-      continue;
-    }
+    if (d.size[at] == extent) continue;
+    if (extent >= 0) return check_size(row.rule, d, at, extent, meaning_of(dim));
     extent = d.size[at];
     if (dim != Dim::Offsets) continue;
     if (extent < 1)

@@ -61,6 +61,7 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
 }
 
 bool GpuKernel::has_blocks(const CallSizes& sizes) const {
+  if (sizes.batch > 0 && sizes.q_len > 0 && sizes.k_len > 0) return true;
   return std::any_of(entries_.begin(), entries_.end(),
                      [&](const Entry& entry) { return items_of(entry.launch.grid, sizes) > 0; });
 }

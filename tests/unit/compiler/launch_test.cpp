@@ -42,7 +42,7 @@ TEST(Launches, BuffersFollowEachOtherAligned) {
   EXPECT_EQ(offset_of(workspace, 1, sizes), 256);
   EXPECT_EQ(offset_of(workspace, 2, sizes), 256);
   EXPECT_EQ(bytes_of(workspace, sizes), 256 + 512);
-  EXPECT_EQ(bytes_of({}, sizes), 0);
+  EXPECT_EQ(bytes_of(std::vector<WorkspaceBuffer>(), sizes), 0);
 }
 
 TEST(Launches, SizesThatNoMemoryHas) {
@@ -51,7 +51,7 @@ TEST(Launches, SizesThatNoMemoryHas) {
   const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len, 64};
   const WorkspaceBuffer buffer = {"scores", 4, {batch, queries, keys}};
   EXPECT_EQ(bytes_of(buffer, sizes), most);
-  EXPECT_EQ(bytes_of({buffer, buffer, buffer}, sizes), most);
+  EXPECT_EQ(bytes_of(std::vector<WorkspaceBuffer>(3, buffer), sizes), most);
 }
 
 }  // namespace
