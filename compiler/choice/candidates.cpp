@@ -32,7 +32,7 @@ int spare_registers(const AttentionSpec& spec, const Target& target, const Sched
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target) {
   if (family->gpu == target.gpu) return family->why_not(spec, target);
   return fmt::format("family: {} does not run on {}; use family={}", family->name, target.name,
-                     floor_family(target)->name);
+                     floor_family(target.gpu)->name);
 }
 
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
@@ -71,7 +71,7 @@ std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule
     if (wanted(family, pins) && (can || pins.family)) family->enumerate(problem, pins, out);
   }
   // The pins fit no family that runs here: the one that runs everything says which of them it lacks.
-  if (out.empty()) floor_family(problem.target)->enumerate(problem, pins, out);
+  if (out.empty()) floor_family(problem.target.gpu)->enumerate(problem, pins, out);
   return out;
 }
 

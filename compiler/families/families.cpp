@@ -18,10 +18,10 @@ constexpr std::array<Family, 4> kFamilies = {&kHopper, &kSync, &kNaive, &kHost};
 
 std::span<const Family> families() { return kFamilies; }
 
-Family floor_family(const Target& target) {
+Family floor_family(bool gpu) {
   // The last of its kind that takes part by default.
-  const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(),
-                                  [&](Family f) { return f->gpu == target.gpu && f->is_default; });
+  const auto floor =
+      std::find_if(kFamilies.rbegin(), kFamilies.rend(), [&](Family f) { return f->gpu == gpu && f->is_default; });
   return *floor;
 }
 

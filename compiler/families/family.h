@@ -74,6 +74,6 @@ struct FamilyRow {
 // In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.
 std::span<const Family> families();
 // The one that computes every spec on targets of this kind.
-Family floor_family(const Target& target);
+Family floor_family(bool gpu);
 
 }  // namespace flashjit

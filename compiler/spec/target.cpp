@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kKb = 1024;
 constexpr Capabilities kAmpere = {.cp_async = true};
-constexpr Capabilities kHopper = {.cp_async = true, .tma = true, .wgmma = true};
-constexpr Capabilities kBlackwell = {.cp_async = true, .tma = true};
+constexpr Capabilities kSm90 = {.cp_async = true, .tma = true, .wgmma = true};
+constexpr Capabilities kSm100 = {.cp_async = true, .tma = true};
 constexpr Capabilities kAvx2 = {.avx2 = true};
 constexpr Capabilities kAvx512 = {.avx2 = true, .avx512 = true};
 constexpr Capabilities kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};
@@ -77,7 +77,7 @@ constexpr std::array kTargets = {
            .memory_tbs = 0.93,
            .l2_mb = 72},  // RTX 4090
     Target{.name = "sm_90a",
-           .can = kHopper,
+           .can = kSm90,
            .smem_per_block = 227 * kKb,
            .smem_per_sm = 228 * kKb,
            .registers_per_sm = 65536,
@@ -91,7 +91,7 @@ constexpr std::array kTargets = {
            .memory_tbs = 4.54,
            .l2_mb = 50},  // H200
     Target{.name = "sm_100a",
-           .can = kBlackwell,
+           .can = kSm100,
            .smem_per_block = 227 * kKb,
            .smem_per_sm = 228 * kKb,
            .registers_per_sm = 65536,
@@ -104,7 +104,7 @@ constexpr std::array kTargets = {
            .memory_tbs = 7.2,
            .l2_mb = 126},  // B200
     Target{.name = "sm_103a",
-           .can = kBlackwell,
+           .can = kSm100,
            .smem_per_block = 227 * kKb,
            .smem_per_sm = 228 * kKb,
            .registers_per_sm = 65536,
@@ -117,7 +117,7 @@ constexpr std::array kTargets = {
            .memory_tbs = 7.2,
            .l2_mb = 126},  // B300
     Target{.name = "sm_120a",
-           .can = kBlackwell,
+           .can = kSm100,
            .smem_per_block = 99 * kKb,
            .smem_per_sm = 100 * kKb,
            .registers_per_sm = 65536,
@@ -130,7 +130,7 @@ constexpr std::array kTargets = {
            .memory_tbs = 1.65,
            .l2_mb = 96},  // RTX 5090
     Target{.name = "sm_121a",
-           .can = kBlackwell,
+           .can = kSm100,
            .smem_per_block = 99 * kKb,
            .smem_per_sm = 100 * kKb,
            .registers_per_sm = 65536,

@@ -33,7 +33,6 @@ std::string why_rejected(Family family, const Result<Compiled>& compiled) {
 constexpr int kMostAttempts = 4;
 constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
 
-
 class Search {
  public:
   Search(const Plan& first, const CompileOptions& options, const CompilePlan& compile)
@@ -56,7 +55,7 @@ class Search {
       if (accepted) return std::move(*accepted);
     }
     return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family={}",
-                                   notes_.front(), name(floor_family(first_.target))),
+                                   notes_.front(), name(floor_family(first_.target.gpu))),
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
@@ -88,7 +87,7 @@ class Search {
       if (plan) return compile_(std::move(*plan));
     }
     return unsupported(fmt::format("the pins leave no schedule of the {} family, which alone can be compiled quickly",
-                                   name(floor_family(first_.target))));
+                                   name(floor_family(first_.target.gpu))));
   }
 
   // Another schedule would need other edits, and who edits wants to see what becomes of them.

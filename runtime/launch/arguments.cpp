@@ -271,9 +271,9 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
   for (const auto& [name, tokens] : {std::pair{"q", sizes.q_tokens}, std::pair{"k", sizes.k_tokens}}) {
     if (tokens <= kMostPackedTokens) continue;
     return invalid(fmt::format(
-        "{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family=sync "
-        "in the schedule",
-        name, tokens, kMostPackedTokens));
+        "{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family={} in the "
+        "schedule",
+        name, tokens, kMostPackedTokens, floor_family(true)->name));
   }
   return {};
 }

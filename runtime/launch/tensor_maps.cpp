@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "compiler/analysis/score_inputs.h"
+#include "compiler/families/family.h"
 #include "templates/hopper/layout.h"
 
 namespace flashjit {
@@ -52,8 +53,8 @@ Result<void> check(const Source& source, const Dimension& dimension) {
   if (dimension.stride < kStrideLimit) return {};
   return invalid(
       fmt::format("{}.strides: {} bytes per {}, TMA steps less than {} (2^40); pass a contiguous copy, or pin "
-                  "family=sync in the schedule",
-                  source.name, dimension.stride, dimension.name, kStrideLimit));
+                  "family={} in the schedule",
+                  source.name, dimension.stride, dimension.name, kStrideLimit, floor_family(true)->name));
 }
 
 Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimension> outer) {
@@ -84,8 +85,8 @@ Result<TensorMapLayout> packed_layout(const Source& source) {
   if (token >= kEndStride) {
     return invalid(fmt::format(
         "{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
-        "pin family=sync in the schedule",
-        source.name, token, kEndStride));
+        "pin family={} in the schedule",
+        source.name, token, kEndStride, floor_family(true)->name));
   }
   return layout(source, {{"token", kSequenceEnd, token, source.rows},
                          {"head", source.heads, bytes(source.stride.head), 1},

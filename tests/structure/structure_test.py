@@ -83,6 +83,68 @@ def test_nothing_is_started_or_loaded_by_name_of_a_file():
            + [f"{path} opens libraries" for path, text in code if path not in opening and re.search(r"\bdlm?open\s*\(|dynamic_library\.h", text)])
 
 
+def without_comments(text):
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def test_families_are_named_in_their_folders_only():
+    """Everything else asks a family's row (compiler/families/family.h)."""
+    named = re.compile(r"\bk(Hopper|Sync|Naive|Host)\b|family=(hopper|sync|naive|host)\b|\"(hopper|sync)\"|(families|templates)/(hopper|sync|naive|host)/")
+    allowed = {
+        "compiler/families/families.cpp",    # the list
+        "runtime/launch/tensor_maps.cpp",    # boxes of TMA are tiles of the one loop that takes tensor maps
+        "tools/support/prepared.cpp",        # `bench --against naive`
+    }
+    report([f"{path}: {named.search(without_comments(text)).group(0)}" for path, folder, text in files(".h", ".hpp", ".cpp")
+            if folder not in ("tests", "templates") and not re.match(r"compiler/families/\w+/", path) and path not in allowed
+            and named.search(without_comments(text))])
+
+
+def test_enums_are_named_by_tables():
+    """An enum's words stand in one table: no switch from its values to their own names."""
+    case = re.compile(r'case (?:\w+::)*(\w+): return "(?:\w+::)*(\w+)";')
+    report([f"{path}: {found.group(0)}" for path, folder, text in files(".h", ".hpp", ".cpp") if folder != "tests"
+            for found in case.finditer(text) if found.group(1).lower() == found.group(2).replace("_", "").lower()])
+
+
+def functions(text):
+    """(line, lines) of every function, as clang-format lays them out: the closing brace stands below where the signature begins."""
+    lines = text.split("\n")
+    other = re.compile(r"^\s*(if|for|while|switch|else|do|namespace|struct|class|enum|union|return|\}|case|default|static const|const .*=)\b")
+    for at, line in enumerate(lines):
+        if other.match(line) or not re.search(r"\)( const| override| noexcept|\s)*(->.*)?\s*(:.*)?\{$", line):
+            continue
+        begin = at
+        while begin > 0 and not re.match(r"^\s*[\w\[~:<>&*].*\(", lines[begin]):
+            begin -= 1
+        indent = len(lines[begin]) - len(lines[begin].lstrip())
+        for end in range(at + 1, len(lines)):
+            if lines[end].strip().startswith("}") and len(lines[end]) - len(lines[end].lstrip()) <= indent:
+                yield begin + 1, end - begin + 1
+                break
+
+
+def test_functions_and_files_are_short():
+    problems = []
+    for path, _, text in files(".h", ".hpp", ".cpp", ".cuh", ".c"):
+        if text.count("\n") > 500:
+            problems.append(f"{path} has {text.count(chr(10))} lines, at most 500 are allowed")
+        problems += [f"{path}:{line}: a function of {length} lines, at most 60 are allowed" for line, length in functions(text) if length > 60]
+    report(problems)
+
+
+def test_folders_are_small():
+    data = {os.path.join("tests", "fuzz", "corpus")}  # found by the fuzzer
+    problems = []
+    for folder in ORDER + ["tests"]:
+        for place, _, names in os.walk(source(folder)):
+            here = os.path.relpath(place, source())
+            names = [name for name in names if not name.endswith(".pyc")]
+            if len(names) > 30 and not any(here.startswith(each) for each in data):
+                problems.append(f"{here} has {len(names)} files; about 25 are enough, 30 the limit")
+    report(problems)
+
+
 def test_nothing_unfinished():
     words = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
     report([f"{path}: {words.search(text).group(0)}" for path, _, text in files(".h", ".hpp", ".cpp", ".cuh", ".py", ".txt", ".cmake", ".md") if words.search(text)])

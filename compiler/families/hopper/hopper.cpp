@@ -14,7 +14,7 @@ namespace flashjit {
 namespace {
 
 std::string why_not(const AttentionSpec& spec, const Target& target) {
-  const std::string_view other = floor_family(target)->name;
+  const std::string_view other = floor_family(target.gpu)->name;
   if (!target.can.wgmma || !target.can.tma) {
     return fmt::format("family: hopper needs WGMMA and TMA, which {} does not have; use family={}", target.name, other);
   }
@@ -68,7 +68,8 @@ std::string why_rejected(const CompilerFindings& findings) {
   std::vector<std::string> reasons;
   if (findings.spill_bytes > 0)
     reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes));
-  for (const std::string_view reason : {findings.serialised, findings.setmaxnreg_ignored, findings.refused_for_registers}) {
+  for (const std::string_view reason :
+       {findings.serialised, findings.setmaxnreg_ignored, findings.refused_for_registers}) {
     if (!reason.empty()) reasons.emplace_back(reason);
   }
   return fmt::format("{}", fmt::join(reasons, "; "));
