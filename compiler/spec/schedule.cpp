@@ -30,12 +30,12 @@ struct Field {
   int least = 1, most = kLargestNumber;  // of a number
 };
 
-template <auto member, auto field>
+template <auto member, auto of_config>
 void apply_field(const Schedule& schedule, KernelConfig& config) {
-  if (schedule.*member) config.*field = *(schedule.*member);
+  if (schedule.*member) config.*of_config = *(schedule.*member);
 }
 
-template <std::optional<int> Schedule::* member, int KernelConfig::* field>
+template <std::optional<int> Schedule::* member, int KernelConfig::* of_config>
 constexpr Field number(std::string_view name, int least = 1, int most = kLargestNumber) {
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
     const auto parsed = parse_integer(value);
@@ -49,12 +49,12 @@ constexpr Field number(std::string_view name, int least = 1, int most = kLargest
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
   const auto get = [](const Schedule& schedule) { return std::to_string(*(schedule.*member)); };
   const auto literal = [](const KernelConfig& config) {
-    return config.*field == KernelConfig{}.*field ? std::string() : std::to_string(config.*field);
+    return config.*of_config == KernelConfig{}.*of_config ? std::string() : std::to_string(config.*of_config);
   };
-  return {name, set, is_set, get, apply_field<member, field>, literal, member, least, most};
+  return {name, set, is_set, get, apply_field<member, of_config>, literal, member, least, most};
 }
 
-template <auto member, auto field>
+template <auto member, auto of_config>
 constexpr Field choice(std::string_view name) {
   using Enum = typename std::remove_reference_t<decltype(std::declval<Schedule&>().*member)>::value_type;
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
@@ -69,10 +69,10 @@ constexpr Field choice(std::string_view name) {
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
   const auto get = [](const Schedule& schedule) { return std::string(word(*(schedule.*member))); };
   const auto literal = [](const KernelConfig& config) {
-    if (config.*field == KernelConfig{}.*field) return std::string();
-    return fmt::format("{}::{}", Words<Enum>::type, word(config.*field));
+    if (config.*of_config == KernelConfig{}.*of_config) return std::string();
+    return fmt::format("{}::{}", Words<Enum>::type, word(config.*of_config));
   };
-  return {name, set, is_set, get, apply_field<member, field>, literal};
+  return {name, set, is_set, get, apply_field<member, of_config>, literal};
 }
 
 constexpr Field family_field() {
