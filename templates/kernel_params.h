@@ -44,7 +44,7 @@ struct KernelParams {
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:
 //   dense               d, token, head, batch
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
-//   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/work.cuh
+//   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/rows.cuh
 //   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {
   unsigned long long words[16];

@@ -98,14 +98,7 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = first_panel + i * kO.panel_bytes();
     const int column = i * kPanelWidth / 2;
-    if constexpr (kGroupedHeads) {
-      store_box(map, from, column, 0, query, seq.hk, seq.b);
-    } else if constexpr (kPacked) {
-      store_box(map, from, column, kSequenceEnd - seq.q_len + query, seq.h, static_cast<int>(seq.q_token) + seq.q_len,
-                kSequenceEnd);
-    } else {
-      store_box(map, from, column, query, seq.h, seq.b);
-    }
+    store_queries(map, from, seq, column, query);
   }
   commit_stores();
 }
@@ -120,7 +113,7 @@ __device__ inline void store_output(const KernelParams& params, const WorkState&
   for (int h = 0; h < 2; ++h) {
     const Row row = row_of(work, tile_row(recompute(threadIdx.x), h));
     const bool inside = row.q < work.seq.q_len;
-    const Int64 at = row_offset(params.o_stride, work.seq, row.h, work.seq.q_token + row.q);
+    const Int64 at = query_row(params.o_stride, work.seq, row.h, row.q);
     if constexpr (config.output == Element::f32) {
       float* out = static_cast<float*>(params.o) + at + lane % 4 * 2;
 #pragma unroll

@@ -25,18 +25,12 @@ struct Producer {
   // A tile of K or V.
   template <class Panels>
   __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work,
-                            int row) {
+                            int key) {
 #pragma unroll
     for (int panel = 0; panel < panels.panels(); ++panel) {
       const u32 target = to + panel * panels.panel_bytes();
       const int column = panel * kPanelWidth / 2;
-      const Sequence& seq = work.seq;
-      if constexpr (kPacked) {
-        copy_box(target, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + row, seq.hk,
-                 static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
-      } else {
-        copy_box(target, map, barrier, kEvictLast, column, row, seq.hk, seq.b);
-      }
+      copy_keys(target, map, barrier, work.seq, column, key);
     }
   }
 
@@ -89,20 +83,12 @@ struct Producer {
     waiting_tile = -1;
   }
 
-  __device__ void copy_queries(u32 to, u32 barrier, const WorkState& work) {
-    const Sequence& seq = work.seq;
+  __device__ void copy_query_tile(u32 to, u32 barrier, const WorkState& work) {
 #pragma unroll
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
       const int column = panel * kPanelWidth / 2;
-      if constexpr (kGroupedHeads) {
-        copy_box(target, maps.q, barrier, kEvictFirst, column, 0, work.q_lo, seq.hk, seq.b);
-      } else if constexpr (kPacked) {
-        copy_box(target, maps.q, barrier, kEvictFirst, column, kSequenceEnd - seq.q_len + work.q_lo, seq.h,
-                 static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
-      } else {
-        copy_box(target, maps.q, barrier, kEvictFirst, column, work.q_lo, seq.h, seq.b);
-      }
+      copy_queries(target, maps.q, barrier, work.seq, column, work.q_lo);
     }
   }
 
@@ -112,7 +98,7 @@ struct Producer {
     const u32 full = shared.q_full(q_ring.stage());
     if (any_of(work.tiles)) {
       arrive_expecting(full, kLayout.q.bytes());
-      copy_queries(shared.q(q_ring.stage()), full, work);
+      copy_query_tile(shared.q(q_ring.stage()), full, work);
     } else {
       arrive(full);
     }

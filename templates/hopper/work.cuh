@@ -3,8 +3,7 @@
 #pragma once
 
 #include "templates/hopper/device.cuh"
-#include "templates/hopper/layout.h"
-#include "templates/sequence.cuh"
+#include "templates/hopper/rows.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -14,7 +13,6 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
-constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
 constexpr int kQueries = queries_per_tile(config);              // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
@@ -22,12 +20,6 @@ constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
 constexpr bool kPersistent = config.grid == GridKind::persistent;
-
-// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
-// is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
-// end to where the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
-// then start + length steps of a row.
-constexpr int kSequenceEnd = 1 << 30;
 
 enum class Work { item, careful_item, flush, end };
 

@@ -33,8 +33,8 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
 
-  const u16* q = static_cast<const u16*>(params.q) + row_offset(params.q_stride, seq, seq.h, seq.q_token);
-  const u16* k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
+  const u16* q = static_cast<const u16*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
+  const u16* k = static_cast<const u16*>(params.k) + key_row(params.k_stride, seq, 0);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
   copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
                                                                               seq.q_len);
@@ -135,7 +135,7 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   if (q_lo >= seq.q_len) return;
   const Int64 p_stride = naive_probability_stride(params.k_len);
   const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
-  const u16* v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
+  const u16* v = static_cast<const u16*>(params.v) + key_row(params.v_stride, seq, 0);
   const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
@@ -162,7 +162,7 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
       }
     }
   }
-  const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token);
+  const Int64 base = query_row(params.o_stride, seq, seq.h, 0);
 #pragma unroll
   for (int j = 0; j < padded_dim_v(config) / 8; ++j)
 #pragma unroll

@@ -64,8 +64,8 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
-  block.k = static_cast<const u16*>(params.k) + row_offset(params.k_stride, seq, seq.hk, seq.k_token);
-  block.v = static_cast<const u16*>(params.v) + row_offset(params.v_stride, seq, seq.hk, seq.k_token);
+  block.k = static_cast<const u16*>(params.k) + key_row(params.k_stride, seq, 0);
+  block.v = static_cast<const u16*>(params.v) + key_row(params.v_stride, seq, 0);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -313,7 +313,7 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
   const Sequence& seq = block.seq;
   const int q_lo = block.q_lo;
   const int warp_row = warp_id() * rows_per_warp(config);
-  const Int64 base = row_offset(params.o_stride, seq, seq.h, seq.q_token + q_lo);
+  const Int64 base = query_row(params.o_stride, seq, seq.h, q_lo);
   if constexpr (config.output == Element::f32) {
     float* out = static_cast<float*>(params.o) + base;
 #pragma unroll
@@ -361,8 +361,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     const WorkItem item = work_item(params);
     const int q_lo = item.tile * kTileQ;
     if (q_lo >= item.seq.q_len) return;
-    const u16* q =
-        static_cast<const u16*>(params.q) + row_offset(params.q_stride, item.seq, item.seq.h, item.seq.q_token);
+    const u16* q = static_cast<const u16*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
     copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
                                                                        item.seq.q_len);
     commit_copies();

@@ -1,0 +1,54 @@
+// How TMA finds rows: boxes at their coordinates in the dimensions of the tensor maps (kernel_params.h).
+#pragma once
+
+#include "templates/hopper/device.cuh"
+#include "templates/hopper/layout.h"
+#include "templates/sequence.cuh"
+
+namespace flashjit {
+
+constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
+
+// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
+// is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
+// end to where the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
+// then start + length steps of a row.
+constexpr int kSequenceEnd = 1 << 30;
+
+// From key k on, of K or V: to shared memory.
+__device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column, int k) {
+  if constexpr (kRows == Rows::packed) {
+    copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + k, seq.hk,
+             static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
+  } else {
+    copy_box(to, map, barrier, kEvictLast, column, k, seq.hk, seq.b);
+  }
+}
+
+// From query q on, of Q: the rows of a head, or those of all heads of the group. (A reference: read before the rest of
+// the work state, q would cost a packed producer registers.)
+__device__ inline void copy_queries(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column,
+                                    const int& q) {
+  if constexpr (kGroupedHeads) {
+    copy_box(to, map, barrier, kEvictFirst, column, 0, q, seq.hk, seq.b);
+  } else if constexpr (kRows == Rows::packed) {
+    copy_box(to, map, barrier, kEvictFirst, column, kSequenceEnd - seq.q_len + q, seq.h,
+             static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);
+  } else {
+    copy_box(to, map, barrier, kEvictFirst, column, q, seq.h, seq.b);
+  }
+}
+
+// Likewise of O: from shared memory.
+__device__ inline void store_queries(const TensorMap& map, u32 from, const Sequence& seq, int column, int q) {
+  if constexpr (kGroupedHeads) {
+    store_box(map, from, column, 0, q, seq.hk, seq.b);
+  } else if constexpr (kRows == Rows::packed) {
+    store_box(map, from, column, kSequenceEnd - seq.q_len + q, seq.h, static_cast<int>(seq.q_token) + seq.q_len,
+              kSequenceEnd);
+  } else {
+    store_box(map, from, column, q, seq.h, seq.b);
+  }
+}
+
+}  // namespace flashjit
