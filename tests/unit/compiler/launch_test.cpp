@@ -24,19 +24,21 @@ TEST(Launches, Items) {
 TEST(Launches, BuffersThatAreNeededNext) {
   constexpr int kHeads = 8, kDim = 128;
   const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len};
-  const WorkspaceBuffer partials = {"partials", 4 * kHeads * kDim, {batch, queries, {&CallSizes::k_len, 1024, true}}};
+  const WorkspaceBuffer partials = {
+      "partials", "float", 4 * kHeads * kDim, {batch, queries, {&CallSizes::k_len, 1024, true}}};
   EXPECT_EQ(bytes_of(partials, kSizes), 4 * 8 * 128 * 3 * 130 * 3);  // 2049 keys: three splits
-  const WorkspaceBuffer fixed = {"partials", 4 * kHeads * kDim * 16, {batch, queries}};
+  const WorkspaceBuffer fixed = {"partials", "float", 4 * kHeads * kDim * 16, {batch, queries}};
   EXPECT_EQ(bytes_of(fixed, kSizes), 16 * 4 * 8 * 128 * 3 * 130);
-  const WorkspaceBuffer dq = {"dq", 4 * kHeads * kDim, {batch, {&CallSizes::q_len, 64}}};
+  const WorkspaceBuffer dq = {"dq", "float", 4 * kHeads * kDim, {batch, {&CallSizes::q_len, 64}}};
   EXPECT_EQ(bytes_of(dq, kSizes), 4 * 8 * 128 * 3 * 192);
-  const WorkspaceBuffer packed_dq = {"dq", 4 * kHeads * kDim, {{&CallSizes::q_tokens}}};
+  const WorkspaceBuffer packed_dq = {"dq", "float", 4 * kHeads * kDim, {{&CallSizes::q_tokens}}};
   EXPECT_EQ(bytes_of(packed_dq, kSizes), 4 * 8 * 128 * 390);
 }
 
 TEST(Launches, BuffersFollowEachOtherAligned) {
-  const std::vector<WorkspaceBuffer> workspace = {
-      {"one", 1, {{&CallSizes::batch}}}, {"none", 4, {{&CallSizes::k_len}}}, {"two", 100, {{&CallSizes::batch}}}};
+  const std::vector<WorkspaceBuffer> workspace = {{"one", "float", 1, {{&CallSizes::batch}}},
+                                                  {"none", "float", 4, {{&CallSizes::k_len}}},
+                                                  {"two", "float", 100, {{&CallSizes::batch}}}};
   const CallSizes sizes = {.batch = 3};
   EXPECT_EQ(offset_of(workspace, 0, sizes), 0);
   EXPECT_EQ(offset_of(workspace, 1, sizes), 256);
@@ -49,7 +51,7 @@ TEST(Launches, SizesThatNoMemoryHas) {
   const std::int64_t huge = std::int64_t{1} << 40, most = std::int64_t{1} << 62;
   const CallSizes sizes = {.batch = huge, .q_len = huge, .k_len = huge};
   const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len, 64};
-  const WorkspaceBuffer buffer = {"scores", 4, {batch, queries, keys}};
+  const WorkspaceBuffer buffer = {"scores", "float", 4, {batch, queries, keys}};
   EXPECT_EQ(bytes_of(buffer, sizes), most);
   EXPECT_EQ(bytes_of(std::vector<WorkspaceBuffer>(3, buffer), sizes), most);
 }

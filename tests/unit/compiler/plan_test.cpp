@@ -40,7 +40,7 @@ TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
           const auto plan = plan_of(text, target.name.data());
           ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
           EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
-          EXPECT_LE(plan->smem_bytes, target.smem_per_block);
+          EXPECT_LE(plan->smem_bytes(), target.smem_per_block);
         }
       }
     }

@@ -47,7 +47,7 @@ TEST(Request, APlanHonoursThePins) {
   ASSERT_TRUE(request);
   const auto plan = plan_spec(*request);
   ASSERT_TRUE(plan) << plan.error().message;
-  EXPECT_EQ(plan->schedule.family, Family::Sync);
+  EXPECT_EQ(plan->schedule.family, find_family("sync"));
   EXPECT_EQ(plan->schedule.tile_q, 64);
   EXPECT_EQ(plan->target.sm_count, 7);
 }

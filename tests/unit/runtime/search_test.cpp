@@ -64,10 +64,10 @@ TEST_F(SearchTest, ASpoiledHopperKernelIsPassedOverForALooserOne) {
 
 TEST_F(SearchTest, AfterFourOfThemTheSyncFamily) {
   const auto found =
-      search("", {}, [](const Plan& plan, int) { return spills(plan.schedule.family == Family::Hopper ? 8 : 0); });
+      search("", {}, [](const Plan& plan, int) { return spills(plan.schedule.family == find_family("hopper") ? 8 : 0); });
   ASSERT_TRUE(found);
-  EXPECT_EQ(count(Family::Hopper), 4);
-  EXPECT_EQ(count(Family::Sync), 1);
+  EXPECT_EQ(count(find_family("hopper")), 4);
+  EXPECT_EQ(count(find_family("sync")), 1);
   EXPECT_EQ(found->facts.family, "sync");
   EXPECT_TRUE(noted(*found, "would spill 8 bytes"));
 }
