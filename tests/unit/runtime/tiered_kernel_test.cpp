@@ -35,7 +35,7 @@ class Counting : public RunnableKernel {
  private:
   static Plan plan_with(std::int64_t workspace_bytes) {
     Plan plan = a_plan();
-    if (workspace_bytes > 0) plan.workspace = {{"all", workspace_bytes, {}}};
+    if (workspace_bytes > 0) plan.workspace = {{"all", "float", workspace_bytes, {}}};
     return plan;
   }
   static Facts facts_from(std::string source) {
