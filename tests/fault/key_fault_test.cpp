@@ -163,14 +163,22 @@ struct ScheduleRow {
   const char *one, *other;
 };
 const ScheduleRow kScheduleRows[] = {
-    {"family", "family=sync", "family=hopper"},         {"tile_q", "tile_q=64", "tile_q=128"},
-    {"tile_kv", "tile_kv=64", "tile_kv=128"},           {"warps", "warps=4", "warps=8"},
-    {"q_in", "q_in=shared", "q_in=registers"},          {"blocks_per_sm", "blocks_per_sm=1", "blocks_per_sm=2"},
-    {"unroll_d", "unroll_d=1", "unroll_d=2"},           {"stages", "stages=1", "stages=2"},
-    {"order", "order=natural", "order=longest_first"},  {"warpgroups", "warpgroups=1", "warpgroups=2"},
-    {"q_stages", "q_stages=1", "q_stages=2"},           {"overlap", "overlap=none", "overlap=qk_pv"},
-    {"exclusive", "exclusive=none", "exclusive=issue"}, {"reference", "reference=tile", "reference=first"},
-    {"row_sum", "row_sum=adds", "row_sum=matrix"},      {"grid", "grid=tiles", "grid=persistent"},
+    {"family", "family=sync", "family=hopper"},
+    {"tile_q", "tile_q=64", "tile_q=128"},
+    {"tile_kv", "tile_kv=64", "tile_kv=128"},
+    {"warps", "warps=4", "warps=8"},
+    {"q_in", "q_in=shared", "q_in=registers"},
+    {"blocks_per_sm", "blocks_per_sm=1", "blocks_per_sm=2"},
+    {"unroll_d", "unroll_d=1", "unroll_d=2"},
+    {"stages", "stages=1", "stages=2"},
+    {"order", "order=natural", "order=longest_first"},
+    {"warpgroups", "warpgroups=1", "warpgroups=2"},
+    {"q_stages", "q_stages=1", "q_stages=2"},
+    {"overlap", "overlap=none", "overlap=qk_pv"},
+    {"exclusive", "exclusive=none", "exclusive=issue"},
+    {"reference", "reference=tile", "reference=first"},
+    {"row_sum", "row_sum=adds", "row_sum=matrix"},
+    {"grid", "grid=tiles", "grid=persistent"},
     {"heads", "head_tiles=single", "head_tiles=grouped"},
 };
 

@@ -10,23 +10,20 @@
 // library never prints and never exits. Engine and Kernel may be used from many threads at once, each on streams of its
 // own; the CUDA context that is current on the calling thread is the same afterwards.
 //
-// The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; `flashjit explain SPEC` shows what
-// becomes of it:
-//   fwd bf16 d=128 heads=32/8 mask="causal"              d: head dim, or QK/V; heads: query heads, or query/KV heads
-//   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed (sequences one after the
-//   other);
-//                                                        scale: 1/sqrt(d) by default
-//   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    sizes are run-time values; bounds can buy speed, and are
-//   checked fwd bf16 d=64 heads=8 mask="causal" align=top_left   where q_len and k_len differ: bottom_right (default),
-//   top_left fwd bf16 d=64 heads=8 lse=ln max_logit sink          more outputs per row, lse=ln or log2; an extra logit
-//   per head in every sum fwd bf16 d=64 heads=8 out=fp32 bytes=2               the type of O; what all pointers and
-//   strides are multiples of (16) fwd bf16 d=64 heads=8 numerics=deterministic         fast (default), deterministic,
-//   batch_invariant fwd bf16 d=64 heads=8 mask="window(4096, 0) | k < 4" params="cap: fp32, pos: fp32[3]" score="cap *
-//   tanh(s / cap) + pos[h, q, k]"
+// The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; compiler/SPEC.md is the reference,
+// and `flashjit explain SPEC` shows what becomes of one:
+//   fwd bf16 d=128 heads=32/8 mask="causal"              d: head dim, or QK/V; heads: of queries, or queries/KV
+//   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed; scale: 1/sqrt(d)
+//   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    bounds of run-time sizes can buy speed, and are checked
+//   fwd bf16 d=64 heads=8 mask="causal" align=top_left   where lengths differ: bottom_right (default), top_left
+//   fwd bf16 d=64 heads=8 lse=ln max_logit sink          more per row (lse=ln or log2); a logit in every sum
+//   fwd bf16 d=64 heads=8 out=fp32 bytes=2               the type of O; what pointers and strides are multiples of
+//   fwd bf16 d=64 heads=8 numerics=deterministic         fast (default), deterministic, batch_invariant
+//   fwd bf16 d=64 heads=8 params="cap: fp32, pos: fp32[3]" score="cap * tanh(s / cap) + pos[h, q, k]"
 // Masks: causal, window(left, right), chunk(n), prefix(n), document(t), tree(t); scores: softcap(c), alibi (reads a
-// tensor `slope`), bias(t), bias_b(t), where t is the name of a tensor; or expressions over q k b h hk q_len k_len s
-// and `params`, with + - * / %, comparisons, & | !, where(c, a, b), min max abs exp log sqrt tanh sigmoid bit. run()
-// takes the tensors and scalars by name.
+// tensor `slope`), bias(t), bias_b(t), where t is the name of a tensor; or expressions over q k b h hk q_len k_len s and
+// `params`, with + - * / %, comparisons, & | !, where(c, a, b), min max abs exp log sqrt tanh sigmoid bit. run() takes
+// the tensors and scalars by name.
 //
 // These are plain C++ types: compile with the headers of the very library that you link. What may be replaced without
 // compiling anew is the C API (flashjit.h).

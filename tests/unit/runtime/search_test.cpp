@@ -63,8 +63,8 @@ TEST_F(SearchTest, ASpoiledHopperKernelIsPassedOverForALooserOne) {
 }
 
 TEST_F(SearchTest, AfterFourOfThemTheSyncFamily) {
-  const auto found =
-      search("", {}, [](const Plan& plan, int) { return spills(plan.schedule.family == find_family("hopper") ? 8 : 0); });
+  const auto found = search(
+      "", {}, [](const Plan& plan, int) { return spills(plan.schedule.family == find_family("hopper") ? 8 : 0); });
   ASSERT_TRUE(found);
   EXPECT_EQ(count(find_family("hopper")), 4);
   EXPECT_EQ(count(find_family("sync")), 1);
