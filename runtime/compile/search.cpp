@@ -118,7 +118,7 @@ class Search {
       FLASHJIT_TRY(attempt(family, std::move(*looser), best, passed_over));
     }
     if (!passed_over.empty()) notes_.push_back(passed_over);
-    return std::move(best);
+    return best;
   }
 
   // Takes the kernel of `plan` if it is not rejected and spills less than the best.

@@ -93,7 +93,7 @@ class GpuEngine : public EngineBase {
       return best ? as_kernel(*best) : bounds.error();
     }
     const Plan quick_plan = compiled->plan;
-    compiled->facts.notes.push_back(
+    compiled->facts.notes.emplace_back(
         "quickly compiled, as the budget was over; the best code replaces it as soon as it is there");
     FLASHJIT_ASSIGN(loaded, load(std::move(*compiled), wanted));
     auto kernel = std::make_shared<TieredKernel>(quick_plan, std::move(loaded));

@@ -145,7 +145,7 @@ TEST(Verify, OutputNeverStored) {
 TEST(Verify, AttributeBeforeItsPass) {
   Program p = sound(kTwoStages);
   p.passes.pop_back();  // budget_registers
-  expect_broken(p, "attribute `blocks_per_sm` is there before pass budget_registers has run");
+  expect_broken(p, "attribute `registers` is there before pass budget_registers has run");
 }
 
 // ---- producer and consumers ----
@@ -291,13 +291,13 @@ TEST(VerifyRoles, RolesKeepToTheirWork) {
 
 TEST(Attributes, OneWriterEach) {
   Attributes a;
-  ASSERT_TRUE(a.set("tile_q", std::int64_t{64}, "choose_tiling"));
-  const auto twice = a.set("tile_q", std::int64_t{128}, "choose_tiling");
+  ASSERT_TRUE(a.set("smem_bytes", std::int64_t{64}, "place_buffers"));
+  const auto twice = a.set("smem_bytes", std::int64_t{128}, "place_buffers");
   ASSERT_FALSE(twice);
-  EXPECT_EQ(twice.error().message, "pass choose_tiling: attribute `tile_q` is already 64");
-  const auto stranger = a.set("warps", std::int64_t{4}, "choose_tiling");
+  EXPECT_EQ(twice.error().message, "pass place_buffers: attribute `smem_bytes` is already 64");
+  const auto stranger = a.set("registers", std::string("1/2"), "place_buffers");
   ASSERT_FALSE(stranger);
-  EXPECT_EQ(stranger.error().message, "pass choose_tiling: attribute `warps` belongs to pass assign_warps");
+  EXPECT_EQ(stranger.error().message, "pass place_buffers: attribute `registers` belongs to pass budget_registers");
   EXPECT_FALSE(a.set("colour", std::int64_t{4}, "choose_tiling"));
 }
 
