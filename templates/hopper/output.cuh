@@ -70,7 +70,7 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
 
 // O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
 __device__ inline void send_output(const TensorMap& map, u32 place, const WorkState& work, const Output& o) {
-  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v);
+  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
   constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
   const u32 lane = lane_id(), row = lane % 16;
   const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
@@ -97,7 +97,7 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
 #pragma unroll
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = first_panel + i * kO.panel_bytes();
-    const int column = i * kPanelWidth / 2;
+    const int column = i * kO.panel_columns();
     store_queries(map, from, seq, column, query);
   }
   commit_stores();
@@ -132,7 +132,7 @@ __device__ inline void store_output(const KernelParams& params, const WorkState&
         words[j] = odd ? received : words[j];
         words[j + 1] = odd ? words[j + 1] : received;
       }
-      u16* out = static_cast<u16*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+      auto* out = static_cast<Bits<config.output>*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
 #pragma unroll
       for (int j = 0; j < kEights; j += 2) {
         if (inside && (j + 1 < kEights || !odd)) store_global(out + 8 * j, make_uint2(words[j], words[j + 1]));

@@ -16,12 +16,13 @@ namespace flashjit {
 
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
+using Stored = Bits<config.element>;
 constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
-constexpr int kMTiles = rows_per_warp(config) / 16;  // 16-row tiles of a warp
-constexpr int kNTiles = kTileKv / 8;                 // 8-column tiles of S
-constexpr int kSteps = padded_dim_qk(config) / 16;   // k-steps of S = Q K^T
-constexpr int kOTiles = padded_dim_v(config) / 8;    // 8-column tiles of O
+constexpr int kMTiles = rows_per_warp(config) / 16;                           // 16-row tiles of a warp
+constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
+constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
+constexpr int kOTiles = padded_dim_v(config) / 8;                             // 8-column tiles of O
 // exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
 constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
 constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
@@ -37,8 +38,8 @@ __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 // this kernel is short of.
 struct BlockState {
   Sequence seq;
-  const u16* k;  // the first row of this sequence and KV head
-  const u16* v;
+  const Stored* k;  // the first row of this sequence and KV head
+  const Stored* v;
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
@@ -64,8 +65,8 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
-  block.k = static_cast<const u16*>(params.k) + key_row(params.k_stride, seq, 0);
-  block.v = static_cast<const u16*>(params.v) + key_row(params.v_stride, seq, 0);
+  block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
+  block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -86,10 +87,10 @@ __device__ inline u32 key_lane(u32 keys) {
 __device__ inline u32 value_lane(u32 values) { return values + kLayout.v.offset(lane_id() % 16, lane_id() / 16); }
 
 __device__ inline u32 along(u32 lane, const TileLayout layout, int step) {
-  const u32 bytes = step * 32, low = layout.group() * 16 - 1;
+  const u32 bytes = step * kStepBytes, low = layout.group() * kChunkBytes - 1;
   return (lane ^ (bytes & low)) + (bytes & ~low);
 }
-__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.chunks * 16; }
+__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.row_bytes(); }
 
 __device__ inline void clear(Scores& s) {
 #pragma unroll
@@ -100,7 +101,7 @@ __device__ inline void clear(Scores& s) {
       for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
 }
 
-// S += Q K^T for one k-step of 16 columns.
+// S += Q K^T for one k-step.
 __device__ inline void scores_step(Scores& s, const QueryFragments& q, u32 key_lane, int step) {
 #pragma unroll
   for (int n = 0; n < kNTiles / 2; ++n) {
@@ -338,14 +339,14 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
                        pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
         }
     __syncwarp();
-    u16* out = static_cast<u16*>(params.o) + base;
-    constexpr int kChunks = config.head_dim_v / 8;
+    auto* out = static_cast<Bits<config.output>*>(params.o) + base;
+    constexpr int kColumns = kLayout.o.chunk_columns(), kChunks = config.head_dim_v / kColumns;
     constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
 #pragma unroll 4
     for (int index = lane_id(); index < kWarpChunks; index += 32) {
       const int row = warp_row + index / kChunks, chunk = index % kChunks;
       if (q_lo + row < seq.q_len) {
-        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * 8,
+        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * kColumns,
                                        load_shared(staging + kLayout.o.offset(row, chunk)));
       }
     }
@@ -361,7 +362,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     const WorkItem item = work_item(params);
     const int q_lo = item.tile * kTileQ;
     if (q_lo >= item.seq.q_len) return;
-    const u16* q = static_cast<const u16*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
+    const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
     copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
                                                                        item.seq.q_len);
     commit_copies();
