@@ -2,6 +2,8 @@
 // Self-contained (standard library only): it is also installed as part of the public API.
 #pragma once
 
+#include <cstddef>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,20 +25,14 @@ enum class ErrorKind {
   Cancelled,    // prepare was called off by its caller
 };
 
+// In the order of ErrorKind.
+inline constexpr const char* kErrorKindWords[] = {"invalid", "unsupported", "not_found", "io",      "compile",
+                                                  "driver",  "capture",     "internal",  "timeout", "cancelled"};
+static_assert(std::size(kErrorKindWords) == static_cast<std::size_t>(ErrorKind::Cancelled) + 1);
+
 inline const char* name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::Invalid: return "invalid";
-    case ErrorKind::Unsupported: return "unsupported";
-    case ErrorKind::NotFound: return "not_found";
-    case ErrorKind::Io: return "io";
-    case ErrorKind::Compile: return "compile";
-    case ErrorKind::Driver: return "driver";
-    case ErrorKind::Capture: return "capture";
-    case ErrorKind::Internal: return "internal";
-    case ErrorKind::Timeout: return "timeout";
-    case ErrorKind::Cancelled: return "cancelled";
-  }
-  return "internal";
+  const auto at = static_cast<std::size_t>(kind);
+  return at < std::size(kErrorKindWords) ? kErrorKindWords[at] : "internal";
 }
 
 struct Error {

@@ -4,7 +4,7 @@
 
 namespace flashjit {
 
-// Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_names.h has the words of each.
+// Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_words.h has the words of each.
 enum class Element : unsigned char { f16, bf16, f32 };
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device

@@ -150,8 +150,9 @@ class Tuning::Parts {
       if (known != space_.schedules.end()) {
         batch.push_back(*known);
       } else {
-        const Work work = work_of(job_.spec, plan_.tiles, shape_, schedule);
-        batch.push_back({schedule, predict(job_.spec, plan_.target, schedule, shape_, work).total, 1, {}});
+        const Problem problem(job_.spec, plan_.target, plan_.tiles);
+        const Work work = work_of(problem, shape_, schedule);
+        batch.push_back({.schedule = schedule, .predicted_us = predict(problem, schedule, shape_, work).total});
       }
     }
     return batch;

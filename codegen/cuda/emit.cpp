@@ -48,10 +48,11 @@ std::string literal(T value) {
   else return fmt::format("{}", value);
 }
 
-// Every field of a KernelConfig, in its order: the name, the field, and whether it is written down also where it is at
-// its default, because a reader looks for it.
+// What a KernelConfig says of the problem: the name, the field, and whether it is written down also where it is at its
+// default, because a reader looks for it. What the schedule says, its own table writes down
+// (compiler/spec/schedule.cpp).
 template <class Visit>
-void for_each_field(const Visit& field) {
+void for_each_problem_field(const Visit& field) {
   field("element", &KernelConfig::element, true);
   field("output", &KernelConfig::output, true);
   field("head_dim_qk", &KernelConfig::head_dim_qk, true);
@@ -76,31 +77,17 @@ void for_each_field(const Visit& field) {
   field("mask_has_holes", &KernelConfig::mask_has_holes, false);
   field("mask_is_range", &KernelConfig::mask_is_range, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
-  field("tile_q", &KernelConfig::tile_q, true);
-  field("tile_kv", &KernelConfig::tile_kv, true);
-  field("stages", &KernelConfig::stages, true);
-  field("order", &KernelConfig::order, false);
-  field("reference", &KernelConfig::reference, false);
-  field("warps", &KernelConfig::warps, false);
-  field("q_in", &KernelConfig::q_in, false);
-  field("blocks_per_sm", &KernelConfig::blocks_per_sm, false);
-  field("unroll_d", &KernelConfig::unroll_d, false);
-  field("warpgroups", &KernelConfig::warpgroups, false);
-  field("q_stages", &KernelConfig::q_stages, false);
-  field("overlap", &KernelConfig::overlap, false);
-  field("exclusive", &KernelConfig::exclusive, false);
-  field("row_sum", &KernelConfig::row_sum, false);
-  field("grid", &KernelConfig::grid, false);
-  field("head_tiles", &KernelConfig::head_tiles, false);
 }
 
 std::string emit_config(const Plan& plan) {
   const KernelConfig usual;
   std::string body;
-  for_each_field([&](std::string_view name, auto member, bool always) {
+  for_each_problem_field([&](std::string_view name, auto member, bool always) {
     const auto value = plan.config.*member;
     if (always || value != usual.*member) body += fmt::format("  c.{} = {};\n", name, literal(value));
   });
+  body += "\n";
+  for (const auto& [name, value] : config_text(plan.config)) body += fmt::format("  c.{} = {};\n", name, value);
   return header(plan, "What this kernel is; what is not named here is at its default in templates/kernel_config.h.") +
          "#pragma once\n\n#include \"templates/kernel_config.h\"\n\nnamespace flashjit {\n\n"
          "constexpr KernelConfig kernel_config() {\n  KernelConfig c;\n" +

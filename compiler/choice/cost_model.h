@@ -33,7 +33,7 @@ struct Work {
   double visible = 1;       // share of the q_len x k_len scores that the mask lets through
   bool exact = true;
   double mask_nodes = 0, score_nodes = 0;  // of the expressions; 0: there is none
-  bool row_is_range = false;               // TileAnalysis's: hopper kernels do not evaluate the mask for each score
+  bool row_is_range = false;  // TileAnalysis's line_is_range: some loops do not evaluate the mask for each score then
   double symbolic_slots = 0;  // instruction slots a score, where the score function is evaluated on symbolic numbers
 };
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "compiler/language/expr_lex.h"
 
 namespace flashjit {
 namespace {
@@ -21,24 +24,21 @@ std::string_view type_name(Type type) {
   return "nothing";
 }
 
+// In the order of Variable.
+constexpr std::string_view kVariableNames[] = {"q",     "k", "b",    "h",    "hk",   "q_len",
+                                               "k_len", "s", "q_lo", "q_hi", "k_lo", "k_hi"};
+static_assert(std::size(kVariableNames) == static_cast<std::size_t>(Variable::KHi) + 1);
+
 // How an operation is called in messages.
 std::string_view spelling(Op op) {
+  if (const Function* function = find_function(op)) return function->name;
   switch (op) {
-    case Op::BoolConst:
-    case Op::IntConst:
-    case Op::FloatConst:
-    case Op::Variable:
-    case Op::Scalar:
-    case Op::Load: break;
     case Op::Add: return "+";
     case Op::Sub: return "-";
     case Op::Mul: return "*";
     case Op::Div: return "/";
     case Op::Mod: return "%";
     case Op::Neg: return "unary -";
-    case Op::Min: return "min";
-    case Op::Max: return "max";
-    case Op::Abs: return "abs";
     case Op::Lt: return "<";
     case Op::Le: return "<=";
     case Op::Eq: return "==";
@@ -46,19 +46,12 @@ std::string_view spelling(Op op) {
     case Op::And: return "&";
     case Op::Or: return "|";
     case Op::Not: return "!";
-    case Op::Where: return "where";
-    case Op::ToFloat: return "float";
-    case Op::Exp: return "exp";
-    case Op::Log: return "log";
-    case Op::Sqrt: return "sqrt";
-    case Op::Tanh: return "tanh";
-    case Op::Sigmoid: return "sigmoid";
-    case Op::Bit: return "bit";
+    default: return "leaf";
   }
-  return "leaf";
 }
 
 std::size_t arity(Op op) {
+  if (const Function* function = find_function(op)) return static_cast<std::size_t>(function->arguments);
   switch (op) {
     case Op::BoolConst:
     case Op::IntConst:
@@ -67,15 +60,7 @@ std::size_t arity(Op op) {
     case Op::Scalar:
     case Op::Load: return 0;
     case Op::Neg:
-    case Op::Abs:
-    case Op::Not:
-    case Op::ToFloat:
-    case Op::Exp:
-    case Op::Log:
-    case Op::Sqrt:
-    case Op::Tanh:
-    case Op::Sigmoid: return 1;
-    case Op::Where: return 3;
+    case Op::Not: return 1;
     default: return 2;
   }
 }
@@ -269,21 +254,8 @@ bool same_nodes(const Node* a, const Node* b, SamePairs& known) {
 }  // namespace
 
 std::string_view name(Variable variable) {
-  switch (variable) {
-    case Variable::Q: return "q";
-    case Variable::K: return "k";
-    case Variable::B: return "b";
-    case Variable::H: return "h";
-    case Variable::Hk: return "hk";
-    case Variable::QLen: return "q_len";
-    case Variable::KLen: return "k_len";
-    case Variable::S: return "s";
-    case Variable::QLo: return "q_lo";
-    case Variable::QHi: return "q_hi";
-    case Variable::KLo: return "k_lo";
-    case Variable::KHi: return "k_hi";
-  }
-  return "unknown";
+  const auto at = static_cast<std::size_t>(variable);
+  return at < std::size(kVariableNames) ? kVariableNames[at] : "unknown";
 }
 
 Expr Expr::boolean(bool value) {

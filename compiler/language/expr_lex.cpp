@@ -112,6 +112,11 @@ const Function* find_function(std::string_view name) {
   return found == std::end(kFunctions) ? nullptr : found;
 }
 
+const Function* find_function(Op op) {
+  const auto found = std::ranges::find(kFunctions, op, &Function::op);
+  return found == std::end(kFunctions) ? nullptr : found;
+}
+
 bool is_language_name(std::string_view name) {
   return find_variable(name) || find_function(name) || parse_dtype(name) ||
          std::find(std::begin(kConstants), std::end(kConstants), name) != std::end(kConstants);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/language/expr.h"
+#include "compiler/language/expr_lex.h"
 
 namespace flashjit {
 namespace {
@@ -34,23 +34,6 @@ const Infix* infix(Op op) {
     case Op::And: return &kBoth;
     case Op::Or: return &kEither;
     default: return nullptr;
-  }
-}
-
-const char* function(Op op) {
-  switch (op) {
-    case Op::Min: return "min";
-    case Op::Max: return "max";
-    case Op::Abs: return "abs";
-    case Op::Where: return "where";
-    case Op::ToFloat: return "float";
-    case Op::Exp: return "exp";
-    case Op::Log: return "log";
-    case Op::Sqrt: return "sqrt";
-    case Op::Tanh: return "tanh";
-    case Op::Sigmoid: return "sigmoid";
-    case Op::Bit: return "bit";
-    default: return "";
   }
 }
 
@@ -145,7 +128,7 @@ class Printer {
       }
       default: break;
     }
-    out_ += function(node.op);
+    out_ += find_function(node.op)->name;
     out_ += '(';
     arguments(written_arguments(node));
     out_ += ')';

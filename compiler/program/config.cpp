@@ -80,11 +80,6 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   return c;
 }
 
-template <class T>
-void take(const std::optional<T>& choice, T& field) {
-  if (choice) field = *choice;
-}
-
 }  // namespace
 
 Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& analysis)
@@ -92,22 +87,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
 
 KernelConfig config_of(const Problem& problem, const Schedule& s) {
   KernelConfig c = problem.config;
-  take(s.tile_q, c.tile_q);
-  take(s.tile_kv, c.tile_kv);
-  take(s.stages, c.stages);
-  take(s.order, c.order);
-  take(s.reference, c.reference);
-  take(s.warps, c.warps);
-  take(s.q_in, c.q_in);
-  take(s.blocks_per_sm, c.blocks_per_sm);
-  take(s.unroll_d, c.unroll_d);
-  take(s.warpgroups, c.warpgroups);
-  take(s.q_stages, c.q_stages);
-  take(s.overlap, c.overlap);
-  take(s.exclusive, c.exclusive);
-  take(s.row_sum, c.row_sum);
-  take(s.grid, c.grid);
-  take(s.head_tiles, c.head_tiles);
+  apply(s, c);
   s.family->configure(problem, c);
   return c;
 }

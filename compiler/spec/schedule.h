@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "compiler/result.h"
 #include "templates/kernel_config.h"
@@ -37,12 +39,18 @@ struct Schedule {
       reference;                  // what is subtracted in the exponent: the maximum up to this tile, or of the first
   std::optional<RowSum> row_sum;  // matrix: a column of ones beside V sums the rows of P
   std::optional<GridKind> grid;   // a block per query tile, or one per SM that takes one tile after the other
-  std::optional<HeadTiles> head_tiles;  // packed: the query heads of one KV head share a tile
+  std::optional<HeadTiles> head_tiles;  // grouped: the query heads of one KV head share a tile
   bool operator==(const Schedule&) const = default;
 };
 
 Result<Schedule> parse_schedule(std::string_view text);
 std::string print(const Schedule& schedule);
+
+// Takes what is set over into the configuration, whose fields have the same names.
+void apply(const Schedule& schedule, KernelConfig& config);
+// What a schedule has made of a configuration, as C++ writes it: {"overlap", "Overlap::qk_pv"}. Not those at their
+// defaults.
+std::vector<std::pair<std::string_view, std::string>> config_text(const KernelConfig& config);
 
 std::string_view name(Family family);
 // Null: there is none of this name.

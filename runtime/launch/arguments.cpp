@@ -1,5 +1,7 @@
 #include "runtime/launch/arguments.h"
 
+#include "compiler/families/family.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>

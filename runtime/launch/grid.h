@@ -1,4 +1,4 @@
-// How many blocks a launch has, and in which order the hopper loop takes its items.
+// How many blocks a launch has, and in which order persistent kernels take their items.
 #pragma once
 
 #include <cstdint>

@@ -24,6 +24,36 @@ class EvictionFault : public StoreFault {
     KernelStore store({.directory = store_path()});
     for (int i = 0; i < entries; ++i) ASSERT_TRUE(store.fetch(key(std::to_string(i)), make));
   }
+
+  static StoreKey favourite(int i) { return key("favourite " + std::to_string(i)); }
+
+  // What is used again and again: a fresh store each time, as another process would be. Its time of use is set by
+  // hand, because a hit tells it once an hour only. Gives the exit status of a child.
+  int read_favourites(std::uint64_t cap, int favourites, const SharedCounter& writing, SharedCounter& reads) const {
+    while (writing > 0) {
+      KernelStore store({.directory = store_path(), .max_bytes = cap});
+      for (int i = 0; i < favourites; ++i) {
+        const auto fetched = store.fetch(favourite(i), make);
+        if (!fetched || fetched->entry->payload != kernel().payload) return 1;
+        ++reads;
+        utimensat(AT_FDCWD, file_of(favourite(i)).c_str(), nullptr, 0);
+      }
+      if (store.counters().bad_entries != 0) return 2;
+    }
+    return 0;
+  }
+
+  // A listing takes time: what is written meanwhile and what is gone meanwhile may both be counted, so only names count
+  // that two listings in a row have.
+  std::uint64_t bytes_of_two_listings() const {
+    const auto first = StoreDirectory::open(store_path())->list();
+    std::set<std::string> names;
+    for (const auto& item : first) names.insert(item.digest);
+    std::uint64_t both = 0;
+    for (const auto& item : StoreDirectory::open(store_path())->list())
+      both += names.count(item.digest) ? item.bytes : 0;
+    return both;
+  }
 };
 
 TEST_F(EvictionFault, EvictorsThatAreKilledLeaveASoundStore) {
@@ -114,7 +144,6 @@ TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
   const std::uint64_t size = stat_store(store_path())->bytes;
   const std::uint64_t cap = static_cast<std::uint64_t>(entries) / 10 * size;
   const int favourites = entries / 200;
-  const auto favourite = [](int i) { return key("favourite " + std::to_string(i)); };
   SharedCounter writing, reads;
   writing->store(kWriters);
   std::vector<pid_t> writers, readers;
@@ -129,34 +158,12 @@ TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
     }));
   }
   for (int reader = 0; reader < kReaders; ++reader) {
-    readers.push_back(start([&] {
-      // What is used again and again: a fresh store each time, as another process would be. Its time of use is set by
-      // hand, because a hit tells it once an hour only.
-      while (writing > 0) {
-        KernelStore store({.directory = store_path(), .max_bytes = cap});
-        for (int i = 0; i < favourites; ++i) {
-          const auto fetched = store.fetch(favourite(i), make);
-          if (!fetched || fetched->entry->payload != kernel().payload) return 1;
-          ++reads;
-          utimensat(AT_FDCWD, file_of(favourite(i)).c_str(), nullptr, 0);
-        }
-        if (store.counters().bad_entries != 0) return 2;
-      }
-      return 0;
-    }));
+    readers.push_back(start([&] { return read_favourites(cap, favourites, writing, reads); }));
   }
   std::uint64_t most = 0;
   // Children that take too long are ended by their alarm, without a word.
   for (const auto until = Clock::now() + std::chrono::seconds(child_seconds()); writing > 0 && Clock::now() < until;) {
-    // A listing takes time: what is written meanwhile and what is gone meanwhile may both be counted, so only names
-    // count that two listings in a row have.
-    const auto first = StoreDirectory::open(store_path())->list();
-    std::set<std::string> names;
-    for (const auto& item : first) names.insert(item.digest);
-    std::uint64_t both = 0;
-    for (const auto& item : StoreDirectory::open(store_path())->list())
-      both += names.count(item.digest) ? item.bytes : 0;
-    most = std::max(most, both);
+    most = std::max(most, bytes_of_two_listings());
   }
   for (const pid_t child : writers) EXPECT_EQ(end_of(child), 0);
   for (const pid_t child : readers) EXPECT_EQ(end_of(child), 0);

@@ -1,4 +1,4 @@
-// flashjit: the command. One file per subcommand (cmd_*.cpp).
+// flashjit: the command. One file per subcommand.
 #include <csignal>
 #include <cstdio>
 #include <exception>

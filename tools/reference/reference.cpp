@@ -50,6 +50,57 @@ struct Logit {
   double error;  // standard deviation of what fp32 arithmetic makes of it
 };
 
+Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const float* query,
+               const float* key) {
+  const int d = spec.d_qk;
+  const double scale = spec.effective_scale();
+  double dot = 0, squares = 0;
+  for (int i = 0; i < d; ++i) {
+    const double product = static_cast<double>(query[i]) * key[i];
+    dot += product;
+    squares += product * product;
+  }
+  // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
+  double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+  Dual s(dot * scale);
+  if (semantics.score) {
+    const Dual scored = semantics.score(at, s);
+    const Dual moved = semantics.score(at, Dual(s.f, s.d + error));
+    error = std::fabs(moved.d - scored.d) + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
+    s = scored;
+  }
+  return {at.k, s.d, error};
+}
+
+// A key that adds nothing: of its values only those that are not finite can be seen.
+void taint(ExactRow& row, const float* value) {
+  for (std::size_t c = 0; c < row.tainted.size(); ++c) {
+    if (!std::isfinite(value[c])) row.tainted[c] = true;
+  }
+}
+
+// Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
+// logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
+// fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
+// whole.
+void add_variance(ExactRow& row, const AttentionSpec& spec, const std::vector<Logit>& logits,
+                  const std::vector<float>& values, double reference, double sum) {
+  const int width = spec.d_v;
+  const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
+  const double rounding = std::pow(unit_roundoff(spec.dtype), 2) / 3 + steps;
+  for (const Logit& logit : logits) {
+    if (logit.value == -kInfinity) continue;
+    const double p = std::exp(logit.value - reference) / sum;
+    const double move = std::min(1.0, logit.error * logit.error + 0x1p-44);
+    for (int c = 0; c < width; ++c) {
+      const double v = values[logit.k * width + c];
+      row.variance[c] += p * p * (rounding * v * v + move * (v - row.o[c]) * (v - row.o[c]));
+    }
+  }
+  const double output_rounding = std::pow(unit_roundoff(spec.out_dtype), 2) / 3;
+  for (int c = 0; c < width; ++c) row.variance[c] += (output_rounding + steps) * row.o[c] * row.o[c];
+}
+
 }  // namespace
 
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
@@ -132,39 +183,21 @@ float Problem::sink(const RowId& row) const { return static_cast<const float*>(a
 ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<float> query = this->query(row);
-  const double scale = spec_->effective_scale();
   Position at = position(row);
   ExactRow result;
   result.tainted.assign(width, false);
   result.max_logit = -kInfinity;
   std::vector<Logit> logits;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
-    const float* key = &kv.k[at.k * d];
     if (semantics_.visible && !semantics_.visible(at)) {
-      for (int c = 0; c < width; ++c) {
-        if (!std::isfinite(kv.v[at.k * width + c])) result.tainted[c] = true;
-      }
+      taint(result, &kv.v[at.k * width]);
       continue;
     }
-    double dot = 0, squares = 0;
-    for (int i = 0; i < d; ++i) {
-      const double product = static_cast<double>(query[i]) * key[i];
-      dot += product;
-      squares += product * product;
-    }
-    // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
-    double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
-    Dual s(dot * scale);
-    if (semantics_.score) {
-      const Dual scored = semantics_.score(at, s);
-      const Dual moved = semantics_.score(at, Dual(s.f, s.d + error));
-      error = std::fabs(moved.d - scored.d) + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
-      s = scored;
-    }
-    if (std::isnan(s.d)) result.nan_logit = true;
-    else result.max_logit = std::max(result.max_logit, s.d);
-    if (std::isfinite(error)) result.logit_error = std::max(result.logit_error, error);
-    logits.push_back({at.k, s.d, error});
+    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d]);
+    if (std::isnan(logit.value)) result.nan_logit = true;
+    else result.max_logit = std::max(result.max_logit, logit.value);
+    if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
+    logits.push_back(logit);
   }
 
   double reference = result.max_logit;
@@ -180,31 +213,13 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   result.lse = reference + std::log(sum);
   for (const Logit& logit : logits) {
     if (logit.value == -kInfinity) {  // the same as hidden, whatever V holds
-      for (int c = 0; c < width; ++c) {
-        if (!std::isfinite(kv.v[logit.k * width + c])) result.tainted[c] = true;
-      }
+      taint(result, &kv.v[logit.k * width]);
       continue;
     }
     const double p = std::exp(logit.value - reference) / sum;
     for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c];
   }
-  // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
-  // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
-  // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
-  // whole.
-  const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
-  const double rounding = std::pow(unit_roundoff(spec_->dtype), 2) / 3 + steps;
-  for (const Logit& logit : logits) {
-    if (logit.value == -kInfinity) continue;
-    const double p = std::exp(logit.value - reference) / sum;
-    const double move = std::min(1.0, logit.error * logit.error + 0x1p-44);
-    for (int c = 0; c < width; ++c) {
-      const double v = kv.v[logit.k * width + c];
-      result.variance[c] += p * p * (rounding * v * v + move * (v - result.o[c]) * (v - result.o[c]));
-    }
-  }
-  const double output_rounding = std::pow(unit_roundoff(spec_->out_dtype), 2) / 3;
-  for (int c = 0; c < width; ++c) result.variance[c] += (output_rounding + steps) * result.o[c] * result.o[c];
+  add_variance(result, *spec_, logits, kv.v, reference, sum);
   return result;
 }
 

@@ -196,10 +196,10 @@ struct Enumeration {
   void heads(Schedule s) {
     for (const HeadTiles heads : {HeadTiles::single, HeadTiles::grouped}) {
       if (pins.head_tiles && *pins.head_tiles != heads) continue;
-      const bool packed = heads == HeadTiles::grouped;
+      const bool grouped = heads == HeadTiles::grouped;
       const bool pays = group() > 1 && dense() && spec.q_len.max < *s.tile_q && *s.tile_q % group() == 0;
-      if (packed && !pays && !pins.head_tiles) continue;
-      const std::int64_t rows = spec.q_len.max * (packed ? group() : 1);
+      if (grouped && !pays && !pins.head_tiles) continue;
+      const std::int64_t rows = spec.q_len.max * (grouped ? group() : 1);
       if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
       s.head_tiles = heads;
       keys(s);

@@ -109,65 +109,66 @@ TEST(ExprParse, RoundTripOfRandomExpressions) {
   }
 }
 
+struct Refused {
+  const char* text;
+  const char* says;
+  std::size_t column;
+  bool score = false;
+};
+const Refused kRefused[] = {
+    {"", "the text ends", 0},
+    {"   ", "the text ends", 3},
+    {"k <", "the text ends", 3},
+    {"k < q &", "the text ends", 7},
+    {"(k < q", "ends where `)` must follow", 6},
+    {"k < q)", "unexpected `)`", 5},
+    {"causl", "did you mean `causal`?", 0},
+    {"k < foo", "unknown name `foo`; declare a run-time parameter", 4},
+    {"k + 1", "a mask must be a condition", 0},
+    {"k < q + (h < 2)", "the right side of `+` is a bool", 6},
+    {"k & q < 2", "the left side of `&` is an int", 2},
+    {"!k", "`!` is an int", 0},
+    {"k = q", "write `==`", 2},
+    {"k < q && h < 2", "write `&` for `&&`", 6},
+    {"k < q || h < 2", "write `|` for `||`", 6},
+    {"0 <= k < q", "comparisons do not chain", 7},
+    {"k < 9223372036854775808", "does not fit 64 bits", 4},
+    {"k < 123456789012345678901234567890123456789012345678901234567890", "does not fit 64 bits", 4},
+    {"cap < 1e99", "outside the range of fp32", 6},
+    {"k % 1.5 < 2", "`%` takes two ints", 2},
+    {"lens < 3", "is a tensor of rank 1", 0},
+    {"lens[b, q] < 3", "has rank 1, got 2 indices", 0},
+    {"lens[lens[b]] < 3", "may not read a tensor", 5},
+    {"lens[1.5] < 3", "an index must be an int", 5},
+    {"n[b] < 3", "is a scalar and takes no index", 1},
+    {"where(k < q, 1) < 3", "`where` takes 3 arguments, got 2", 0},
+    {"bit(k, 1.0)", "argument 2 of `bit` is a float, but must be an int", 0},
+    {"k < \x01", "unexpected byte 0x01", 4},
+    {"k \xc3\xa9 q", "unexpected byte 0xc3; the language is plain ASCII", 2},
+    {"k # q", "unexpected `#`", 2},
+    {"s < 1", "`s` is the score, which a mask cannot depend on", 0},
+    {"alibi", "changes the score", 0},
+    {"causal; causal", "chains the stages of a score", 6},
+    {"window(3)", "needs its argument `r`; write window(l, r)", 0},
+    {"window(3, 4, 5)", "takes no more arguments; write window(l, r)", 13},
+    {"window(-2, 0)", "argument `l` of `window` is -2, but must be at least -1", 7},
+    {"window(1.5, 0)", "argument `l` of `window` must be an int", 7},
+    {"chunk(0)", "must be at least 1", 6},
+    {"document(k)", "must be the name of a tensor", 9},
+    {"document(5)", "must be the name of a tensor", 9},
+    {"document(n)", "it is declared as i32 (a scalar)", 0},
+    {"document(lens)", "reads `lens` as i32[2], but it is declared as i32[1]", 0},
+    {"q_lo < k", "unknown name `q_lo`", 0},
+    {"softcap(0)", "must be above 0", 8, true},
+    {"softcap(-3)", "must be above 0", 8, true},
+    {"causal", "a score must be a number", 0, true},
+    {"s; ", "the text ends", 3, true},
+    {"bias(x, i32)", "takes fp16, bf16 or fp32", 0, true},
+    {"bias(x, y)", "one of fp16 bf16 fp32", 8, true},
+};
+
 TEST(ExprParse, ErrorsNameThePlace) {
-  struct Row {
-    const char* text;
-    const char* says;
-    std::size_t column;
-    bool score = false;
-  };
-  static const Row kRows[] = {
-      {"", "the text ends", 0},
-      {"   ", "the text ends", 3},
-      {"k <", "the text ends", 3},
-      {"k < q &", "the text ends", 7},
-      {"(k < q", "ends where `)` must follow", 6},
-      {"k < q)", "unexpected `)`", 5},
-      {"causl", "did you mean `causal`?", 0},
-      {"k < foo", "unknown name `foo`; declare a run-time parameter", 4},
-      {"k + 1", "a mask must be a condition", 0},
-      {"k < q + (h < 2)", "the right side of `+` is a bool", 6},
-      {"k & q < 2", "the left side of `&` is an int", 2},
-      {"!k", "`!` is an int", 0},
-      {"k = q", "write `==`", 2},
-      {"k < q && h < 2", "write `&` for `&&`", 6},
-      {"k < q || h < 2", "write `|` for `||`", 6},
-      {"0 <= k < q", "comparisons do not chain", 7},
-      {"k < 9223372036854775808", "does not fit 64 bits", 4},
-      {"k < 123456789012345678901234567890123456789012345678901234567890", "does not fit 64 bits", 4},
-      {"cap < 1e99", "outside the range of fp32", 6},
-      {"k % 1.5 < 2", "`%` takes two ints", 2},
-      {"lens < 3", "is a tensor of rank 1", 0},
-      {"lens[b, q] < 3", "has rank 1, got 2 indices", 0},
-      {"lens[lens[b]] < 3", "may not read a tensor", 5},
-      {"lens[1.5] < 3", "an index must be an int", 5},
-      {"n[b] < 3", "is a scalar and takes no index", 1},
-      {"where(k < q, 1) < 3", "`where` takes 3 arguments, got 2", 0},
-      {"bit(k, 1.0)", "argument 2 of `bit` is a float, but must be an int", 0},
-      {"k < \x01", "unexpected byte 0x01", 4},
-      {"k \xc3\xa9 q", "unexpected byte 0xc3; the language is plain ASCII", 2},
-      {"k # q", "unexpected `#`", 2},
-      {"s < 1", "`s` is the score, which a mask cannot depend on", 0},
-      {"alibi", "changes the score", 0},
-      {"causal; causal", "chains the stages of a score", 6},
-      {"window(3)", "needs its argument `r`; write window(l, r)", 0},
-      {"window(3, 4, 5)", "takes no more arguments; write window(l, r)", 13},
-      {"window(-2, 0)", "argument `l` of `window` is -2, but must be at least -1", 7},
-      {"window(1.5, 0)", "argument `l` of `window` must be an int", 7},
-      {"chunk(0)", "must be at least 1", 6},
-      {"document(k)", "must be the name of a tensor", 9},
-      {"document(5)", "must be the name of a tensor", 9},
-      {"document(n)", "it is declared as i32 (a scalar)", 0},
-      {"document(lens)", "reads `lens` as i32[2], but it is declared as i32[1]", 0},
-      {"q_lo < k", "unknown name `q_lo`", 0},
-      {"softcap(0)", "must be above 0", 8, true},
-      {"softcap(-3)", "must be above 0", 8, true},
-      {"causal", "a score must be a number", 0, true},
-      {"s; ", "the text ends", 3, true},
-      {"bias(x, i32)", "takes fp16, bf16 or fp32", 0, true},
-      {"bias(x, y)", "one of fp16 bf16 fp32", 8, true},
-  };
-  for (const Row& row : kRows) {
+  for (const Refused& row : kRefused) {
     const Result<Expr> result = parse(row.text, row.score);
     ASSERT_FALSE(result) << row.text;
     const Error& error = result.error();

@@ -377,58 +377,59 @@ TEST(IntervalTiles, LinesThatAreRanges) {
 }
 
 // These texts end up in kernels and are read in a profiler.
+struct ShortResult {
+  const char* mask;
+  const char* limits[4];
+  const char* may_see;
+  Axis along = Axis::Keys;
+};
+const ShortResult kShortResults[] = {
+    {"true", {"0", "k_len", "0", "k_len"}, ""},
+    {"causal", {"0", "max(q_hi + k_len - q_len + 1, 0)", "0", "max(q_lo + k_len - q_len + 1, 0)"}, ""},
+    {"causal_top_left", {"0", "min(q_hi + 1, k_len)", "0", "min(q_lo + 1, k_len)"}, ""},
+    {"window(1024, 0)",
+     {"max(q_lo + k_len - q_len - 1024, 0)", "max(q_hi + k_len - q_len + 1, 0)", "max(q_hi + k_len - q_len - 1024, 0)",
+      "max(q_lo + k_len - q_len + 1, 0)"},
+     ""},
+    {"k < 4 | window(1024, 0)",
+     {"0", "min(max(q_hi + k_len - q_len + 1, 4), k_len)", "max(q_hi + k_len - q_len - 1024, 0)",
+      "max(q_lo + k_len - q_len + 1, 0)"},
+     "k_lo < 4 | k_hi >= q_lo + k_len - q_len - 1024"},
+    {"tree(words)", {"0", "k_len", "0", "max(k_len - q_len, 0)"}, ""},
+    {"document(ids) & causal", {"0", "max(q_hi + k_len - q_len + 1, 0)", "0", "0"}, ""},
+    {"(q - k) % 128 == 0", {"0", "k_len", "0", "0"}, ""},
+    {"k < lens[b]", {"0", "max(min(lens[b], k_len), 0)", "0", "max(min(lens[b], k_len), 0)"}, ""},
+    {"false", {"0", "0", "0", "0"}, ""},
+    {"true", {"0", "q_len", "0", "q_len"}, "", Axis::Queries},
+    {"causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "max(k_hi + q_len - k_len, 0)", "q_len"}, "", Axis::Queries},
+    {"causal_top_left", {"min(k_lo, q_len)", "q_len", "min(k_hi, q_len)", "q_len"}, "", Axis::Queries},
+    {"window(512, 512)",
+     {"max(k_lo + q_len - k_len - 512, 0)", "max(min(q_len + k_hi - k_len + 513, q_len), 0)",
+      "max(k_hi + q_len - k_len - 512, 0)", "max(min(q_len + k_lo - k_len + 513, q_len), 0)"},
+     "",
+     Axis::Queries},
+    {"prefix(512)",
+     {"max(where(k_lo <= 511, 0, k_lo + q_len - k_len), 0)", "q_len",
+      "max(where(k_hi <= 511, 0, k_hi + q_len - k_len), 0)", "q_len"},
+     "",
+     Axis::Queries},
+    {"q < 4 | window(1024, 0)",
+     {"0", "min(max(q_len + k_hi - k_len + 1025, 4), q_len)", "max(k_hi + q_len - k_len, 0)",
+      "max(min(q_len + k_lo - k_len + 1025, q_len), 0)"},
+     "q_lo < 4 | q_hi >= k_lo + q_len - k_len",
+     Axis::Queries},
+    {"tree(words)", {"0", "q_len", "0", "where(k_len > k_hi + q_len, q_len, 0)"}, "", Axis::Queries},
+    {"document(ids)", {"0", "q_len", "0", "0"}, "", Axis::Queries},
+    {"document(ids) & causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "0", "0"}, "", Axis::Queries},
+    {"k < ids[b, q]", {"0", "q_len", "0", "0"}, "", Axis::Queries},
+    {"k < lens[b]",
+     {"0", "where(k_lo < lens[b], q_len, 0)", "0", "where(k_hi < lens[b], q_len, 0)"},
+     "",
+     Axis::Queries},
+};
+
 TEST(IntervalTiles, ShortResults) {
-  struct Row {
-    const char* mask;
-    const char* limits[4];
-    const char* may_see;
-    Axis along = Axis::Keys;
-  };
-  static const Row kRows[] = {
-      {"true", {"0", "k_len", "0", "k_len"}, ""},
-      {"causal", {"0", "max(q_hi + k_len - q_len + 1, 0)", "0", "max(q_lo + k_len - q_len + 1, 0)"}, ""},
-      {"causal_top_left", {"0", "min(q_hi + 1, k_len)", "0", "min(q_lo + 1, k_len)"}, ""},
-      {"window(1024, 0)",
-       {"max(q_lo + k_len - q_len - 1024, 0)", "max(q_hi + k_len - q_len + 1, 0)",
-        "max(q_hi + k_len - q_len - 1024, 0)", "max(q_lo + k_len - q_len + 1, 0)"},
-       ""},
-      {"k < 4 | window(1024, 0)",
-       {"0", "min(max(q_hi + k_len - q_len + 1, 4), k_len)", "max(q_hi + k_len - q_len - 1024, 0)",
-        "max(q_lo + k_len - q_len + 1, 0)"},
-       "k_lo < 4 | k_hi >= q_lo + k_len - q_len - 1024"},
-      {"tree(words)", {"0", "k_len", "0", "max(k_len - q_len, 0)"}, ""},
-      {"document(ids) & causal", {"0", "max(q_hi + k_len - q_len + 1, 0)", "0", "0"}, ""},
-      {"(q - k) % 128 == 0", {"0", "k_len", "0", "0"}, ""},
-      {"k < lens[b]", {"0", "max(min(lens[b], k_len), 0)", "0", "max(min(lens[b], k_len), 0)"}, ""},
-      {"false", {"0", "0", "0", "0"}, ""},
-      {"true", {"0", "q_len", "0", "q_len"}, "", Axis::Queries},
-      {"causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "max(k_hi + q_len - k_len, 0)", "q_len"}, "", Axis::Queries},
-      {"causal_top_left", {"min(k_lo, q_len)", "q_len", "min(k_hi, q_len)", "q_len"}, "", Axis::Queries},
-      {"window(512, 512)",
-       {"max(k_lo + q_len - k_len - 512, 0)", "max(min(q_len + k_hi - k_len + 513, q_len), 0)",
-        "max(k_hi + q_len - k_len - 512, 0)", "max(min(q_len + k_lo - k_len + 513, q_len), 0)"},
-       "",
-       Axis::Queries},
-      {"prefix(512)",
-       {"max(where(k_lo <= 511, 0, k_lo + q_len - k_len), 0)", "q_len",
-        "max(where(k_hi <= 511, 0, k_hi + q_len - k_len), 0)", "q_len"},
-       "",
-       Axis::Queries},
-      {"q < 4 | window(1024, 0)",
-       {"0", "min(max(q_len + k_hi - k_len + 1025, 4), q_len)", "max(k_hi + q_len - k_len, 0)",
-        "max(min(q_len + k_lo - k_len + 1025, q_len), 0)"},
-       "q_lo < 4 | q_hi >= k_lo + q_len - k_len",
-       Axis::Queries},
-      {"tree(words)", {"0", "q_len", "0", "where(k_len > k_hi + q_len, q_len, 0)"}, "", Axis::Queries},
-      {"document(ids)", {"0", "q_len", "0", "0"}, "", Axis::Queries},
-      {"document(ids) & causal", {"max(k_lo + q_len - k_len, 0)", "q_len", "0", "0"}, "", Axis::Queries},
-      {"k < ids[b, q]", {"0", "q_len", "0", "0"}, "", Axis::Queries},
-      {"k < lens[b]",
-       {"0", "where(k_lo < lens[b], q_len, 0)", "0", "where(k_hi < lens[b], q_len, 0)"},
-       "",
-       Axis::Queries},
-  };
-  for (const Row& row : kRows) {
+  for (const ShortResult& row : kShortResults) {
     const TileAnalysis tiles = analyse_tiles(parsed(row.mask), row.along);
     EXPECT_EQ(print(tiles.begin), row.limits[0]) << row.mask;
     EXPECT_EQ(print(tiles.end), row.limits[1]) << row.mask;

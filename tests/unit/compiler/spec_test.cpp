@@ -234,6 +234,9 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
     EXPECT_NE(spec.error().message.find(message), std::string::npos)
         << text << "\n got: " << spec.error().message << "\nwant: " << message;
   }
+}
+
+TEST(Spec, RefusesBytesAndLengthsThatNoTextHas) {
   const auto nul = parse_spec(std::string_view("fwd bf16\0d=64", 13));
   ASSERT_FALSE(nul);
   EXPECT_NE(nul.error().message.find("byte 0x00 at position 8"), std::string::npos) << nul.error().message;

@@ -145,6 +145,37 @@ flashjit_tensor tensor(void* data, std::vector<std::int64_t>& shape, int device_
   return {data, {device_type, 0}, static_cast<std::int32_t>(shape.size()), {2, 32, 1}, shape.data(), nullptr, 0};
 }
 
+// Calls that the C interface refuses; `arguments` are right before and are changed.
+void expect_refusals(flashjit_kernel* kernel, flashjit_arguments& arguments, flashjit_tensor& o,
+                     const flashjit_tensor& lse) {
+  const auto refused = [&](const char* words) {
+    flashjit_error* error = nullptr;
+    EXPECT_EQ(flashjit_run(kernel, &arguments, nullptr, &error), FLASHJIT_INVALID);
+    EXPECT_EQ(flashjit_error_kind(error), FLASHJIT_INVALID);
+    EXPECT_NE(std::strstr(flashjit_error_message(error), words), nullptr) << flashjit_error_message(error);
+    flashjit_error_destroy(error);
+  };
+  o.device.device_type = 2;
+  refused("o: lies in GPU memory");
+  o.device.device_type = 7;
+  refused("o.device: type 7");
+  o.device.device_type = 1;
+  o.dtype.lanes = 4;
+  refused("o.dtype: 'a type that FlashJIT does not know'");
+  o.dtype.lanes = 1;
+  arguments.lse = nullptr;
+  refused("lse: missing");
+  arguments.lse = &lse;
+  static constexpr flashjit_param param = {"cap", nullptr, 1};
+  arguments.params = &param;
+  arguments.param_count = 1;
+  refused("params.cap: the spec has no parameter of this name; it has none");
+  arguments.param_count = -1;
+  refused("param_count: -1");
+  arguments.struct_size = 8;
+  refused("struct_size: 8");
+}
+
 TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   Problem expected, problem;
   auto reference = engine->prepare(kSpec);
@@ -184,32 +215,7 @@ TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   EXPECT_EQ(problem.o, expected.o);
   EXPECT_EQ(problem.lse, expected.lse);
 
-  const auto refused = [&](const char* words) {
-    EXPECT_EQ(flashjit_run(kernel, &arguments, nullptr, &error), FLASHJIT_INVALID);
-    EXPECT_EQ(flashjit_error_kind(error), FLASHJIT_INVALID);
-    EXPECT_NE(std::strstr(flashjit_error_message(error), words), nullptr) << flashjit_error_message(error);
-    flashjit_error_destroy(error);
-    error = nullptr;
-  };
-  o.device.device_type = 2;
-  refused("o: lies in GPU memory");
-  o.device.device_type = 7;
-  refused("o.device: type 7");
-  o.device.device_type = 1;
-  o.dtype.lanes = 4;
-  refused("o.dtype: 'a type that FlashJIT does not know'");
-  o.dtype.lanes = 1;
-  arguments.lse = nullptr;
-  refused("lse: missing");
-  arguments.lse = &lse;
-  const flashjit_param param = {"cap", nullptr, 1};
-  arguments.params = &param;
-  arguments.param_count = 1;
-  refused("params.cap: the spec has no parameter of this name; it has none");
-  arguments.param_count = -1;
-  refused("param_count: -1");
-  arguments.struct_size = 8;
-  refused("struct_size: 8");
+  expect_refusals(kernel, arguments, o, lse);
   flashjit_kernel_destroy(kernel);
   flashjit_engine_destroy(c_engine);
 }

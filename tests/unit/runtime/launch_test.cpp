@@ -55,8 +55,7 @@ constexpr CuPointer kCounters = 0x7000000;
 
 const auto kContext = reinterpret_cast<CuContext>(0x10);
 
-DriverApi recording_driver() {
-  DriverApi api;
+void record_contexts(DriverApi& api) {
   api.get_error_name = [](CuResult, const char** name) {
     *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
     return 0;
@@ -78,6 +77,9 @@ DriverApi recording_driver() {
     return 0;
   };
   api.exchange_capture_mode = [](int*) { return 0; };
+}
+
+void record_kernels(DriverApi& api) {
   api.library_load = [](CuLibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
     *library = reinterpret_cast<CuLibrary>(0x20);
     return 0;
@@ -107,6 +109,9 @@ DriverApi recording_driver() {
     *map = {{reinterpret_cast<std::uintptr_t>(data), rank, size[1]}};
     return 0;
   };
+}
+
+void record_memory(DriverApi& api) {
   api.memory_allocate = [](CuPointer* pointer, std::size_t) {
     ++record.allocated;
     *pointer = kCounters;
@@ -120,6 +125,9 @@ DriverApi recording_driver() {
     record.zeroed += pointer == kCounters && value == 0 && bytes == CounterPlaces::kPairs * 2 * sizeof(int);
     return 0;
   };
+}
+
+void record_streams(DriverApi& api) {
   api.stream_create = [](CuStream* stream, unsigned) {
     *stream = reinterpret_cast<CuStream>(0x50);
     return 0;
@@ -137,6 +145,9 @@ DriverApi recording_driver() {
     *id = reinterpret_cast<std::uintptr_t>(stream);
     return 0;
   };
+}
+
+void record_launches(DriverApi& api) {
   api.launch = [](const CuLaunchConfig* config, CuFunction function, void** arguments, void**) {
     Step& step = record.steps[record.launches++ % std::size(record.steps)];
     step = {function,
@@ -151,6 +162,15 @@ DriverApi recording_driver() {
     if (hopper_kernel) std::memcpy(&record.maps, arguments[1], sizeof record.maps);
     return record.launch_result;
   };
+}
+
+DriverApi recording_driver() {
+  DriverApi api;
+  record_contexts(api);
+  record_kernels(api);
+  record_memory(api);
+  record_streams(api);
+  record_launches(api);
   return api;
 }
 
