@@ -11,13 +11,8 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kLog2Scale;
     float scale = 1.0f;
-    if constexpr (config.sink) {
-      const float sink = params.sink[row_of(work, tile_row(threadIdx.x, h)).h] * kLog2e;
-      const float raised = fmaxf(rows.reference[h], sink);
-      scale = rows.reference[h] == -kInfinity ? 0.0f : exp2_approx(rows.reference[h] - raised);
-      rows.sum[h] = rows.sum[h] * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
-      rows.reference[h] = raised;
-    }
+    if constexpr (config.sink)
+      scale = take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * reciprocal_approx(rows.sum[h]);
 #pragma unroll
@@ -56,15 +51,8 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
     Sequence seq = work.seq;
     seq.h = row.h;
     const Int64 at = result_row(params, seq, row.q);
-    const float sum = rows.sum[h];
-    if constexpr (config.lse != Lse::none) {
-      const float lse = sum == 0.0f ? -kInfinity : rows.reference[h] + log2_approx(sum);
-      params.lse[at] = config.lse == Lse::log2 ? lse : lse * kLn2;
-    }
-    if constexpr (config.max_logit) {
-      // fmaxf drops NaN; the sum does not.
-      params.max_logit[at] = sum != sum ? sum : kScaleFolded ? rows.top[h] * config.scale : rows.top[h];
-    }
+    if constexpr (config.lse != Lse::none) store_lse(params, at, rows.reference[h], rows.sum[h]);
+    if constexpr (config.max_logit) store_max_logit(params, at, rows.top[h], rows.sum[h]);
   }
 }
 

@@ -6,8 +6,8 @@
 #include "templates/device.cuh"
 #include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
-#include "templates/sync/softmax.cuh"
-#include "templates/sync/tile_copy.cuh"
+#include "templates/row_algebra.cuh"
+#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -118,10 +118,7 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   }
   if (threadIdx.x != 0) return;
   const Int64 row = result_row(params, seq, q);
-  if (config.lse != Lse::none) {
-    const float lse = sum == 0.0f ? -kInfinity : reference * kLog2e + log2_approx(sum);
-    params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
-  }
+  if (config.lse != Lse::none) store_lse(params, row, reference * kLog2e, sum);
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }
 

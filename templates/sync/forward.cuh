@@ -9,7 +9,7 @@
 #include "templates/sequence.cuh"
 #include "templates/sync/layout.h"
 #include "templates/sync/softmax.cuh"
-#include "templates/sync/tile_copy.cuh"
+#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -23,9 +23,6 @@ constexpr int kMTiles = rows_per_warp(config) / 16;                           //
 constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
 constexpr int kOTiles = padded_dim_v(config) / 8;                             // 8-column tiles of O
-// exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
-constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
-constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
@@ -166,10 +163,6 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       }
 }
 
-// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
-// exponent.
-constexpr float kLargeScore = 0x1p20f / kLog2Scale;
-
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
 // whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
 // scaled.
@@ -281,13 +274,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       // In powers of two; nothing visible leaves -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kLog2Scale;
       float scale = 1.0f;
-      if constexpr (config.sink) {
-        const float sink = params.sink[seq.h] * kLog2e;
-        const float raised = fmaxf(reference, sink);
-        scale = reference == -kInfinity ? 0.0f : exp2_approx(reference - raised);
-        sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
-        reference = raised;
-      }
+      if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
       const float inverse = sum == 0.0f ? 0.0f : scale / sum;
 #pragma unroll
       for (int j = 0; j < kOTiles; ++j) {
@@ -298,14 +285,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
       const Int64 row = result_row(params, seq, q);
-      if constexpr (config.lse != Lse::none) {
-        const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
-        params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
-      }
-      if constexpr (config.max_logit) {
-        // fmaxf drops NaN; the sum does not.
-        params.max_logit[row] = sum != sum ? sum : kScaleFolded ? top[i][h] * config.scale : top[i][h];
-      }
+      if constexpr (config.lse != Lse::none) store_lse(params, row, reference, sum);
+      if constexpr (config.max_logit) store_max_logit(params, row, top[i][h], sum);
     }
 }
 
