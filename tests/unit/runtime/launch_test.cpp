@@ -240,8 +240,8 @@ class LaunchTest : public testing::Test {
         {.entry = "softmax", .threads = 32, .grid = {.queries = 1, .heads = 4}, .buffers = {1, 0}},
         {.entry = "product", .threads = 64, .grid = {.keys = 32, .heads = 2}, .buffers = {1, 1}}};
     const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len};
-    compiled.plan.workspace = {{"scores", 4 * 4, {batch, queries, keys}},
-                               {"probabilities", 2 * 4, {batch, queries, {&CallSizes::k_len, 64}}}};
+    compiled.plan.workspace = {{"scores", "void", 4 * 4, {batch, queries, keys}},
+                               {"probabilities", "void", 2 * 4, {batch, queries, {&CallSizes::k_len, 64}}}};
     load(compiled);
     buffers_of_kernel = 2;
     arguments.lse = {};
