@@ -10,6 +10,20 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
+// What an element of so many bytes is loaded and stored as.
+template <int bytes>
+struct BitsOf;
+template <>
+struct BitsOf<2> {
+  using type = u16;
+};
+template <>
+struct BitsOf<4> {
+  using type = u32;
+};
+template <Element element>
+using Bits = typename BitsOf<size_of(element)>::type;
+
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 #define kInfinity __uint_as_float(0x7f800000)  // no header defines INFINITY here

@@ -74,11 +74,12 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 // Bytes of an element. Every other number of elements that a copy, a chunk or an instruction takes follows from it.
 constexpr int size_of(Element e) { return e == Element::f32 ? 4 : 2; }
 
-// A matrix instruction takes 32 bytes of a row of Q and of K; head dims are padded to that and no further.
+// A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
+// padded to that and no further.
 constexpr int kStepBytes = 32;
 constexpr int step_columns(Element e) { return kStepBytes / size_of(e); }
 constexpr int padded_dim_qk(const KernelConfig& c) { return round_up(c.head_dim_qk, step_columns(c.element)); }
-constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v, 16); }
+constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v, step_columns(c.element)); }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
 constexpr int queries_per_tile(const KernelConfig& c) {
   return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q;

@@ -5,34 +5,45 @@
 
 namespace flashjit {
 
-// A row-major tile of 16-bit elements in shared memory, in 16-byte chunks. The chunk index is XOR-ed with row bits so
+// A row-major tile in shared memory, in 16-byte chunks. The chunk index is XOR-ed with row bits so
 // that the eight rows an ldmatrix reads lie in eight different bank groups. `group` is the largest power of two (at
 // most 8) that divides the chunks of a row; within it the XOR stays inside the row, so every width works without
 // padding.
+constexpr int kChunkBytes = 16;
+
 struct TileLayout {
   int rows = 0;
-  int chunks = 0;  // 16-byte chunks per row
-  constexpr unsigned group() const { return chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1; }
-  constexpr int bytes() const { return rows * chunks * 16; }
+  int columns = 0;  // whole chunks
+  int element_bytes = 0;
+  constexpr int chunk_columns() const { return kChunkBytes / element_bytes; }
+  constexpr int chunks() const { return columns / chunk_columns(); }  // per row
+  constexpr int row_bytes() const { return columns * element_bytes; }
+  constexpr int bytes() const { return rows * row_bytes(); }
+  constexpr unsigned group() const { return chunks() % 8 == 0 ? 8 : chunks() % 4 == 0 ? 4 : chunks() % 2 == 0 ? 2 : 1; }
   constexpr unsigned offset(unsigned row, unsigned chunk) const {
-    return (row * chunks + (chunk ^ (row / (8 / group()) & (group() - 1)))) * 16;
+    return (row * chunks() + (chunk ^ (row / (8 / group()) & (group() - 1)))) * kChunkBytes;
   }
 };
+constexpr TileLayout tile_layout(int rows, int columns, Element element) { return {rows, columns, size_of(element)}; }
 
-// A tile as TMA writes and WGMMA reads it: panels of 64 columns, one below the other; within a panel the hardware XORs
-// 16-byte chunks with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would save
-// their memory, but copying takes the time of its rows (d=40, two warpgroups: 32-byte rows 0.85 of 128-byte ones; H200,
-// 2026-11-21).
+// A tile as TMA writes and WGMMA reads it: panels of 128 bytes a row, one below the other; within a panel the hardware
+// XORs 16-byte chunks with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would
+// save their memory, but copying takes the time of its rows (d=40, two warpgroups: 32-byte rows 0.85 of 128-byte ones;
+// H200, 2026-11-21).
 constexpr int kPanelWidth = 128;  // bytes
 
 struct PanelLayout {
   int rows = 0;
-  int columns = 0;  // 16-bit elements, a multiple of 64
-  constexpr int panels() const { return columns * 2 / kPanelWidth; }
+  int columns = 0;  // whole panels
+  int element_bytes = 0;
+  constexpr int panel_columns() const { return kPanelWidth / element_bytes; }
+  constexpr int panels() const { return columns / panel_columns(); }
   constexpr int panel_bytes() const { return rows * kPanelWidth; }
-  constexpr int bytes() const { return rows * columns * 2; }
+  constexpr int bytes() const { return panels() * panel_bytes(); }
 };
-constexpr PanelLayout panel_layout(int rows, int dims) { return {rows, round_up(dims, kPanelWidth / 2)}; }
+constexpr PanelLayout panel_layout(int rows, int dims, Element element) {
+  return {rows, round_up(dims, kPanelWidth / size_of(element)), size_of(element)};
+}
 
 // The high word of an operand's descriptor: 128-byte swizzle, and the step from eight rows to the next.
 constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;

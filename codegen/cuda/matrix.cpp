@@ -13,7 +13,6 @@ namespace flashjit {
 namespace {
 
 constexpr int kOperandsPerLine = 8;
-constexpr int kOperandBytes = 2;  // of an element of A and B
 
 // `count` operands, eight to a line; `operand` is called with the number of each.
 template <class Operand>
@@ -49,8 +48,8 @@ std::string advance(std::string_view name, int operand) {
 // down its rows.
 int step_offset(const Product& p, int step, bool transposed, int panel_bytes) {
   if (transposed) return step * p.k * kPanelWidth / 16;
-  const int steps_of_panel = kPanelWidth / (p.k * kOperandBytes);
-  return (step / steps_of_panel * panel_bytes + step % steps_of_panel * p.k * kOperandBytes) / 16;
+  constexpr int kStepsOfPanel = kPanelWidth / kStepBytes;
+  return (step / kStepsOfPanel * panel_bytes + step % kStepsOfPanel * kStepBytes) / 16;
 }
 
 // Both operands from shared memory: the low words of their descriptors are what the function takes.

@@ -12,7 +12,6 @@
 namespace flashjit {
 namespace {
 
-constexpr std::uint64_t kElementBytes = 2;
 constexpr std::uint64_t kAlignment = 16;    // of addresses and strides
 constexpr std::uint32_t kRowsPerWarp = 16;  // a warp stores its rows of O
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
@@ -39,9 +38,12 @@ struct Source {
   std::uint64_t tokens, heads;
   std::uint32_t rows;  // one copy takes
   int columns;         // what pads them to whole panels is out of bounds, and read as zeros
-};
+  int element_bytes;
 
-std::uint64_t bytes(Int64 elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; }
+  std::uint64_t bytes(Int64 elements) const {
+    return static_cast<std::uint64_t>(elements) * static_cast<std::uint64_t>(element_bytes);
+  }
+};
 
 Result<void> check(const Source& source, const Dimension& dimension) {
   if (dimension.stride % kAlignment != 0) {
@@ -61,8 +63,9 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
   TensorMapLayout map;
   map.address = source.data;
   map.rank = 1;
+  map.element_bytes = source.element_bytes;
   map.size[0] = static_cast<std::uint64_t>(source.columns);
-  map.box[0] = kPanelWidth / kElementBytes;
+  map.box[0] = static_cast<std::uint32_t>(kPanelWidth / source.element_bytes);
   if (const auto address = reinterpret_cast<std::uintptr_t>(source.data); address % kAlignment != 0) {
     return invalid(fmt::format(
         "{}.data: address {:#x}, TMA reads from multiples of {} bytes; align the tensor, or add bytes=8 to the "
@@ -81,7 +84,7 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
 }
 
 Result<TensorMapLayout> packed_layout(const Source& source) {
-  const std::uint64_t token = bytes(source.stride.token);
+  const std::uint64_t token = source.bytes(source.stride.token);
   if (token >= kEndStride) {
     return invalid(fmt::format(
         "{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
@@ -89,24 +92,24 @@ Result<TensorMapLayout> packed_layout(const Source& source) {
         source.name, token, kEndStride, floor_family(true)->name));
   }
   return layout(source, {{"token", kSequenceEnd, token, source.rows},
-                         {"head", source.heads, bytes(source.stride.head), 1},
+                         {"head", source.heads, source.bytes(source.stride.head), 1},
                          {"token", kMostPackedTokens, token, 1},
                          {"token", kMostPackedTokens, kEndStride - token, 1}});
 }
 
 Result<TensorMapLayout> dense_layout(const Source& source, std::uint64_t batch) {
-  return layout(source, {{"token", source.tokens, bytes(source.stride.token), source.rows},
-                         {"head", source.heads, bytes(source.stride.head), 1},
-                         {"sequence", batch, bytes(source.stride.batch), 1}});
+  return layout(source, {{"token", source.tokens, source.bytes(source.stride.token), source.rows},
+                         {"head", source.heads, source.bytes(source.stride.head), 1},
+                         {"sequence", batch, source.bytes(source.stride.batch), 1}});
 }
 
 // Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other.
 Result<TensorMapLayout> grouped_layout(const Source& source, std::uint64_t batch, std::uint32_t group) {
-  const std::uint64_t head = bytes(source.stride.head);
+  const std::uint64_t head = source.bytes(source.stride.head);
   return layout(source, {{"head", group, head, group},
-                         {"token", source.tokens, bytes(source.stride.token), source.rows / group},
+                         {"token", source.tokens, source.bytes(source.stride.token), source.rows / group},
                          {"KV head", source.heads / group, group * head, 1},
-                         {"sequence", batch, bytes(source.stride.batch), 1}});
+                         {"sequence", batch, source.bytes(source.stride.batch), 1}});
 }
 
 Result<TensorMapLayout> layout_of(const KernelConfig& config, const KernelParams& params, Source source) {
@@ -135,15 +138,13 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
 Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelParams& params) {
   const auto count = [](int value) { return static_cast<std::uint64_t>(value); };
   const auto kv_rows = static_cast<std::uint32_t>(c.tile_kv);
-  const Source q = {"q",
-                    params.q,
-                    params.q_stride,
-                    count(params.q_len),
-                    count(c.heads_q),
-                    static_cast<std::uint32_t>(c.tile_q),
-                    c.head_dim_qk};
-  const Source k = {"k", params.k, params.k_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_qk};
-  const Source v = {"v", params.v, params.v_stride, count(params.k_len), count(c.heads_kv), kv_rows, c.head_dim_v};
+  const int size = size_of(c.element);
+  const std::uint64_t q_len = count(params.q_len), k_len = count(params.k_len);
+  const std::uint64_t heads = count(c.heads_q), kv_heads = count(c.heads_kv);
+  const Source q = {"q",           params.q, params.q_stride, q_len, heads, static_cast<std::uint32_t>(c.tile_q),
+                    c.head_dim_qk, size};
+  const Source k = {"k", params.k, params.k_stride, k_len, kv_heads, kv_rows, c.head_dim_qk, size};
+  const Source v = {"v", params.v, params.v_stride, k_len, kv_heads, kv_rows, c.head_dim_v, size};
   if (c.head_tiles == HeadTiles::grouped && c.sequences == Sequences::packed)
     return internal("tensor_maps: heads of a group share a tile in dense layouts only");
   const auto of_queries = [&](const Source& source) {
@@ -155,7 +156,7 @@ Result<TensorMapLayouts> tensor_map_layouts(const KernelConfig& c, const KernelP
   FLASHJIT_ASSIGN(k_map, layout_of(c, params, k));
   FLASHJIT_ASSIGN(v_map, layout_of(c, params, v));
   if (!stages_output(c)) return TensorMapLayouts{q_map, k_map, v_map, {}};
-  const Source o = {"o", params.o, params.o_stride, count(params.q_len), count(c.heads_q), kRowsPerWarp, c.head_dim_v};
+  const Source o = {"o", params.o, params.o_stride, q_len, heads, kRowsPerWarp, c.head_dim_v, size_of(c.output)};
   FLASHJIT_ASSIGN(o_map, of_queries(o));
   return TensorMapLayouts{q_map, k_map, v_map, o_map};
 }

@@ -23,7 +23,7 @@ constexpr std::int64_t kMostPackedTokens = 0x7fff0000;
 struct TensorMapLayout {
   const void* address = nullptr;
   int rank = 0;
-  int element_bytes = 2;
+  int element_bytes = 0;
   std::uint64_t size[5] = {};
   std::uint64_t stride[4] = {};  // bytes between neighbours in dimension 1, 2, ...; dimension 0 is contiguous
   std::uint32_t box[5] = {};     // what one copy takes

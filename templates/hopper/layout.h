@@ -22,7 +22,7 @@ constexpr int consumer_registers(const KernelConfig& c) {
 // Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
 constexpr bool stages_output(const KernelConfig& c) {
   return c.q_stages == 2 && c.output != Element::f32 &&
-         panel_layout(0, c.head_dim_v).panels() <= panel_layout(0, c.head_dim_qk).panels() &&
+         panel_layout(0, c.head_dim_v, c.output).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels() &&
          (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
 }
 
@@ -77,9 +77,9 @@ struct HopperLayout {
 
 constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   HopperLayout s;
-  s.q = panel_layout(c.tile_q, c.head_dim_qk);
-  s.k = panel_layout(c.tile_kv, c.head_dim_qk);
-  s.v = panel_layout(c.tile_kv, c.head_dim_v);
+  s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
+  s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
+  s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
   s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024);
   s.k_offset = c.q_stages * q_bytes;

@@ -11,13 +11,8 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kLog2Scale;
     float scale = 1.0f;
-    if constexpr (config.sink) {
-      const float sink = params.sink[row_of(work, tile_row(threadIdx.x, h)).h] * kLog2e;
-      const float raised = fmaxf(rows.reference[h], sink);
-      scale = rows.reference[h] == -kInfinity ? 0.0f : exp2_approx(rows.reference[h] - raised);
-      rows.sum[h] = rows.sum[h] * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
-      rows.reference[h] = raised;
-    }
+    if constexpr (config.sink)
+      scale = take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * reciprocal_approx(rows.sum[h]);
 #pragma unroll
@@ -56,21 +51,14 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
     Sequence seq = work.seq;
     seq.h = row.h;
     const Int64 at = result_row(params, seq, row.q);
-    const float sum = rows.sum[h];
-    if constexpr (config.lse != Lse::none) {
-      const float lse = sum == 0.0f ? -kInfinity : rows.reference[h] + log2_approx(sum);
-      params.lse[at] = config.lse == Lse::log2 ? lse : lse * kLn2;
-    }
-    if constexpr (config.max_logit) {
-      // fmaxf drops NaN; the sum does not.
-      params.max_logit[at] = sum != sum ? sum : kScaleFolded ? rows.top[h] * config.scale : rows.top[h];
-    }
+    if constexpr (config.lse != Lse::none) store_lse(params, at, rows.reference[h], rows.sum[h]);
+    if constexpr (config.max_logit) store_max_logit(params, at, rows.top[h], rows.sum[h]);
   }
 }
 
 // O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
 __device__ inline void send_output(const TensorMap& map, u32 place, const WorkState& work, const Output& o) {
-  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v);
+  constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
   constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
   const u32 lane = lane_id(), row = lane % 16;
   const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
@@ -97,7 +85,7 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
 #pragma unroll
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = first_panel + i * kO.panel_bytes();
-    const int column = i * kPanelWidth / 2;
+    const int column = i * kO.panel_columns();
     store_queries(map, from, seq, column, query);
   }
   commit_stores();
@@ -132,7 +120,7 @@ __device__ inline void store_output(const KernelParams& params, const WorkState&
         words[j] = odd ? received : words[j];
         words[j + 1] = odd ? words[j + 1] : received;
       }
-      u16* out = static_cast<u16*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+      auto* out = static_cast<Bits<config.output>*>(params.o) + at + (odd ? 8 : 0) + lane % 4 / 2 * 4;
 #pragma unroll
       for (int j = 0; j < kEights; j += 2) {
         if (inside && (j + 1 < kEights || !odd)) store_global(out + 8 * j, make_uint2(words[j], words[j + 1]));

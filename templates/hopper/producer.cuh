@@ -29,7 +29,7 @@ struct Producer {
 #pragma unroll
     for (int panel = 0; panel < panels.panels(); ++panel) {
       const u32 target = to + panel * panels.panel_bytes();
-      const int column = panel * kPanelWidth / 2;
+      const int column = panel * panels.panel_columns();
       copy_keys(target, map, barrier, work.seq, column, key);
     }
   }
@@ -87,7 +87,7 @@ struct Producer {
 #pragma unroll
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
-      const int column = panel * kPanelWidth / 2;
+      const int column = panel * kLayout.q.panel_columns();
       copy_queries(target, maps.q, barrier, work.seq, column, work.q_lo);
     }
   }

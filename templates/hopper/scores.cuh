@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/row_algebra.cuh"
 #include "templates/scalar_math.cuh"
 
 namespace flashjit {
@@ -13,9 +14,7 @@ constexpr int kOutputs = output_columns(config) / 2;
 using Scores = float[kScores];
 using Output = float[kOutputs];
 
-// Without a score function the scale of the scores is folded into the exponent; with one, logits are computed in the
-// pass that exponentiates them if no maximum is taken before.
-constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
+// Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
 constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }

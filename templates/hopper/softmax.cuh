@@ -2,15 +2,9 @@
 #pragma once
 
 #include "templates/hopper/scores.cuh"
-#include "templates/sync/softmax.cuh"
 
 namespace flashjit {
 
-// exp2((s - reference) * kLog2Scale) is what becomes of a score.
-constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
-// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
-// exponent.
-constexpr float kLargeScore = 0x1p20f / kLog2Scale;
 // A row sum beyond this means that the reference of the row was too low for its scores: V may still be as large as
 // 2^60 before O overflows, which is checked as well.
 constexpr float kLargestSum = 0x1p64f;

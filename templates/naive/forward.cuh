@@ -6,8 +6,8 @@
 #include "templates/device.cuh"
 #include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
-#include "templates/sync/softmax.cuh"
-#include "templates/sync/tile_copy.cuh"
+#include "templates/row_algebra.cuh"
+#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -25,7 +25,7 @@ __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, in
 // S = score(scale * Q K^T), -infinity where a key is not visible: one 64x64 tile.
 __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   extern __shared__ __align__(128) unsigned char shared[];
-  constexpr TileLayout kTile = {kNaiveTile, padded_dim_qk(config) / 8};
+  constexpr TileLayout kTile = tile_layout(kNaiveTile, padded_dim_qk(config), config.element);
   const int tiles_q = (params.q_len + kNaiveTile - 1) / kNaiveTile,
             tiles_k = (params.k_len + kNaiveTile - 1) / kNaiveTile;
   const WorkItem item = naive_item(params, blockIdx.x, tiles_q * tiles_k);
@@ -33,8 +33,8 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
 
-  const u16* q = static_cast<const u16*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
-  const u16* k = static_cast<const u16*>(params.k) + key_row(params.k_stride, seq, 0);
+  const auto* q = static_cast<const Bits<config.element>*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
+  const auto* k = static_cast<const Bits<config.element>*>(params.k) + key_row(params.k_stride, seq, 0);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
   copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
                                                                               seq.q_len);
@@ -47,7 +47,7 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float s[kNaiveTile / 8][4] = {};
 #pragma unroll 1
-  for (int step = 0; step < padded_dim_qk(config) / 16; ++step) {
+  for (int step = 0; step < padded_dim_qk(config) / step_columns(config.element); ++step) {
     u32 a[4];
     load_matrices(a, queries + kTile.offset(warp * 16 + lane % 16, step * 2 + lane / 16));
 #pragma unroll
@@ -118,24 +118,22 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   }
   if (threadIdx.x != 0) return;
   const Int64 row = result_row(params, seq, q);
-  if (config.lse != Lse::none) {
-    const float lse = sum == 0.0f ? -kInfinity : reference * kLog2e + log2_approx(sum);
-    params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
-  }
+  if (config.lse != Lse::none) store_lse(params, row, reference * kLog2e, sum);
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }
 
 // O = P V: 64 query rows, all of d_v.
 __device__ inline void naive_product(const KernelParams& params, const u16* probabilities) {
   extern __shared__ __align__(128) unsigned char shared[];
-  constexpr TileLayout kP = {kNaiveTile, kNaiveTile / 8}, kV = {kNaiveTile, padded_dim_v(config) / 8};
+  constexpr TileLayout kP = tile_layout(kNaiveTile, kNaiveTile, config.element),
+                       kV = tile_layout(kNaiveTile, padded_dim_v(config), config.element);
   const WorkItem item = naive_item(params, blockIdx.x, (params.q_len + kNaiveTile - 1) / kNaiveTile);
   const Sequence& seq = item.seq;
   const int q_lo = item.tile * kNaiveTile;
   if (q_lo >= seq.q_len) return;
   const Int64 p_stride = naive_probability_stride(params.k_len);
   const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
-  const u16* v = static_cast<const u16*>(params.v) + key_row(params.v_stride, seq, 0);
+  const auto* v = static_cast<const Bits<config.element>*>(params.v) + key_row(params.v_stride, seq, 0);
   const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 

@@ -14,10 +14,11 @@ constexpr int kNaiveThreads = 128;
 constexpr long long naive_probability_stride(int k_len) { return round_up(k_len, kNaiveTile); }
 
 constexpr int naive_scores_smem(const KernelConfig& c) {
-  return 2 * TileLayout{kNaiveTile, padded_dim_qk(c) / 8}.bytes();
+  return 2 * tile_layout(kNaiveTile, padded_dim_qk(c), c.element).bytes();
 }
 constexpr int naive_product_smem(const KernelConfig& c) {
-  return TileLayout{kNaiveTile, kNaiveTile / 8}.bytes() + TileLayout{kNaiveTile, padded_dim_v(c) / 8}.bytes();
+  return tile_layout(kNaiveTile, kNaiveTile, c.element).bytes() +
+         tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();
 }
 
 }  // namespace flashjit

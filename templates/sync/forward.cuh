@@ -9,22 +9,20 @@
 #include "templates/sequence.cuh"
 #include "templates/sync/layout.h"
 #include "templates/sync/softmax.cuh"
-#include "templates/sync/tile_copy.cuh"
+#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
 
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
+using Stored = Bits<config.element>;
 constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
-constexpr int kMTiles = rows_per_warp(config) / 16;  // 16-row tiles of a warp
-constexpr int kNTiles = kTileKv / 8;                 // 8-column tiles of S
-constexpr int kSteps = padded_dim_qk(config) / 16;   // k-steps of S = Q K^T
-constexpr int kOTiles = padded_dim_v(config) / 8;    // 8-column tiles of O
-// exp2((s - reference) * kLog2Scale): without a score function the scale of the scores is folded into the exponent.
-constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
-constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
+constexpr int kMTiles = rows_per_warp(config) / 16;                           // 16-row tiles of a warp
+constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
+constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
+constexpr int kOTiles = padded_dim_v(config) / 8;                             // 8-column tiles of O
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
@@ -37,8 +35,8 @@ __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 // this kernel is short of.
 struct BlockState {
   Sequence seq;
-  const u16* k;  // the first row of this sequence and KV head
-  const u16* v;
+  const Stored* k;  // the first row of this sequence and KV head
+  const Stored* v;
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
@@ -64,8 +62,8 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
-  block.k = static_cast<const u16*>(params.k) + key_row(params.k_stride, seq, 0);
-  block.v = static_cast<const u16*>(params.v) + key_row(params.v_stride, seq, 0);
+  block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
+  block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -86,10 +84,10 @@ __device__ inline u32 key_lane(u32 keys) {
 __device__ inline u32 value_lane(u32 values) { return values + kLayout.v.offset(lane_id() % 16, lane_id() / 16); }
 
 __device__ inline u32 along(u32 lane, const TileLayout layout, int step) {
-  const u32 bytes = step * 32, low = layout.group() * 16 - 1;
+  const u32 bytes = step * kStepBytes, low = layout.group() * kChunkBytes - 1;
   return (lane ^ (bytes & low)) + (bytes & ~low);
 }
-__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.chunks * 16; }
+__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.row_bytes(); }
 
 __device__ inline void clear(Scores& s) {
 #pragma unroll
@@ -100,7 +98,7 @@ __device__ inline void clear(Scores& s) {
       for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
 }
 
-// S += Q K^T for one k-step of 16 columns.
+// S += Q K^T for one k-step.
 __device__ inline void scores_step(Scores& s, const QueryFragments& q, u32 key_lane, int step) {
 #pragma unroll
   for (int n = 0; n < kNTiles / 2; ++n) {
@@ -164,10 +162,6 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
         if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
       }
 }
-
-// Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
-// exponent.
-constexpr float kLargeScore = 0x1p20f / kLog2Scale;
 
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
 // whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
@@ -280,13 +274,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       // In powers of two; nothing visible leaves -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kLog2Scale;
       float scale = 1.0f;
-      if constexpr (config.sink) {
-        const float sink = params.sink[seq.h] * kLog2e;
-        const float raised = fmaxf(reference, sink);
-        scale = reference == -kInfinity ? 0.0f : exp2_approx(reference - raised);
-        sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink - raised));
-        reference = raised;
-      }
+      if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
       const float inverse = sum == 0.0f ? 0.0f : scale / sum;
 #pragma unroll
       for (int j = 0; j < kOTiles; ++j) {
@@ -297,14 +285,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
       const Int64 row = result_row(params, seq, q);
-      if constexpr (config.lse != Lse::none) {
-        const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
-        params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
-      }
-      if constexpr (config.max_logit) {
-        // fmaxf drops NaN; the sum does not.
-        params.max_logit[row] = sum != sum ? sum : kScaleFolded ? top[i][h] * config.scale : top[i][h];
-      }
+      if constexpr (config.lse != Lse::none) store_lse(params, row, reference, sum);
+      if constexpr (config.max_logit) store_max_logit(params, row, top[i][h], sum);
     }
 }
 
@@ -338,14 +320,14 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
                        pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
         }
     __syncwarp();
-    u16* out = static_cast<u16*>(params.o) + base;
-    constexpr int kChunks = config.head_dim_v / 8;
+    auto* out = static_cast<Bits<config.output>*>(params.o) + base;
+    constexpr int kColumns = kLayout.o.chunk_columns(), kChunks = config.head_dim_v / kColumns;
     constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
 #pragma unroll 4
     for (int index = lane_id(); index < kWarpChunks; index += 32) {
       const int row = warp_row + index / kChunks, chunk = index % kChunks;
       if (q_lo + row < seq.q_len) {
-        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * 8,
+        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * kColumns,
                                        load_shared(staging + kLayout.o.offset(row, chunk)));
       }
     }
@@ -361,7 +343,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     const WorkItem item = work_item(params);
     const int q_lo = item.tile * kTileQ;
     if (q_lo >= item.seq.q_len) return;
-    const u16* q = static_cast<const u16*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
+    const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
     copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
                                                                        item.seq.q_len);
     commit_copies();

@@ -22,10 +22,11 @@ struct SyncLayout {
 
 constexpr SyncLayout sync_layout(const KernelConfig& c) {
   SyncLayout s;
-  s.q = {c.tile_q, padded_dim_qk(c) / 8};
-  s.k = {c.tile_kv, padded_dim_qk(c) / 8};
-  s.v = {c.tile_kv, padded_dim_v(c) / 8};
-  s.o = {c.tile_q, padded_dim_v(c) / 8};
+  s.q = tile_layout(c.tile_q, padded_dim_qk(c), c.element);
+  s.k = tile_layout(c.tile_kv, padded_dim_qk(c), c.element);
+  s.v = tile_layout(c.tile_kv, padded_dim_v(c), c.element);
+  // fp32 is not staged; that it has a place as if it were is of no use.
+  s.o = tile_layout(c.tile_q, padded_dim_v(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
   s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;

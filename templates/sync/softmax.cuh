@@ -2,19 +2,9 @@
 // adjacent columns of every 8-column n-tile; the four lanes of a quad share the rows.
 #pragma once
 
-#include "templates/device.cuh"
+#include "templates/row_algebra.cuh"
 
 namespace flashjit {
-
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffff, x, 1);
-  return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 // How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled. Softmax is
 // the same for every reference; 2^8 keeps P far below the largest fp16 (2^16) and fp32 sums exact to the usual

@@ -70,12 +70,12 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
 }
 
 bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
-  if (*s.row_sum == RowSum::matrix && spec.d_v * 2 % kPanelWidth != 0) {
+  if (*s.row_sum == RowSum::matrix && hopper_layout(sizes).v.columns != spec.d_v) {
     return refuse(
         why,
         "row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
         "row_sum=adds",
-        spec.d_v, kPanelWidth / 2);
+        spec.d_v, hopper_layout(sizes).v.panel_columns());
   }
   if (*s.row_sum == RowSum::matrix && spec.lse != Lse::none) {
     return refuse(

@@ -51,7 +51,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   // Q K^T reads both operands from shared memory, and Q again for every tile: with few keys that takes longer than the
   // product.
   const double scores_clocks = 2 * scores * padded_dim_qk(c) / target.wgmma_flops_per_clock;
-  const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * 2;
+  const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * size_of(c.element);
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
   t.exp = scores / target.exp_per_clock;

@@ -13,7 +13,7 @@ namespace {
 int place(const Program& p, std::string_view name) { return p.buffer(name); }
 
 Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int offset, int stages) {
-  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.chunks * 8)};
+  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
   b.layout = fmt::format("xor{}", layout.group());
   b.offset = offset;
   b.bytes = layout.bytes();
@@ -120,8 +120,7 @@ void add_tiles(Program& p, const PassContext& context) {
     p.buffers.back().own_rows = true;
   }
   if (c.q_in != QueryPlace::registers) return;
-  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows),
-              fmt::format("{}", layout.q.chunks * 8)};
+  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.columns)};
   held.layout = "fragment";
   held.own_rows = true;
   p.buffers.push_back(held);
@@ -210,7 +209,7 @@ std::array<Product, 2> sync_products(const KernelConfig& c) {
                   .depth = padded_dim_qk(c),
                   .m = 16,
                   .n = 8,
-                  .k = 16,
+                  .k = step_columns(c.element),
                   .a_in_registers = true,
                   .unroll = c.unroll_d},
           Product{.name = "output",
@@ -222,7 +221,7 @@ std::array<Product, 2> sync_products(const KernelConfig& c) {
                   .depth = c.tile_kv,
                   .m = 16,
                   .n = 8,
-                  .k = 16,
+                  .k = step_columns(c.element),
                   .a_in_registers = true,
                   .b_transposed = true,
                   .accumulates = true}};

@@ -6,17 +6,19 @@
 
 namespace flashjit {
 
-// One chunk of eight 16-bit elements, global to shared. Inputs that are less than 16-byte aligned take narrower copies;
+// One chunk, global to shared. Inputs that are less than 16-byte aligned take narrower copies;
 // two-byte alignment is below what cp.async can do and goes through registers.
-template <int copy_bytes>
-__device__ inline void copy_chunk(u32 shared, const u16* global, bool valid) {
+template <int copy_bytes, class T>
+__device__ inline void copy_chunk(u32 shared, const T* global, bool valid) {
   if constexpr (copy_bytes >= 4) {
 #pragma unroll
-    for (int byte = 0; byte < 16; byte += copy_bytes) copy_async<copy_bytes>(shared + byte, global + byte / 2, valid);
+    for (int byte = 0; byte < kChunkBytes; byte += copy_bytes)
+      copy_async<copy_bytes>(shared + byte, global + byte / sizeof(T), valid);
   } else {
+    const u16* halves = reinterpret_cast<const u16*>(global);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const u32 low = valid ? global[2 * i] : 0, high = valid ? global[2 * i + 1] : 0;
+      const u32 low = valid ? halves[2 * i] : 0, high = valid ? halves[2 * i + 1] : 0;
       store_shared(shared + 4 * i, low | high << 16);
     }
   }
@@ -29,33 +31,35 @@ __device__ inline void copy_chunk(u32 shared, const u16* global, bool valid) {
 // A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that
 // divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of
 // it, and the other groups lie at immediate offsets.
-template <int threads, int tile_rows, int head_dim, int copy_bytes>
-__device__ inline void copy_tile(u32 shared, const u16* global, Int64 stride, int first, int rows) {
-  constexpr TileLayout kTile = {tile_rows, round_up(head_dim, 16) / 8};
-  constexpr int kSpan = threads % kTile.chunks == 0 ? kTile.chunks : static_cast<int>(kTile.group());
+template <int threads, int tile_rows, int head_dim, int copy_bytes, class T>
+__device__ inline void copy_tile(u32 shared, const T* global, Int64 stride, int first, int rows) {
+  constexpr int kStepColumns = kStepBytes / sizeof(T);
+  constexpr TileLayout kTile = {tile_rows, round_up(head_dim, kStepColumns), sizeof(T)};
+  constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
+  constexpr int kSpan = threads % kChunks == 0 ? kChunks : static_cast<int>(kTile.group());
   constexpr int kRowStep = threads / kSpan;
   // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that
   // are held across the loop. Unsigned, so that division and modulo become shifts and masks.
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
   const int left = rows - first - static_cast<int>(row);
-  const u16* column = global + chunk * 8;
-  const u16* source = column + (first + row) * stride;
+  const T* column = global + chunk * kColumns;
+  const T* source = column + (first + row) * stride;
 #pragma unroll
   for (int i = 0; i < tile_rows; i += kRowStep) {
     if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
 #pragma unroll
-    for (int j = 0; j < kTile.chunks; j += kSpan) {
-      const bool valid = i < left && (head_dim % 16 == 0 || j + chunk < head_dim / 8);
-      copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * 16, source + j * 8, valid);
+    for (int j = 0; j < kChunks; j += kSpan) {
+      const bool valid = i < left && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
+      copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, source + j * kColumns, valid);
     }
     source += kRowStep * stride;
   }
 }
 
-// One chunk of eight finished 16-bit elements to global memory.
-template <int copy_bytes>
-__device__ inline void store_chunk(u16* global, uint4 value) {
+// One chunk of finished elements to global memory.
+template <int copy_bytes, class T>
+__device__ inline void store_chunk(T* global, uint4 value) {
   if constexpr (copy_bytes == 16) {
     *reinterpret_cast<uint4*>(global) = value;
   } else if constexpr (copy_bytes == 8) {
@@ -68,8 +72,8 @@ __device__ inline void store_chunk(u16* global, uint4 value) {
       if constexpr (copy_bytes == 4) {
         reinterpret_cast<u32*>(global)[i] = words[i];
       } else {
-        global[2 * i] = static_cast<u16>(words[i]);
-        global[2 * i + 1] = static_cast<u16>(words[i] >> 16);
+        reinterpret_cast<u16*>(global)[2 * i] = static_cast<u16>(words[i]);
+        reinterpret_cast<u16*>(global)[2 * i + 1] = static_cast<u16>(words[i] >> 16);
       }
     }
   }
