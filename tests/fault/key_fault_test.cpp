@@ -179,7 +179,7 @@ const ScheduleRow kScheduleRows[] = {
     {"reference", "reference=tile", "reference=first"},
     {"row_sum", "row_sum=adds", "row_sum=matrix"},
     {"grid", "grid=tiles", "grid=persistent"},
-    {"heads", "head_tiles=single", "head_tiles=grouped"},
+    {"head_tiles", "head_tiles=single", "head_tiles=grouped"},
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {
@@ -252,10 +252,20 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
 
 // What the templates are told is in the generated text, or it would be missing there as well as in the key.
 TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
+  // What is at its default is not: between them these set every field to something else.
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd fp16 d=64 heads=4/2 layout=packed lse=ln max_logit sink mask=\"causal\"",
+       "family=hopper,reference=tile,order=longest_first"},
+      {"fwd bf16 d=64 heads=4/2 score=\"softcap(50)\"", "family=hopper"},
+      {"fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "family=hopper"},
+      {"fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: fp32[3]\"", "family=hopper"},
+      {"fwd bf16 d=64 heads=4/2 mask=\"k < 4 | q - k < 64\" bytes=8", "family=sync,q_in=registers,blocks_per_sm=2"},
+      {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
+      {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
+  };
   std::string text;
-  for (const char* family : {"family=sync", "family=hopper"}) {
-    const auto plan =
-        plan_spec("fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "sm_90a", family);
+  for (const auto& [spec, pins] : rows) {
+    const auto plan = plan_spec(spec, "sm_90a", pins);
     ASSERT_TRUE(plan) << plan.error().message;
     text += emit_cuda(*plan)->generated[0].text;
   }

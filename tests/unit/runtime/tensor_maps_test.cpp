@@ -284,7 +284,8 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
 }
 
 TEST(TensorMaps, SmallTensorsLoseABitOfOldDrivers) {
-  TensorMapLayout map{.address = address(0x1000), .rank = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}};
+  TensorMapLayout map{
+      .address = address(0x1000), .rank = 2, .element_bytes = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}};
   const auto bit = [&](int version) {
     const Driver driver = recording_driver(version);
     TensorMap result;
