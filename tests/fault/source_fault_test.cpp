@@ -204,7 +204,7 @@ TEST(SourceFault, SizeIsBounded) {
     });
   };
   for (const std::string& spec : greedy_specs()) look(spec);
-  EXPECT_GE(accepted, 4);
+  EXPECT_GE(accepted, 3);  // at least one by every family
   for (std::uint64_t seed = 1; seed <= (is_long() ? 1000u : 150u); ++seed)
     look(testing_random::draw_case(seed, {.device = Device::Gpu}).spec);
   printf("at most %zu bytes of generated source\n", most);
