@@ -249,8 +249,9 @@ class LaunchTest : public testing::Test {
     arguments.scalars.clear();
   }
   // 3 sequences of 130 queries and 201 keys; 4 heads.
-  static constexpr std::int64_t kScores = 3 * 4 * 130 * 201 * 4;  // 1254240, behind which 160 bytes are left free
-  static constexpr std::int64_t kBuffers = 1254400 + 3 * 4 * 130 * 256 * 2;
+  static constexpr std::int64_t kScores = 3 * 4 * 130 * 201 * 4;
+  static constexpr std::int64_t kFree = 160;  // up to the next multiple of 256
+  static constexpr std::int64_t kBuffers = kScores + kFree + 3 * 4 * 130 * 256 * 2;
   void with_201_keys() {
     for (Tensor* tensor : {&arguments.k, &arguments.v}) tensor->shape[1] = 201;
   }
