@@ -12,11 +12,11 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, 4> kFamilies = {&kHopper, &kSync, &kNaive, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kSync, &kNaive, &kHost};
 
 }  // namespace
 
-std::span<const Family> families() { return kFamilies; }
+std::span<const Family, kFamilyCount> families() { return kFamilies; }
 
 Family floor_family(bool gpu) {
   // The last of its kind that takes part by default.

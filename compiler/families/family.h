@@ -72,7 +72,8 @@ struct FamilyRow {
 };
 
 // In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.
-std::span<const Family> families();
+inline constexpr std::size_t kFamilyCount = 4;
+std::span<const Family, kFamilyCount> families();
 // The one that computes every spec on targets of this kind.
 Family floor_family(bool gpu);
 

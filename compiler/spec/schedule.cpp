@@ -127,14 +127,14 @@ FieldSet fields_named(std::string_view words) {
   return set | 1;
 }
 
-// Computed once: candidates ask it of every schedule.
+// Computed once: candidates ask it of every schedule. Nothing to destroy, as threads may be planning at exit.
 FieldSet fields_in(Family family) {
-  static const std::vector<std::pair<Family, FieldSet>> sets = [] {
-    std::vector<std::pair<Family, FieldSet>> all;
-    for (const Family each : families()) all.emplace_back(each, fields_named(each->fields));
+  static const std::array<FieldSet, kFamilyCount> sets = [] {
+    std::array<FieldSet, kFamilyCount> all = {};
+    for (std::size_t i = 0; i < kFamilyCount; ++i) all[i] = fields_named(families()[i]->fields);
     return all;
   }();
-  return std::ranges::find(sets, family, &std::pair<Family, FieldSet>::first)->second;
+  return sets[static_cast<std::size_t>(std::ranges::find(families(), family) - families().begin())];
 }
 
 bool has(FieldSet set, std::size_t field) { return set >> field & 1; }
