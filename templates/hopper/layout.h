@@ -10,7 +10,7 @@ constexpr int kThreadsPerWarpgroup = 128;
 
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 
-// The columns of O += P V: V's, and with sum_in_matrix eight more that hold the row sum.
+// The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
@@ -59,7 +59,7 @@ constexpr int input_number(const KernelConfig& c, int i) {
 }
 
 // Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
-// tiles on 1024 bytes, where every swizzle repeats. With sum_in_matrix a panel of ones follows each stage of V.
+// tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
 // state is read until O is written, which is after Q of the next item may have been released.
