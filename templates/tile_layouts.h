@@ -45,7 +45,8 @@ constexpr PanelLayout panel_layout(int rows, int dims, Element element) {
   return {rows, round_up(dims, kPanelWidth / size_of(element)), size_of(element)};
 }
 
-// The high word of an operand's descriptor: 128-byte swizzle, and the step from eight rows to the next.
+// The high word of the descriptor of an operand of a warpgroup product: 128-byte swizzle, and the step from eight rows
+// to the next.
 constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;
 
 }  // namespace flashjit

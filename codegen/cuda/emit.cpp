@@ -23,16 +23,34 @@ std::string comment_text(std::string_view text) {
   return clean;
 }
 
-std::string header(const Plan& plan, std::string_view what) {
-  const std::string spec = comment_text(print(plan.spec)), schedule = print(plan.schedule);
-  return fmt::format(
-      "// {}\n"
-      "//   spec      {}\n"
-      "//   schedule  {}\n"
-      "//   target    {}\n"
-      "// Generated; made again by: flashjit compile '{}' --arch {} --schedule {} --emit cuda --out DIR\n",
-      what, spec, schedule, plan.target.name, spec, plan.target.name, schedule);
+// "//   NAME  TEXT", TEXT broken into lines behind `separator`.
+std::string comment_lines(std::string_view name, std::string_view text, char separator) {
+  constexpr std::size_t kColumns = 110;
+  std::string lines, line = fmt::format("//   {:<10}", name);
+  const std::string indent = "//" + std::string(line.size() - 2, ' ');
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
+    text.remove_prefix(part.size());
+    const std::size_t end = part.find_last_not_of(' ') + 1;  // a space at the end of a line need not fit
+    if (line.size() > indent.size() && line.size() + end > kColumns) {
+      lines += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+      line = indent;
+    }
+    line += part;
+  }
+  return lines + line + "\n";
 }
+
+// Of the file that says what the kernel is. The others point to it.
+std::string header(const Plan& plan, std::string_view what) {
+  return fmt::format("// {}\n", what) + comment_lines("spec", comment_text(print(plan.spec)), ' ') +
+         comment_lines("schedule", print(plan.schedule), ',') + comment_lines("target", plan.target.name, ' ') +
+         fmt::format(
+             "// Generated; made again by: flashjit compile SPEC --arch {} --schedule SCHEDULE --emit cuda --out DIR\n",
+             plan.target.name);
+}
+
+std::string short_header(std::string_view what) { return fmt::format("// {} Generated: see config.gen.cuh.\n", what); }
 
 // A float literal that reads back as the same float.
 std::string float_literal(float value) {
@@ -104,11 +122,21 @@ std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& contex
   return text;
 }
 
-// One function of variant.gen.cuh.
-std::string function(std::string_view comment, std::string_view declaration, const Expr& expr,
-                     const CudaExprContext& context) {
-  return fmt::format("// {}\n__device__ inline {} {{\n{}{}}}\n\n", comment, declaration, locals({expr}, context),
-                     cuda_function_body(expr, context));
+// One function of Variant.
+std::string function(std::string_view comment, std::string_view declaration, const std::string& body) {
+  std::string text = "\n";
+  for (const std::string& part : {fmt::format("// {}\n__device__ static {} {{\n", comment, declaration), body}) {
+    for (std::size_t begin = 0; begin < part.size();) {
+      const std::size_t end = part.find('\n', begin) + 1;
+      text += "  " + part.substr(begin, end - begin);
+      begin = end;
+    }
+  }
+  return text + "  }\n";
+}
+
+std::string body_of(const Expr& expr, const CudaExprContext& context) {
+  return locals({expr}, context) + cuda_function_body(expr, context);
 }
 
 std::string mask_function(const Plan& plan) {
@@ -116,7 +144,7 @@ std::string mask_function(const Plan& plan) {
   return function(plan.wide_ints ? "May query q see key k?" : "May query q see key k?\ntemplate <class Key>",
                   fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {})",
                               plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k"),
-                  plan.spec.mask ? plan.spec.mask : Expr::boolean(true), context);
+                  body_of(plan.spec.mask, context));
 }
 
 std::string score_function(const Plan& plan) {
@@ -126,52 +154,66 @@ std::string score_function(const Plan& plan) {
                          ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k";
   return function(
       fmt::format(
-          "The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.\n"
-          "template <class Math, class Params, class Number{}>",
+          "The logit of query q and key k; s is scale * q.k.\ntemplate <class Math, class Params, class Number{}>",
           key),
       fmt::format("auto score(Math math, const Params& params, const Sequence& seq, Number s, {})", ends),
-      plan.spec.score ? plan.spec.score : Expr::variable(Variable::S), context);
+      body_of(plan.spec.score, context));
 }
 
 // For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const std::vector<Expr> inputs = score_inputs(plan.spec.score);
-  return fmt::format(
-      "// The tensors that score() reads at every key: their indices besides query and key.\n"
-      "template <class Visit>\n"
-      "__device__ inline void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit) {{\n"
-      "{}{}}}\n\n",
-      locals(inputs, context), cuda_visit_inputs(inputs, context));
+  return function(
+      "The tensors that score() reads at every key: their indices besides query and key.\n"
+      "template <class Visit>",
+      "void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit)",
+      locals(inputs, context) + cuda_visit_inputs(inputs, context));
+}
+
+// What the tiles of the mask begin and end with, where it is not what Plain says.
+std::string limit_functions(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  const TileAnalysis& t = plan.tiles;
+  const Expr none = Expr::integer(0), all = Expr::variable(Variable::KLen), yes = Expr::boolean(true);
+  struct Limit {
+    std::string_view comment, declaration;
+    Expr expr, plain;
+    bool of_keys = false;
+  };
+  const Limit limits[] = {
+      {"Queries q_lo..q_hi see nothing before this key.", "int kv_begin", t.begin, none},
+      {"Queries q_lo..q_hi see nothing from this key on.", "int kv_end", t.end, all},
+      {"Keys before this one are not visible to all of q_lo..q_hi.", "int full_begin", t.full_begin, none},
+      {"Nor are those from this one on.", "int full_end", t.full_end, all},
+      {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", t.may_see ? t.may_see : yes,
+       yes, true}};
+  std::string text;
+  for (const Limit& limit : limits) {
+    const std::string body = body_of(limit.expr, context);
+    if (body == body_of(limit.plain, context)) continue;
+    const std::string_view integer = plan.wide_ints ? "Int64" : "int";
+    std::string arguments = fmt::format("{0} q_lo, {0} q_hi", integer);
+    if (limit.of_keys) arguments += fmt::format(", {0} k_lo, {0} k_hi", integer);
+    text += function(
+        limit.comment,
+        fmt::format("{}(const KernelParams& params, const Sequence& seq, {})", limit.declaration, arguments), body);
+  }
+  return text;
 }
 
 std::string emit_variant(const Plan& plan) {
-  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
-  const std::string_view integer = plan.wide_ints ? "Int64" : "int";
-  const auto declared = [&](std::string_view name, std::initializer_list<std::string_view> ints) {
-    std::string text = fmt::format("{}(const KernelParams& params, const Sequence& seq", name);
-    for (const std::string_view argument : ints) text += fmt::format(", {} {}", integer, argument);
-    return text + ")";
-  };
-  const Expr yes = Expr::boolean(true);
-  const TileAnalysis& t = plan.tiles;
-
-  std::string text = header(plan, "The mask and the score of this kernel.");
-  text +=
-      "#pragma once\n\n#include \"templates/extra_params.cuh\"\n#include \"templates/scalar_math.cuh\"\n"
-      "#include \"templates/sequence.cuh\"\n\nnamespace flashjit {\n\n";
-  text += mask_function(plan);
-  text += score_function(plan);
-  if (plan.config.inputs_16 | plan.config.inputs_32) text += inputs_function(plan);
-  text += function("Queries q_lo..q_hi see nothing before this key ...", declared("int kv_begin", {"q_lo", "q_hi"}),
-                   t.begin, context);
-  text += function("... and nothing from this one on.", declared("int kv_end", {"q_lo", "q_hi"}), t.end, context);
-  text += function("Keys from this one ...", declared("int full_begin", {"q_lo", "q_hi"}), t.full_begin, context);
-  text += function("... to before this one are visible to all of them.", declared("int full_end", {"q_lo", "q_hi"}),
-                   t.full_end, context);
-  text += function("False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.",
-                   declared("bool may_see", {"q_lo", "q_hi", "k_lo", "k_hi"}), t.may_see ? t.may_see : yes, context);
-  return text + "}  // namespace flashjit\n";
+  const KernelConfig& c = plan.config;
+  std::string text = short_header("The mask and the score of this kernel, where they are not those of Plain.");
+  text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
+  std::string functions;
+  if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
+  if (c.has_score) functions += score_function(plan);
+  if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
+  functions += limit_functions(plan);
+  if (!functions.empty()) functions.erase(0, 1);  // the blank line before the first
+  text += functions.empty() ? "struct Variant : Plain {};\n" : "struct Variant : Plain {\n" + functions + "};\n";
+  return text + "\n}  // namespace flashjit\n";
 }
 
 // The embedded templates that `text` includes, and those they include.
@@ -210,9 +252,9 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   KernelSource source;
   source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
   if (const std::string products = emit_matrix(plan.program); !products.empty()) {
-    source.generated.push_back({"matrix.gen.cuh", header(plan, "The matrix products of this kernel.") + products});
+    source.generated.push_back({"matrix.gen.cuh", short_header("The matrix products of this kernel.") + products});
   }
-  std::string entry = header(plan, family.summary);
+  std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
   for (const KernelLaunch& launch : plan.launches) entry += emit_entry(plan, launch);
   source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile

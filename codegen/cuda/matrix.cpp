@@ -40,8 +40,9 @@ struct Statement {
 
 // What every step does to the low word of an operand's descriptor in shared memory.
 std::string advance(std::string_view name, int operand) {
-  return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, {2:#x}}};\\n\" \\\n", operand,
-                     name, kDescriptorHigh);
+  return fmt::format(
+      "  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, \" DESCRIPTOR_HIGH \"}};\\n\" \\\n", operand,
+      name);
 }
 
 // Where step `step` of an operand begins, in 16 bytes: along its rows, panel by panel, or, if it is read transposed,
@@ -149,9 +150,15 @@ std::string emit_matrix(const Program& program) {
   std::vector<Product> products;
   collect(program.body, products);
   if (products.empty()) return {};
-  std::string text = "#pragma once\n\n#include \"templates/device.cuh\"\n\nnamespace flashjit {\n";
+  std::string text = fmt::format(
+      "#pragma once\n\n#include \"templates/device.cuh\"\n\nnamespace flashjit {{\n\n"
+      "// A step adds to the low word of an operand's descriptor where it begins, in 16 bytes: {} bytes further in its\n"
+      "// rows, panel by panel, or, where rows are what is multiplied, {} rows of {} bytes further down. What follows\n"
+      "// `accumulate`: the signs of both operands, and which of those in shared memory are transposed.\n"
+      "#define DESCRIPTOR_HIGH \"{:#x}\"  // swizzled in {} bytes, {} from eight rows to the next\n",
+      kStepBytes, products.front().k, kPanelWidth, kDescriptorHigh, kPanelWidth, 8 * kPanelWidth);
   for (const Product& product : products) text += "\n" + emit(program, product);
-  return text + "\n}  // namespace flashjit\n";
+  return text + "\n#undef DESCRIPTOR_HIGH\n\n}  // namespace flashjit\n";
 }
 
 }  // namespace flashjit

@@ -50,16 +50,14 @@ struct Producer {
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
   // scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16 1.36
-  // instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.) A template, because variants
-  // without inputs have no visit_inputs.
-  template <class State>
-  __device__ void copy_inputs(const State& work, int tile) {
+  // instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.)
+  __device__ void copy_inputs(const WorkState& work, int tile) {
 #pragma unroll 1
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
       const u32 full = shared.inputs_full(warpgroup);
       wait_barrier(shared.inputs_empty(warpgroup), inputs_ring.parity() ^ 1);
       arrive_expecting(full, copied_input_bytes(config));
-      visit_inputs(params, work.seq, [&](auto input, int x, int y) {
+      Variant::visit_inputs(params, work.seq, [&](auto input, int x, int y) {
         constexpr int i = decltype(input)::value;
         const TensorMap& map = maps.inputs[input_number(config, i)];
         const int row = config.inputs_q >> i & 1 ? work.q_lo + warpgroup * kRowsPerWarpgroup : 0;

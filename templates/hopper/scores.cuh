@@ -195,9 +195,9 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
       const Scaled product = {s[i], config.scale};
       const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
       if constexpr (kHasInputs) {
-        visit(i, score(math, ReadParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
+        visit(i, Variant::score(math, ReadParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
       } else {
-        visit(i, score(math, tile.params, seq, product, q, k));
+        visit(i, Variant::score(math, tile.params, seq, product, q, k));
       }
     }
     if constexpr (kHasInputs) {
@@ -235,9 +235,9 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
           const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
           x *= config.scale;
           if constexpr (config.has_score && clamps) {
-            x = score(FullRange(), tile.params, seq, x, q, min(static_cast<int>(k), seq.k_len - 1));
+            x = Variant::score(FullRange(), tile.params, seq, x, q, min(static_cast<int>(k), seq.k_len - 1));
           } else if constexpr (config.has_score) {
-            x = score(FullRange(), tile.params, seq, x, q, k);
+            x = Variant::score(FullRange(), tile.params, seq, x, q, k);
           }
         }
     }
@@ -291,7 +291,8 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
-    const int begin = kv_begin(params, seq, q, q) - k_lo, end = min(kv_end(params, seq, q, q), seq.k_len) - k_lo;
+    const int begin = Variant::kv_begin(params, seq, q, q) - k_lo,
+              end = min(Variant::kv_end(params, seq, q, q), seq.k_len) - k_lo;
 #pragma unroll
     for (int word = 0; word < kColumnWords; ++word) {
       const int first = columns_before(begin - word * 128);
@@ -330,7 +331,7 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const KeyPosition<int> k = {k_lo, 8 * j + c};
-          if (k >= seq.k_len || !visible(params, seq, q, k)) s[4 * j + 2 * h + c] = -kInfinity;
+          if (k >= seq.k_len || !Variant::visible(params, seq, q, k)) s[4 * j + 2 * h + c] = -kInfinity;
         }
     }
   }

@@ -81,8 +81,8 @@ __device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.f
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
   if (config.mask_has_holes) {
-    while (tile >= work.tiles.first &&
-           !may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+    while (tile >= work.tiles.first && !Variant::may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
+                                                         tile * kTileKv + kTileKv - 1)) {
       --tile;
     }
   }
@@ -106,12 +106,12 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
 
 // The tiles that some query of lo..hi sees.
 __device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& work, int lo, int hi) {
-  const int begin = kv_begin(params, work.seq, lo, hi), end = kv_end(params, work.seq, lo, hi);
+  const int begin = Variant::kv_begin(params, work.seq, lo, hi), end = Variant::kv_end(params, work.seq, lo, hi);
   Tiles tiles;
   tiles.first = begin / kTileKv;
   tiles.last = begin < end ? (end - 1) / kTileKv : tiles.first - 1;
-  tiles.full_first = max((full_begin(params, work.seq, lo, hi) + kTileKv - 1) / kTileKv, tiles.first);
-  tiles.full_last = full_end(params, work.seq, lo, hi) / kTileKv - 1;
+  tiles.full_first = max((Variant::full_begin(params, work.seq, lo, hi) + kTileKv - 1) / kTileKv, tiles.first);
+  tiles.full_last = Variant::full_end(params, work.seq, lo, hi) / kTileKv - 1;
   return tiles;
 }
 
@@ -136,7 +136,7 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
     own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
     share.tiles = own;
     share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
-  } else if (config.mask_is_range && full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
+  } else if (config.mask_is_range && Variant::full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
     share.marks |= kAllBegun;
   }
   return share;

@@ -70,8 +70,8 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
         const int key = k_lo + j * 8 + lane % 4 * 2 + e;
         if (key >= seq.k_len) continue;
         float x = (h ? s[j][2 + e] : s[j][e]) * config.scale;
-        if (config.has_score) x = score(FullRange(), params, seq, x, row, key);
-        if (config.has_mask && !visible(params, seq, row, key)) x = -kInfinity;
+        if (config.has_score) x = Variant::score(FullRange(), params, seq, x, row, key);
+        if (config.has_mask && !Variant::visible(params, seq, row, key)) x = -kInfinity;
         out[key] = x;
       }
   }

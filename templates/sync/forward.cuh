@@ -47,7 +47,7 @@ static_assert(sizeof(BlockState) <= kBlockStateBytes);
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
   if (config.mask_has_holes) {
     while (tile >= block.first_tile &&
-           !may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+           !Variant::may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
       --tile;
     }
   }
@@ -60,15 +60,15 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
 
 __device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
-  const int begin = kv_begin(params, seq, q_lo, q_hi), end = kv_end(params, seq, q_lo, q_hi);
+  const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
   block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
   block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
-  block.full_begin = full_begin(params, seq, q_lo, q_hi);
-  block.full_end = full_end(params, seq, q_lo, q_hi);
+  block.full_begin = Variant::full_begin(params, seq, q_lo, q_hi);
+  block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
 }
 
@@ -145,7 +145,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
           if constexpr (config.has_score) {
             const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
             const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
-            s[i][j][e] = score(FullRange(), params, seq, s[i][j][e], q, k);
+            s[i][j][e] = Variant::score(FullRange(), params, seq, s[i][j][e], q, k);
           }
         }
   }
@@ -159,7 +159,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       for (int e = 0; e < 4; ++e) {
         const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
         const int k = corner.k + j * 8 + e % 2;
-        if (k >= seq.k_len || (config.has_mask && !visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
+        if (k >= seq.k_len || (config.has_mask && !Variant::visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
       }
 }
 
