@@ -5,6 +5,7 @@
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
+  compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits
   compare.py --hint                    as one who tells prepare the sizes, not as one who does not
   taskset -c 0,1 compare.py --cold     what compiling costs without the kernel store, on two cores; needs no PyTorch
   compare.py --cpu                     the host backend against PyTorch's CPU attention, fp32 and bf16
@@ -38,6 +39,7 @@ def parse():
     parser.add_argument("--sweep", metavar="FILE", help="one schedule per line: time them all on every selected row")
     parser.add_argument("--flex", action="store_true", help="also FlexAttention, compiled: about 10 s more per row")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
+    parser.add_argument("--before", metavar="LIB", help="another libflashjit.so, which takes part as a peer does")
     parser.add_argument("--quick", action="store_true", help="two short rounds")
     parser.add_argument("--rounds", type=int, help="alternating rounds per row (default: 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines only")
@@ -52,6 +54,8 @@ def parse():
         parser.error("--no-peers: FlexAttention is a peer; leave one of the two out")
     if options.hint and (options.schedule or options.sweep):
         parser.error("--hint: it is for where nothing is pinned; leave --schedule and --sweep out")
+    if options.before and (options.cold or options.sweep):
+        parser.error("--before: it takes part in the tables only; leave --cold and --sweep out")
     if options.sweep and (options.cold or options.markdown):
         parser.error("--sweep: it prints JSON lines and nothing else; leave --cold and --markdown out")
     if options.rounds is not None and options.rounds < 1:

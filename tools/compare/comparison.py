@@ -7,7 +7,7 @@ import time
 import torch
 
 from compare import report, rows
-from compare.capi import Engine, FlashJitError
+from compare.capi import Engine, FlashJitError, Library
 from compare.clock import CpuClock, GpuClock, product_rate, race
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
@@ -20,6 +20,7 @@ class Comparison:
         if not options.cpu and not torch.cuda.is_available():
             raise FlashJitError("PyTorch sees no GPU; --cpu compares on the processor")
         self.options, self.library, self.engines = options, library, {}
+        self.before = Library(options.before) if options.before else None
         self.device = "cpu" if options.cpu else "cuda"
         self.results, self.failed, self.products, self.good = {}, [], [], True
         seed = int(time.time())
@@ -34,12 +35,13 @@ class Comparison:
             self.wanted = "H200" in gpu
         self.clock = CpuClock() if options.cpu else GpuClock()
 
-    def engine_for(self, row):
-        if row.threads not in self.engines:
-            self.engines[row.threads] = Engine(self.library, self.options.cpu, row.threads)
+    def engine_for(self, row, library=None):
+        key = library or self.library, row.threads
+        if key not in self.engines:
+            self.engines[key] = Engine(key[0], self.options.cpu, row.threads)
         if row.threads:
             torch.set_num_threads(row.threads)
-        return self.engines[row.threads]
+        return self.engines[key]
 
     def hint(self, row):
         return row.shape if self.options.hint else None
@@ -47,8 +49,9 @@ class Comparison:
     def prepare_ahead(self, pairs):
         """Compiles in parallel; what is refused says so again when its turn comes."""
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for row, schedule in pairs:
-                pool.submit(self.engine_for(row).prepare, row.spec, schedule, self.hint(row))
+            for library in filter(None, (self.library, self.before)):
+                for row, schedule in pairs:
+                    pool.submit(self.engine_for(row, library).prepare, row.spec, schedule, self.hint(row))
 
     def measure_product(self):
         self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget))
@@ -78,6 +81,10 @@ class Comparison:
         launches["flashjit"]()
         if not self.options.cpu:
             torch.cuda.synchronize()  # an error of ours must not show as one of a peer
+        if self.before:
+            kernel = self.engine_for(row, self.before).prepare(row.spec, self.options.schedule, self.hint(row))
+            launches["before"] = problem.launch_of(kernel)
+            result["same_bits_as_before"] = torch.equal(launches["flashjit"](), launches["before"]())
         if not self.options.no_peers:
             launches.update(launches_of(problem, self.options.flex, report.emit))
         for name, launch in launches.items():

@@ -6,8 +6,8 @@ import statistics
 
 from compare import rows
 
-PEERS = ("cudnn", "fa2", "flex", "torch")
-SHOWN = {"cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "torch": "PyTorch"}
+PEERS = ("before", "cudnn", "fa2", "flex", "torch")
+SHOWN = {"before": "before", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "torch": "PyTorch"}
 
 
 def emit(line):
@@ -46,7 +46,7 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if row.table in ("forward", "cpu") and "over_" + peer in result:
+            if (row.table in ("forward", "cpu") or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
         for (threads, dtype), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
@@ -91,6 +91,9 @@ def ratio_figures(results, table, wanted):
 
 def error_figures(results):
     made = []
+    same = [result["same_bits_as_before"] for result in results.values() if "same_bits_as_before" in result]
+    if same:
+        made.append(figure(f"of {counted(len(same), 'row')} with the bits of before", sum(same)))
     for key, what in (("max_err", "largest error"), ("rms_err", "rms error")):
         ratios = {row: ratio for row, result in results.items() if (ratio := over_fa2(result, key)) is not None}
         if ratios:
@@ -150,7 +153,7 @@ def rate_table(results, wanted):
             cells.append(cell(rate and rate * scale, ".0f"))
         part = beside_best_peer(row, result) if wanted else None
         low = part is not None and part < rows.LEAST_OF_BEST_PEER
-        cells += [cell(result.get("over_" + peer)) + (" LOW" if low and peer == "cudnn" else "") for peer in peers]
+        cells += [cell(result.get("over_" + peer), ".3f" if peer == "before" else ".2f") + (" LOW" if low and peer == "cudnn" else "") for peer in peers]
         if wanted:
             cells.append(cell(rows.LEAST_OF_BEST_PEER * rows.BEST_PEER_OVER_CUDNN[row.d, row.mask, row.s]))
         if "fa2" in peers:
@@ -164,11 +167,13 @@ def rate_table(results, wanted):
 def time_table(results):
     """The rows of the other tables."""
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
-    head = ["problem", "FlashJIT us", "TFLOP/s"] + [f"{SHOWN[peer]} TFLOP/s" for peer in peers] + ["err / limit", "schedule"]
+    head = ["problem", "FlashJIT us", "TFLOP/s"] + [f"{SHOWN[peer]} TFLOP/s" for peer in peers]
+    head += [f"over {SHOWN[peer]}" for peer in peers] + ["err / limit", "schedule"]
     lines = []
     for row, result in results.items():
         cells = [f"`{row.name}`", cell(result["flashjit_ms"] * 1e3, ".0f"), cell(result["flashjit_tflops"], ".0f")]
         cells += [cell(result.get(peer + "_tflops"), ".0f") for peer in peers]
+        cells += [cell(result.get("over_" + peer), ".3f" if peer == "before" else ".2f") for peer in peers]
         lines.append(cells + [error_cell(result), result["schedule"]])
     return table(head, lines)
 
