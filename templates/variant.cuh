@@ -29,9 +29,9 @@ struct Plain {
   __device__ static int kv_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
   // ... and nothing from this one on.
   __device__ static int kv_end(const KernelParams&, const Sequence& seq, int, int) { return seq.k_len; }
-  // Keys from this one ...
+  // Keys before this one are not visible to all of q_lo..q_hi ...
   __device__ static int full_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
-  // ... to before this one are visible to all of them.
+  // ... and neither are those from this one on.
   __device__ static int full_end(const KernelParams&, const Sequence& seq, int, int) { return seq.k_len; }
   // False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.
   __device__ static bool may_see(const KernelParams&, const Sequence&, int, int, int, int) { return true; }

@@ -185,7 +185,7 @@ std::string limit_functions(const Plan& plan) {
       {"Queries q_lo..q_hi see nothing before this key.", "int kv_begin", t.begin, none},
       {"Queries q_lo..q_hi see nothing from this key on.", "int kv_end", t.end, all},
       {"Keys before this one are not visible to all of q_lo..q_hi.", "int full_begin", t.full_begin, none},
-      {"Nor are those from this one on.", "int full_end", t.full_end, all},
+      {"Keys from this one on are not visible to all of q_lo..q_hi.", "int full_end", t.full_end, all},
       {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", t.may_see ? t.may_see : yes,
        yes, true}};
   std::string text;

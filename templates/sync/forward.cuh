@@ -6,19 +6,12 @@
 #pragma once
 
 #include "templates/device.cuh"
-#include "templates/sequence.cuh"
-#include "templates/sync/layout.h"
 #include "templates/sync/softmax.cuh"
-#include "templates/tile_copy.cuh"
-#include "variant.gen.cuh"
+#include "templates/sync/work.cuh"
 
 namespace flashjit {
 
-constexpr SyncLayout kLayout = sync_layout(config);
-constexpr int kThreads = threads_of(config);
-using Stored = Bits<config.element>;
 constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
-constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 constexpr int kMTiles = rows_per_warp(config) / 16;                           // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
@@ -27,50 +20,11 @@ constexpr int kOTiles = padded_dim_v(config) / 8;                             //
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
 using QueryFragments = u32[kMTiles][4];
+constexpr int kHeldSteps = kQueriesInRegisters ? kSteps : 1;
+using HeldQueries = QueryFragments[kHeldSteps];
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
-
-// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
-// this kernel is short of.
-struct BlockState {
-  Sequence seq;
-  const Stored* k;  // the first row of this sequence and KV head
-  const Stored* v;
-  int q_lo, q_hi;             // queries of this tile
-  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
-  int full_begin, full_end;   // keys in between are visible to every query: no mask code
-};
-static_assert(sizeof(BlockState) <= kBlockStateBytes);
-
-// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
-__device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
-  if (config.mask_has_holes) {
-    while (tile >= block.first_tile &&
-           !Variant::may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      --tile;
-    }
-  }
-  return tile;
-}
-
-__device__ inline bool is_mixed(const BlockState& block, int tile) {
-  return tile * kTileKv < block.full_begin || (tile + 1) * kTileKv > block.full_end;
-}
-
-__device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
-  const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
-  const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
-  block.seq = seq;
-  block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
-  block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
-  block.q_lo = q_lo;
-  block.q_hi = q_hi;
-  block.first_tile = begin / kTileKv;
-  block.full_begin = Variant::full_begin(params, seq, q_lo, q_hi);
-  block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
-  block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
-}
 
 // A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only
 // and regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and
@@ -334,58 +288,44 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
   }
 }
 
+// Q passes through the place of K and V, which may be overwritten only when every warp has read its rows.
+__device__ inline void hold_queries(HeldQueries& held, u32 queries) {
+  wait_copies<0>();
+  __syncthreads();
+#pragma unroll
+  for (int step = 0; step < kHeldSteps; ++step) load_queries(held[step], query_lane(queries), step);
+  __syncthreads();
+}
+
+// S = Q K^T.
+__device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_lane, u32 key_tile) {
+  clear(s);
+  if constexpr (kQueriesInRegisters) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
+  } else {
+    const u32 query_tile = recompute(q_lane);
+#pragma unroll config.unroll_d
+    for (int step = 0; step < kSteps; ++step) {
+      QueryFragments fragments;
+      load_queries(fragments, query_tile, step);
+      scores_step(s, fragments, key_tile, step);
+    }
+  }
+}
+
 __device__ inline void sync_forward(const KernelParams& params) {
   extern __shared__ __align__(128) unsigned char shared[];
   BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.block_offset);
   const u32 base = shared_address(shared);
   const u32 queries = base + kLayout.q_offset, keys = base + kLayout.k_offset, values = base + kLayout.v_offset;
-  {
-    const WorkItem item = work_item(params);
-    const int q_lo = item.tile * kTileQ;
-    if (q_lo >= item.seq.q_len) return;
-    const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
-    copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
-                                                                       item.seq.q_len);
-    commit_copies();
-    if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
-    __syncthreads();
-  }
-  const auto copy_keys = [&](int tile, int slot) {
-    copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
-        keys + slot * kLayout.k.bytes(), block.k, params.k_stride.token, tile * kTileKv, block.seq.k_len);
-  };
-  const auto copy_values = [&](int tile, int slot) {
-    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
-        values + slot * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.seq.k_len);
-  };
+  if (!begin_tile(params, block, queries)) return;
   int tile = visible_tile(params, block, block.last_tile);
 
-  constexpr int kHeldSteps = kQueriesInRegisters ? kSteps : 1;
-  QueryFragments held[kHeldSteps];
-  if constexpr (kQueriesInRegisters) {
-    // Q passes through the place of K and V, which may be overwritten only when every warp has read its rows.
-    wait_copies<0>();
-    __syncthreads();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) load_queries(held[step], query_lane(queries), step);
-    __syncthreads();
-  }
-
-  int ahead = tile;  // the next tile to copy
-  if constexpr (kStages == 1) {
-    if (tile >= block.first_tile) copy_keys(tile, 0);
-    commit_copies();
-  } else {
-#pragma unroll
-    for (int slot = 0; slot < kStages - 1; ++slot) {
-      if (ahead >= block.first_tile) {
-        copy_keys(ahead, slot);
-        copy_values(ahead, slot);
-        ahead = visible_tile(params, block, ahead - 1);
-      }
-      commit_copies();
-    }
-  }
+  HeldQueries held;
+  if constexpr (kQueriesInRegisters) hold_queries(held, queries);
+  KeyValueCopies copies = {params, block, keys, values};
+  copies.begin(tile);
 
   SoftmaxRows<kMTiles> rows;
   rows.clear();
@@ -399,56 +339,18 @@ __device__ inline void sync_forward(const KernelParams& params) {
   }
   const u32 q_lane = query_lane(queries), k_lane = key_lane(keys), v_lane = value_lane(values);
 
-  int slot = 0;
 #pragma unroll 1
   while (tile >= block.first_tile) {
-    if constexpr (kStages == 1) {
-      // One buffer each: V arrives while S is computed, the next K while P V is.
-      wait_copies<0>();
-      __syncthreads();
-      copy_values(tile, 0);
-      commit_copies();
-    } else {
-      // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
-      wait_copies<kStages - 2>();
-      __syncthreads();
-      if (ahead >= block.first_tile) {
-        const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
-        copy_keys(ahead, free_slot);
-        copy_values(ahead, free_slot);
-        ahead = visible_tile(params, block, ahead - 1);
-      }
-      commit_copies();
-    }
-
+    copies.await_keys(tile);
     Scores s;
-    clear(s);
-    const u32 key_tile = recompute(k_lane + slot * kLayout.k.bytes());
-    if constexpr (kQueriesInRegisters) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
-    } else {
-      const u32 query_tile = recompute(q_lane);
-#pragma unroll config.unroll_d
-      for (int step = 0; step < kSteps; ++step) {
-        QueryFragments fragments;
-        load_queries(fragments, query_tile, step);
-        scores_step(s, fragments, key_tile, step);
-      }
-    }
+    compute_scores(s, held, q_lane, recompute(k_lane + copies.slot * kLayout.k.bytes()));
 
     const int next = visible_tile(params, block, tile - 1);
-    if constexpr (kStages == 1) {
-      wait_copies<0>();
-      __syncthreads();
-      if (next >= block.first_tile) copy_keys(next, 0);
-      commit_copies();
-    }
-
+    copies.await_values(next);
     apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
-    accumulate_output(o, s, recompute(v_lane + slot * kLayout.v.bytes()));
-    if constexpr (kStages > 1) slot = slot + 1 == kStages ? 0 : slot + 1;
+    accumulate_output(o, s, recompute(v_lane + copies.slot * kLayout.v.bytes()));
+    copies.advance();
     tile = next;
   }
 

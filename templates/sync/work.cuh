@@ -1,0 +1,137 @@
+// What a block of the sync family works on: its query tile, which KV tiles it visits, and how they come to shared memory.
+#pragma once
+
+#include "templates/sequence.cuh"
+#include "templates/sync/layout.h"
+#include "templates/tile_copy.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+constexpr SyncLayout kLayout = sync_layout(config);
+constexpr int kThreads = threads_of(config);
+using Stored = Bits<config.element>;
+constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
+
+// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
+// this kernel is short of.
+struct BlockState {
+  Sequence seq;
+  const Stored* k;  // the first row of this sequence and KV head
+  const Stored* v;
+  int q_lo, q_hi;             // queries of this tile
+  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
+  int full_begin, full_end;   // keys in between are visible to every query: no mask code
+};
+static_assert(sizeof(BlockState) <= kBlockStateBytes);
+
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= block.first_tile &&
+           !Variant::may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+      --tile;
+    }
+  }
+  return tile;
+}
+
+__device__ inline bool is_mixed(const BlockState& block, int tile) {
+  return tile * kTileKv < block.full_begin || (tile + 1) * kTileKv > block.full_end;
+}
+
+__device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
+  const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
+  const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
+  block.seq = seq;
+  block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
+  block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
+  block.q_lo = q_lo;
+  block.q_hi = q_hi;
+  block.first_tile = begin / kTileKv;
+  block.full_begin = Variant::full_begin(params, seq, q_lo, q_hi);
+  block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
+  block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
+}
+
+// The block's tile, and the copy of its queries. False: behind the last query of the sequence.
+__device__ inline bool begin_tile(const KernelParams& params, BlockState& block, u32 queries) {
+  const WorkItem item = work_item(params);
+  const int q_lo = item.tile * kTileQ;
+  if (q_lo >= item.seq.q_len) return false;
+  const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
+  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
+                                                                     item.seq.q_len);
+  commit_copies();
+  if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
+  __syncthreads();
+  return true;
+}
+
+// KV tiles on their way to shared memory. One stage: a place for K and one for V, V arrives while S is computed, the next
+// K while P V is. More stages: as many places for both, and copies run that many tiles ahead less one.
+struct KeyValueCopies {
+  const KernelParams& params;
+  const BlockState& block;
+  u32 keys, values;
+  int ahead = 0;  // the next tile to copy, with more than one stage
+  int slot = 0;   // where the tile lies that is computed
+
+  __device__ void copy_keys(int tile, int to) const {
+    copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
+        keys + to * kLayout.k.bytes(), block.k, params.k_stride.token, tile * kTileKv, block.seq.k_len);
+  }
+  __device__ void copy_values(int tile, int to) const {
+    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
+        values + to * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.seq.k_len);
+  }
+  // Commits also where nothing is left to copy: waiting counts groups.
+  __device__ void copy_ahead(int to) {
+    if (ahead >= block.first_tile) {
+      copy_keys(ahead, to);
+      copy_values(ahead, to);
+      ahead = visible_tile(params, block, ahead - 1);
+    }
+    commit_copies();
+  }
+
+  __device__ void begin(int first) {
+    ahead = first;
+    if constexpr (kStages == 1) {
+      if (first >= block.first_tile) copy_keys(first, 0);
+      commit_copies();
+    } else {
+#pragma unroll
+      for (int to = 0; to < kStages - 1; ++to) copy_ahead(to);
+    }
+  }
+
+  __device__ void await_keys(int tile) {
+    if constexpr (kStages == 1) {
+      wait_copies<0>();
+      __syncthreads();
+      copy_values(tile, 0);
+      commit_copies();
+    } else {
+      // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
+      wait_copies<kStages - 2>();
+      __syncthreads();
+      copy_ahead(slot == 0 ? kStages - 1 : slot - 1);
+    }
+  }
+
+  // After S of this tile.
+  __device__ void await_values(int next) {
+    if constexpr (kStages > 1) return;
+    wait_copies<0>();
+    __syncthreads();
+    if (next >= block.first_tile) copy_keys(next, 0);
+    commit_copies();
+  }
+
+  __device__ void advance() {
+    if constexpr (kStages > 1) slot = slot + 1 == kStages ? 0 : slot + 1;
+  }
+};
+
+}  // namespace flashjit
