@@ -130,7 +130,8 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   const bool is_tensor = argument.kind == RowArgument::Kind::Tensor;
   if (is_tensor || argument.kind == RowArgument::Kind::Dtype) {
     const std::string word(lexer_.text());
-    if (lexer_.kind() != Token::Name || (is_tensor ? is_reserved_name(word) : !parse_dtype(word))) {
+    if (lexer_.kind() != Token::Name ||
+        (is_tensor ? is_reserved_name(word) || parse_dtype(word) : !parse_dtype(word))) {
       return error(
           is_tensor ? fmt::format("the argument `{}` of `{}` must be the name of a tensor: a word with no meaning "
                                   "of its own",

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
@@ -142,10 +143,10 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first",
                                quoted(param.name), kMaxParamName));
   }
-  for (int v = 0; v <= static_cast<int>(Variable::KHi); ++v) {
-    if (name(static_cast<Variable>(v)) == param.name) {
-      return invalid(fmt::format("params: {} is the name of a variable; choose another", param.name));
-    }
+  if (is_reserved_name(param.name)) {
+    return invalid(
+        fmt::format("params: {} is a word of the language, so masks and scores could not read it; choose another name",
+                    param.name));
   }
   if (param.rank < 0 || param.rank > kMaxParamRank) {
     return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));

@@ -163,6 +163,7 @@ const Refused kRefused[] = {
     {"chunk(0)", "must be at least 1", 6},
     {"document(k)", "must be the name of a tensor", 9},
     {"document(5)", "must be the name of a tensor", 9},
+    {"document(i32)", "must be the name of a tensor", 9},
     {"document(n)", "it is declared as i32 (a scalar)", 0},
     {"document(lens)", "reads `lens` as i32[2], but it is declared as i32[1]", 0},
     {"q_lo < k", "unknown name `q_lo`", 0},

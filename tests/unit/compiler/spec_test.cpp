@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/language/expr_lex.h"
+#include "compiler/language/named.h"
+
 namespace flashjit {
 namespace {
 
@@ -222,7 +225,7 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
       {"fwd bf16 d=64 params=\"x: fp31\"", "has the unknown type `fp31`"},
       {"fwd bf16 d=64 params=\"x: fp32[5]\"", "[1] to [4]"},
-      {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is the name of a variable"},
+      {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is a word of the language"},
       {"fwd bf16 d=64 params=\"x: fp32\"", "params: x is declared, but neither mask nor score uses it"},
       {"fwd bf16 d=64 params=\"x: fp32, x: i32\" score=\"s * x\"", "params: x is declared twice"},
       {"fwd bf16 d=64 =3", "there is no field name before `=`"},
@@ -252,6 +255,30 @@ TEST(Spec, CaretStandsUnderThePlace) {
   const auto value = parse_spec("fwd bf16 d=64 lse=log10");
   ASSERT_FALSE(value);
   EXPECT_EQ(value.error().detail, "fwd bf16 d=64 lse=log10\n                  ^");
+}
+
+TEST(Spec, ParametersAreNoWordsOfTheLanguage) {
+  std::vector<std::string_view> words = {"q", "k",    "b",    "h",     "hk",  "q_len", "k_len",
+                                         "s", "qpos", "true", "false", "inf", "nan"};
+  for (const Function& function : functions()) words.push_back(function.name);
+  for (const NamedRow& row : named_rows()) words.push_back(row.name);
+  for (const std::string_view word : words) {
+    const std::string param = "params: " + std::string(word) + " is a word of the language";
+    const auto spec = parse_spec("fwd bf16 d=64 params=\"" + std::string(word) + ": i32\" mask=\"causal\"");
+    ASSERT_FALSE(spec) << word;
+    EXPECT_TRUE(spec.error().message.starts_with(param)) << spec.error().message;
+    EXPECT_NE(spec.error().message.find("choose another name"), std::string::npos) << spec.error().message;
+  }
+}
+
+// Operands, dtypes, and the ends of tiles, which no text can name.
+TEST(Spec, OtherWordsAreNamesOfParameters) {
+  for (const std::string word : {"v", "o", "sink", "lse", "offsets_q", "fp32", "i32", "q_lo", "k_hi", "slope", "Q"}) {
+    const auto unknown = parse_spec("fwd bf16 d=64 score=\"s + " + word + "\"");
+    ASSERT_FALSE(unknown) << word;
+    EXPECT_NE(unknown.error().message.find("unknown name `" + word + "`"), std::string::npos);
+    parsed("fwd bf16 d=64 params=\"" + word + ": fp32\" score=\"s + " + word + "\"");
+  }
 }
 
 // ---- specs built in C++ ----
