@@ -264,8 +264,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
 // The shape of the word: known field, a value where one belongs, `<=` only on sizes.
 Result<void> check_word(const Word& word) {
   if (!contains(kFieldNames, word.key)) {
-    return invalid(fmt::format("there is no field {}{}; fields are {}", quoted(word.key),
-                               did_you_mean(word.key, kFieldNames), join(kFieldNames)));
+    return invalid(there_is_no("field", word.key, kFieldNames));
   }
   const bool flag = contains(kFlagNames, word.key);
   if (flag && !word.sign.empty()) return invalid(fmt::format("{0}: this is a flag; write {0} alone", word.key));
