@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <random>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -183,6 +184,16 @@ TEST(Spec, RandomBytesNeverCrash) {
 
 // ---- refusals ----
 
+void expect_refused(std::span<const std::pair<const char*, const char*>> rows) {
+  for (const auto& [text, message] : rows) {
+    const auto spec = parse_spec(text);
+    ASSERT_FALSE(spec) << text;
+    EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
+    EXPECT_NE(spec.error().message.find(message), std::string::npos)
+        << text << "\n got: " << spec.error().message << "\nwant: " << message;
+  }
+}
+
 TEST(Spec, RefusalsNameFieldValueAndLimit) {
   const std::pair<const char*, const char*> rows[] = {
       {"", "the operation (fwd or bwd) is missing"},
@@ -231,13 +242,22 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 params=\"x: fp32, x: i32\" score=\"s * x\"", "params: x is declared twice"},
       {"fwd bf16 d=64 =3", "there is no field name before `=`"},
   };
-  for (const auto& [text, message] : rows) {
-    const auto spec = parse_spec(text);
-    ASSERT_FALSE(spec) << text;
-    EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
-    EXPECT_NE(spec.error().message.find(message), std::string::npos)
-        << text << "\n got: " << spec.error().message << "\nwant: " << message;
-  }
+  expect_refused(rows);
+}
+
+TEST(Spec, AValueEndsAtTheBlankUnlessItStandsInQuotes) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=64 mask=causal & window(3, 0)", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=window(3, 0)", "stands in double quotes, as in mask=\"...\""},
+      {"fwd bf16 d=64 mask=k <= q", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=k < q", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 score=max(s, q) + 1", "score: the value ends at the blank; one"},
+      {"fwd bf16 d=64 params=a:fp32, b:fp32", "params: the value ends at the blank; one"},
+      {"fwd bf16 d=64 params=a: fp32", "params: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=causal haeds=8", "there is no field `haeds`, did you mean `heads`?"},
+      {"fwd bf16 d=64 mask=\"causal\" 3=4", "there is no field `3`"},
+  };
+  expect_refused(rows);
 }
 
 TEST(Spec, RefusesBytesAndLengthsThatNoTextHas) {
