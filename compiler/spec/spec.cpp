@@ -211,8 +211,7 @@ Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std
 
 Result<void> check_expression_ranges(std::string_view field, const Expr& expr, const AttentionSpec& spec) {
   if (expr.get() == nullptr) return {};
-  const auto ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
-  if (auto checked = check_ranges(expr, ranges); !checked) {
+  if (auto checked = check_ranges(expr, variable_ranges(spec)); !checked) {
     Error error = checked.error();
     error.message = fmt::format("{}: {}", field, error.message);
     return error;
@@ -279,6 +278,15 @@ std::string print_params(const std::vector<Param>& params) {
 
 double AttentionSpec::effective_scale() const {
   return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk));
+}
+
+VariableRanges variable_ranges(const AttentionSpec& spec) {
+  VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  if (spec.layout != Layout::Packed) {  // there a pin is that of the longest sequence
+    ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
+    ranges.of[static_cast<int>(Variable::KLen)].lo = spec.k_len.min;
+  }
+  return ranges;
 }
 
 std::string print(const AttentionSpec& spec) {

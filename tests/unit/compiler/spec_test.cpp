@@ -302,6 +302,16 @@ TEST(Spec, OtherWordsAreNamesOfParameters) {
   }
 }
 
+TEST(Spec, APinnedLengthIsPositive) {
+  parsed("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"");
+  parsed("fwd bf16 d=64 k_len=9 score=\"s + q / k_len\"");
+  for (const char* fields : {"", " q_len<=4", " layout=packed q_len=4"}) {
+    const auto spec = parse_spec("fwd bf16 d=64 mask=\"k % q_len == 0\"" + std::string(fields));
+    ASSERT_FALSE(spec) << fields;
+    EXPECT_NE(spec.error().message.find("can be 0, and must be positive; write max(q_len, 1)"), std::string::npos);
+  }
+}
+
 // ---- specs built in C++ ----
 
 TEST(Spec, BuiltInCpp) {
