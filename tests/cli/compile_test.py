@@ -292,7 +292,7 @@ def test_explain_families():
     # Without pins the best of every family is listed.
     for family in families("sm_90a"):
         assert f"us  family={family}," in flashjit("explain", spec, "--arch", "sm_90a").out
-    # A tile of the map is what the queries of a block visit together; packed heads make it lower.
+    # A tile of the map is what the queries of a block visit together; grouped heads make it lower.
     def cell(schedule):
         words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out
         return words.split("one character is ")[1].split(")")[0]
