@@ -68,8 +68,7 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
 }
 
 bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
-  const VariableRanges ranges =
-      default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr :
        {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && !fits_32_bits(*expr, ranges)) return true;

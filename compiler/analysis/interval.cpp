@@ -32,6 +32,17 @@ std::string shown(const Expr& expr) {
   return text;
 }
 
+// Of a divisor that lies in `range`, and what to write instead: the same quotient where there is one.
+std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval range) {
+  if (range.lo == 0 && range.hi == 0) return "is 0, and must be positive; use 1 or more";
+  if (range.hi <= 0) {
+    return fmt::format("is {}, and must be positive; negate {}", range.hi < 0 ? "negative" : "never positive",
+                       node.op == Op::Div ? "both sides" : "it");
+  }
+  return fmt::format("can be {}, and must be positive; write max({}, 1)", range.lo < 0 ? "negative" : "0",
+                     shown(divisor));
+}
+
 // x <= y - distance.
 struct Order {
   Variable x, y;
@@ -186,12 +197,11 @@ IntInterval RangeAnalysis::of(const Expr& expr) { return known(expr).range; }
 bool RangeAnalysis::clean(const Expr& expr) { return known(expr).clean; }
 
 IntInterval RangeAnalysis::positive_divisor(const Expr& divisor, const Node& node) {
-  IntInterval range = of(divisor);
+  const IntInterval range = of(divisor);
   if (range.lo < 1) {
     note([&] {
-      return fmt::format("the divisor `{0}` of `{1}` can be {2}, and must be positive; write max({0}, 1)",
-                         shown(divisor), node.op == Op::Div ? "/" : "%",
-                         range.hi < 0 || range.lo < 0 ? "negative" : "0");
+      return fmt::format("the divisor `{}` of `{}` {}", shown(divisor), node.op == Op::Div ? "/" : "%",
+                         why_not_positive(divisor, node, range));
     });
   }
   return {std::max<std::int64_t>(range.lo, 1), std::max<std::int64_t>(range.hi, 1)};

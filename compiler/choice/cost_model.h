@@ -23,8 +23,8 @@ struct Shape {
 // in sequences of 4k.
 Shape reference_shape(const AttentionSpec& spec);
 
-// What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. Masks that read tensors are counted
-// with zeros in them: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV
+// What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. What masks read at run
+// time is counted as 0: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV
 // tile.
 struct Work {
   double kv_tiles = 0;      // visited per query tile, mean
@@ -66,7 +66,7 @@ struct Roofline {
   double kv_cache_bytes_per_token = 0;  // K and V of all KV heads
   double kv_cache_bytes_per_sequence = 0;
   double visible = 1;
-  bool exact = true;  // false: the mask depends on tensors nobody has given
+  bool exact = true;  // false: the mask depends on parameters nobody has given
   Prediction predicted;
 };
 Roofline roofline(const Plan& plan, const Shape& shape);

@@ -118,7 +118,7 @@ const Function* find_function(Op op) {
 }
 
 bool is_language_name(std::string_view name) {
-  return find_variable(name) || find_function(name) || parse_dtype(name) ||
+  return find_variable(name) || find_function(name) ||
          std::find(std::begin(kConstants), std::end(kConstants), name) != std::end(kConstants);
 }
 

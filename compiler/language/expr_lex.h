@@ -50,7 +50,7 @@ std::span<const Function> functions();
 const Function* find_function(std::string_view name);
 const Function* find_function(Op op);  // null for leaves and operators
 
-// Variables, functions, constants and dtypes.
+// Variables, functions and constants.
 bool is_language_name(std::string_view name);
 
 }  // namespace flashjit

@@ -130,7 +130,8 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   const bool is_tensor = argument.kind == RowArgument::Kind::Tensor;
   if (is_tensor || argument.kind == RowArgument::Kind::Dtype) {
     const std::string word(lexer_.text());
-    if (lexer_.kind() != Token::Name || (is_tensor ? is_reserved_name(word) : !parse_dtype(word))) {
+    if (lexer_.kind() != Token::Name ||
+        (is_tensor ? is_reserved_name(word) || parse_dtype(word) : !parse_dtype(word))) {
       return error(
           is_tensor ? fmt::format("the argument `{}` of `{}` must be the name of a tensor: a word with no meaning "
                                   "of its own",
@@ -151,10 +152,14 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   const Expr folded = simplify(value);
   const bool constant = folded->op == Op::IntConst || folded->op == Op::FloatConst;
   const double number = folded->op == Op::IntConst ? static_cast<double>(folded->integer) : folded->real;
-  // A float has no smallest value that makes sense, only a limit: 0 itself is as useless as -1.
-  if (constant && !(is_int ? number >= argument.least : number > argument.least)) {
-    return error(fmt::format("the argument `{}` of `{}` is {}, but must be {} {}", argument.name, row.name, number,
-                             is_int ? "at least" : "above", argument.least),
+  // A float has no smallest value that makes sense, only a limit: 0 itself is as useless as -1. So is what a kernel may
+  // take for 0, as its reciprocal is infinite, and infinity, whose reciprocal is 0: 0 times infinity is NaN.
+  const bool in_range =
+      is_int ? number >= argument.least : number > argument.least && std::isnormal(static_cast<float>(number));
+  if (constant && !in_range) {
+    return error(fmt::format("the argument `{}` of `{}` is {}, but must be {}", argument.name, row.name, number,
+                             is_int ? fmt::format("at least {}", argument.least)
+                                    : fmt::format("above {} and finite, from 1.2e-38 to 3.4e38", argument.least)),
                  place);
   }
   bindings.values[argument.name] = folded;

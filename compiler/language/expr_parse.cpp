@@ -13,19 +13,22 @@ constexpr int kMaxWrittenNodes = 4096;  // of the tree: bounds the size of a pri
 
 Error ExprParser::unexpected() const {
   if (lexer_.kind() == Token::End) return error("the text ends where a value must follow");
-  if (lexer_.kind() == Token::Unknown) {
-    const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
-    if (byte < ' ' || byte > '~')
-      return error(fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte));
-    return error(fmt::format("unexpected `{}`", lexer_.text()));
-  }
-  if (lexer_.is("&&") || lexer_.is("||")) {
-    return error(fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text()));
-  }
-  if (lexer_.is("=")) return error("write `==` to compare");
+  if (const std::string advice = slip(); !advice.empty()) return error(advice);
   if (lexer_.is("!"))
     return error("`!` applies to a whole comparison; write !(...) or put the comparison in parentheses");
   return error(fmt::format("unexpected `{}`", lexer_.text().substr(0, 40)));
+}
+
+// What no text may hold, wherever it stands; empty: it is something else.
+std::string ExprParser::slip() const {
+  if (lexer_.kind() == Token::Unknown) {
+    const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
+    if (byte < ' ' || byte > '~') return fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte);
+    return fmt::format("unexpected `{}`", lexer_.text());
+  }
+  if (lexer_.is("&&") || lexer_.is("||"))
+    return fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text());
+  return lexer_.is("=") ? "write `==` to compare" : "";
 }
 
 Result<void> ExprParser::expect(std::string_view symbol) {
@@ -33,8 +36,9 @@ Result<void> ExprParser::expect(std::string_view symbol) {
     lexer_.advance();
     return {};
   }
-  return error(lexer_.kind() == Token::End ? fmt::format("the text ends where `{}` must follow", symbol)
-                                           : fmt::format("expected `{}`", symbol));
+  if (lexer_.kind() == Token::End) return error(fmt::format("the text ends where `{}` must follow", symbol));
+  const std::string advice = slip();
+  return error(advice.empty() ? fmt::format("expected `{}`", symbol) : advice);
 }
 
 Result<Expr> ExprParser::make(Op op, std::vector<Expr> args, std::size_t position) const {

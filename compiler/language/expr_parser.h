@@ -67,6 +67,7 @@ class ExprParser {
   Error error(std::string message) const { return error_at(text_, lexer_.position(), std::move(message)); }
   Error error(std::string message, std::size_t position) const { return error_at(text_, position, std::move(message)); }
   Error unexpected() const;
+  std::string slip() const;
   Result<void> expect(std::string_view symbol);
   // Type errors get the place of the operator or function.
   Result<Expr> make(Op op, std::vector<Expr> args, std::size_t position) const;

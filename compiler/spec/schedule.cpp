@@ -158,8 +158,7 @@ Result<void> set_field(Schedule& schedule, std::string_view key, std::string_vie
   if (field != kFields.end()) return field->set(schedule, *field, value);
   std::vector<std::string_view> names;
   for (const Field& each : kFields) names.push_back(each.name);
-  return invalid(fmt::format("schedule: there is no field {}{}; fields are {}", quoted(key), did_you_mean(key, names),
-                             join(names)));
+  return invalid("schedule: " + there_is_no("field", key, names));
 }
 
 }  // namespace

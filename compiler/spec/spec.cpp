@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
@@ -142,10 +143,10 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first",
                                quoted(param.name), kMaxParamName));
   }
-  for (int v = 0; v <= static_cast<int>(Variable::KHi); ++v) {
-    if (name(static_cast<Variable>(v)) == param.name) {
-      return invalid(fmt::format("params: {} is the name of a variable; choose another", param.name));
-    }
+  if (is_reserved_name(param.name)) {
+    return invalid(
+        fmt::format("params: {} is a word of the language, so masks and scores could not read it; choose another name",
+                    param.name));
   }
   if (param.rank < 0 || param.rank > kMaxParamRank) {
     return invalid(fmt::format("params: {} has {} dimensions, the limit is {}", param.name, param.rank, kMaxParamRank));
@@ -210,8 +211,7 @@ Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std
 
 Result<void> check_expression_ranges(std::string_view field, const Expr& expr, const AttentionSpec& spec) {
   if (expr.get() == nullptr) return {};
-  const auto ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
-  if (auto checked = check_ranges(expr, ranges); !checked) {
+  if (auto checked = check_ranges(expr, variable_ranges(spec)); !checked) {
     Error error = checked.error();
     error.message = fmt::format("{}: {}", field, error.message);
     return error;
@@ -278,6 +278,15 @@ std::string print_params(const std::vector<Param>& params) {
 
 double AttentionSpec::effective_scale() const {
   return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk));
+}
+
+VariableRanges variable_ranges(const AttentionSpec& spec) {
+  VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
+  if (spec.layout != Layout::Packed) {  // there a pin is that of the longest sequence
+    ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
+    ranges.of[static_cast<int>(Variable::KLen)].lo = spec.k_len.min;
+  }
+  return ranges;
 }
 
 std::string print(const AttentionSpec& spec) {

@@ -16,6 +16,8 @@
 
 namespace flashjit {
 
+struct VariableRanges;
+
 enum class Operation { Forward, Backward };
 enum class Layout { Bshd, Bhsd, Packed, Paged };
 enum class Alignment { BottomRight, TopLeft };
@@ -67,6 +69,9 @@ std::string print(const AttentionSpec& spec);
 // What parse_spec checks after parsing; for specs that were built in C++ (fills `params`, parses the mask and score
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
+
+// What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h).
+VariableRanges variable_ranges(const AttentionSpec& spec);
 
 // Legal, but nothing in this build computes it: paged layout, FP8, backward, dropout, mixed KV types.
 Result<void> check_supported(const AttentionSpec& spec);

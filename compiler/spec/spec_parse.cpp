@@ -32,6 +32,7 @@ struct Word {
   std::string_view key;
   std::string_view sign;  // "", "=" or "<="
   std::string_view value;
+  bool in_quotes = false;
   std::size_t position = 0, value_position = 0;
 };
 
@@ -75,6 +76,7 @@ struct Cursor {
   }
 
   Result<Word> quoted_value(Word word) {
+    word.in_quotes = true;
     const std::size_t open = at++;
     const std::size_t close = text.find('"', at);
     if (close == text.npos) return error(fmt::format("{}: the quote that opens here is never closed", word.key), open);
@@ -161,9 +163,16 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
+// Of a value without quotes, of which only the part before a blank is there.
+Error cut_off(const Word& word) {
+  return invalid(fmt::format(
+      "{0}: the value ends at the blank; one with blanks in it stands in double quotes, as in {0}=\"...\"", word.key));
+}
+
 // "slope: fp32[1], cap: fp32": name, type, and the rank in brackets unless it is a scalar.
 Result<void> parse_params(const Word& word, std::vector<Param>& params) {
   std::string_view rest = word.value;
+  if (!word.in_quotes && (rest.ends_with(':') || rest.ends_with(','))) return cut_off(word);
   while (true) {
     const std::size_t comma = rest.find(',');
     const std::string_view item = trim(rest.substr(0, comma));
@@ -264,8 +273,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
 // The shape of the word: known field, a value where one belongs, `<=` only on sizes.
 Result<void> check_word(const Word& word) {
   if (!contains(kFieldNames, word.key)) {
-    return invalid(fmt::format("there is no field {}{}; fields are {}", quoted(word.key),
-                               did_you_mean(word.key, kFieldNames), join(kFieldNames)));
+    return invalid(there_is_no("field", word.key, kFieldNames));
   }
   const bool flag = contains(kFlagNames, word.key);
   if (flag && !word.sign.empty()) return invalid(fmt::format("{0}: this is a flag; write {0} alone", word.key));
@@ -289,13 +297,31 @@ Result<void> check_bytes(std::string_view text) {
   return {};
 }
 
+Result<Word> parse_word(Cursor& cursor) {
+  FLASHJIT_ASSIGN(word, cursor.word());
+  if (auto checked = check_word(word); !checked) return cursor.error(checked.error().message, word.position);
+  return word;
+}
+
+// Is the text, which is no field, the rest of the expression before it? The letters of a misspelt field are not.
+bool continues(const Word& before, std::string_view text) {
+  if (before.in_quotes || (before.key != "mask" && before.key != "score" && before.key != "params")) return false;
+  const std::string_view name = text.substr(0, text.find_first_of(" \t\n\r=<\""));
+  return name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != name.npos;
+}
+
 Result<void> parse_fields(Cursor& cursor, AttentionSpec& spec) {
   std::vector<std::string_view> seen;
+  Word before;
   while (true) {
     while (cursor.at < cursor.text.size() && blank(cursor.text[cursor.at])) ++cursor.at;
     if (cursor.at == cursor.text.size()) break;
-    FLASHJIT_ASSIGN(word, cursor.word());
-    if (auto checked = check_word(word); !checked) return cursor.error(checked.error().message, word.position);
+    const std::size_t start = cursor.at;
+    auto parsed_word = parse_word(cursor);
+    if (!parsed_word && continues(before, cursor.text.substr(start))) {
+      return cursor.error(cut_off(before).message, start);
+    }
+    FLASHJIT_ASSIGN(word, std::move(parsed_word));
     if (std::find(seen.begin(), seen.end(), word.key) != seen.end()) {
       return cursor.error(fmt::format("{}: the field is given twice", word.key), word.position);
     }
@@ -303,6 +329,7 @@ Result<void> parse_fields(Cursor& cursor, AttentionSpec& spec) {
     if (auto parsed = parse_field(word, spec); !parsed) {
       return cursor.error(parsed.error().message, word.sign.empty() ? word.position : word.value_position);
     }
+    before = word;
   }
   if (std::find(seen.begin(), seen.end(), "d") == seen.end()) {
     return cursor.error("d: the head dim is missing; write for example d=128", cursor.text.size());

@@ -198,8 +198,7 @@ Result<const Target*> find_target(std::string_view name) {
     if (target.name == name) return &target;
     names.push_back(target.name);
   }
-  return invalid(
-      fmt::format("target: there is no {}{}; targets are {}", quoted(name), did_you_mean(name, names), join(names)));
+  return invalid(there_is_no("target", name, names));
 }
 
 const Target* target_for_compute_capability(int major, int minor) {

@@ -96,6 +96,12 @@ std::string did_you_mean(std::string_view text, std::span<const std::string_view
   return name.empty() ? std::string() : fmt::format(", did you mean `{}`?", name);
 }
 
+std::string there_is_no(std::string_view what, std::string_view text, std::span<const std::string_view> names) {
+  const std::string meant = did_you_mean(text, names);
+  return fmt::format("there is no {0} {1}{2} {0}s are {3}", what, quoted(text),
+                     meant.empty() ? "; the" : meant + " The", join(names));
+}
+
 std::string join(std::span<const std::string_view> names, std::string_view separator) {
   return fmt::format("{}", fmt::join(names, separator));
 }

@@ -31,6 +31,9 @@ std::string_view nearest_name(std::string_view text, std::span<const std::string
 // ", did you mean `x`?" or nothing.
 std::string did_you_mean(std::string_view text, std::span<const std::string_view> names);
 
+// "there is no field `x`; the fields are ...", with what may have been meant.
+std::string there_is_no(std::string_view what, std::string_view text, std::span<const std::string_view> names);
+
 std::string join(std::span<const std::string_view> names, std::string_view separator = ", ");
 
 }  // namespace flashjit

@@ -269,6 +269,14 @@ def test_explain():
         assert word in text, f"explain does not mention {word}"
 
 
+def test_explain_names_what_it_counts_as_zero():
+    for params, mask in [("left: i32", "k >= qpos - left"), ("doc: i32[1]", "k >= doc[b]")]:
+        name = params.split(":")[0]
+        text = flashjit("explain", f'fwd bf16 d=64 params="{params}" mask="{mask}"', "--arch", "sm_80", "--shape", "q=64").out
+        assert f"(counted as if `{name}`, which the mask reads, were 0)" in text, text
+    assert "counted as if" not in flashjit("explain", SPEC, "--arch", "sm_80", "--shape", "q=64").out
+
+
 def test_explain_families():
     spec = 'fwd bf16 d=128 heads=32/8 mask="causal"'
     lines = {family: flashjit("explain", spec, "--arch", "sm_90a", "--shape", "q=4096", "--schedule", f"family={family}", "--json").line()
@@ -284,7 +292,7 @@ def test_explain_families():
     # Without pins the best of every family is listed.
     for family in families("sm_90a"):
         assert f"us  family={family}," in flashjit("explain", spec, "--arch", "sm_90a").out
-    # A tile of the map is what the queries of a block visit together; packed heads make it lower.
+    # A tile of the map is what the queries of a block visit together; grouped heads make it lower.
     def cell(schedule):
         words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out
         return words.split("one character is ")[1].split(")")[0]

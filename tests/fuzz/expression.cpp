@@ -1,5 +1,5 @@
 // Masks and scores: what is accepted prints as a text that means the same, simplifying keeps the value, and no tile is
-// skipped that holds a visible key.
+// skipped that holds a visible pair.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -106,15 +106,22 @@ void check_value(const Expr& expr) {
 
 void check_tiles(const Expr& mask) {
   if (!check_ranges(mask, default_ranges(kBatch, kHeads, kKvHeads, kTokens, kTokens))) return;
-  const TileAnalysis tiles = analyse_tiles(mask);
   static const World world;
-  for (const Point& point : kPoints) {
-    const Environment environment = at(point, world);
-    const std::int64_t q_lo = point.q / 4 * 4, q_hi = std::min(q_lo + 3, point.q_len - 1), k_lo = point.k / 4 * 4;
-    const TileClass kind = classify(tiles, environment, q_lo, q_hi, k_lo, k_lo + 3);
-    const bool visible = evaluate(mask, environment).integer != 0;
-    require(kind != (visible ? TileClass::Empty : TileClass::Full), "a tile is what its keys are", print(mask),
-            fmt::format("at q={} k={} of q_len={} k_len={}", point.q, point.k, point.q_len, point.k_len));
+  for (const Axis along : {Axis::Keys, Axis::Queries}) {
+    const TileAnalysis tiles = analyse_tiles(mask, along);
+    for (const Point& point : kPoints) {
+      const Environment environment = at(point, world);
+      const std::int64_t q_lo = point.q / 4 * 4, k_lo = point.k / 4 * 4;
+      std::int64_t q_hi = q_lo + 3, k_hi = k_lo + 3;
+      // The tile across is cut at the length; those that a loop visits may reach beyond it.
+      if (along == Axis::Keys) q_hi = std::min(q_hi, point.q_len - 1);
+      else k_hi = std::min(k_hi, point.k_len - 1);
+      const TileClass kind = classify(tiles, environment, q_lo, q_hi, k_lo, k_hi);
+      const bool visible = evaluate(mask, environment).integer != 0;
+      require(kind != (visible ? TileClass::Empty : TileClass::Full), "a tile is what its pairs are", print(mask),
+              fmt::format("along {}, at q={} k={} of q_len={} k_len={}", along == Axis::Keys ? "keys" : "queries",
+                          point.q, point.k, point.q_len, point.k_len));
+    }
   }
 }
 

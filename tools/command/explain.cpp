@@ -91,8 +91,10 @@ std::string candidates_text(const Plan& plan) {
 
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
   const Prediction& p = r.predicted;
-  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-                                 r.exact ? "" : " (the mask reads tensors: counted as if they held zeros)");
+  std::string text = fmt::format(
+      "what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
+      r.exact ? ""
+              : fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(plan.spec.mask)[0].name));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));

@@ -11,6 +11,13 @@
 namespace flashjit {
 namespace {
 
+constexpr double kLargestExact = 0x1p53;  // scalars of a call are doubles, which hold all whole numbers up to this
+
+bool loses_digits(const std::string& text, double number) {
+  return std::abs(number) >= kLargestExact && text.find_first_not_of("+-0123456789") == text.npos &&
+         fmt::format("{:.0f}", number) != text;
+}
+
 Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
   FLASHJIT_ASSIGN(array, read_npy(file));
   const bool rank_fits = array.shape.size() == tensor.shape.size();
@@ -76,6 +83,10 @@ Result<InputFiles> input_files(const InputArgs& args) {
     char* end = nullptr;
     const double number = std::strtod(value.c_str(), &end);
     if (*end == '\0') {
+      if (loses_digits(value, number)) {
+        return invalid(fmt::format("--param: {}={} would be rounded to {:.0f}; whole numbers are exact up to {:.0f}",
+                                   name, value, number, kLargestExact));
+      }
       inputs.scalars[name] = number;
     } else {
       inputs.files[name] = value;

@@ -66,7 +66,11 @@ TEST(Interval, Refusals) {
       {"k * k * k * k * k * k * k < q", "can leave 64 bits"},
       {"k / n < q", "the divisor `n` of `/` can be negative, and must be positive; write max(n, 1)"},
       {"k % q < 3", "the divisor `q` of `%` can be 0"},
-      {"k / (0 - 3) < q", "can be negative"},
+      {"k / (0 - 3) < q", "`/` is negative, and must be positive; negate both sides"},
+      {"k / -2 < q", "the divisor `-2` of `/` is negative, and must be positive; negate both sides"},
+      {"k / -h < q", "the divisor `-h` of `/` is never positive, and must be positive; negate both sides"},
+      {"k % -2 < q", "the divisor `-2` of `%` is negative, and must be positive; negate it"},
+      {"k % 0 < q", "the divisor `0` of `%` is 0, and must be positive; use 1 or more"},
       {"bit(n, k)", "bit() takes a bit number from 0 to 63, but `k` can be 999; write (k) % 64"},
       {"bit(n, q - k)", "can be negative"},
   };

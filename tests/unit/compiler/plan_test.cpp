@@ -152,6 +152,10 @@ TEST(Plan, SlowPathsAreReported) {
   EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
 }
 
+TEST(Plan, APinnedLengthIsADivisorOf32Bits) {
+  EXPECT_FALSE(planned("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"", "sm_80").wide_ints);
+}
+
 TEST(Plan, HopperWhereItCan) {
   for (const char* text :
        {"fwd bf16 d=128 heads=16", "fwd fp16 d=64 heads=32 mask=\"causal\"", "fwd bf16 d=256 heads=8 layout=packed",

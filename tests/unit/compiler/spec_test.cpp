@@ -2,8 +2,12 @@
 
 #include <cmath>
 #include <random>
+#include <span>
 
 #include <gtest/gtest.h>
+
+#include "compiler/language/expr_lex.h"
+#include "compiler/language/named.h"
 
 namespace flashjit {
 namespace {
@@ -180,6 +184,16 @@ TEST(Spec, RandomBytesNeverCrash) {
 
 // ---- refusals ----
 
+void expect_refused(std::span<const std::pair<const char*, const char*>> rows) {
+  for (const auto& [text, message] : rows) {
+    const auto spec = parse_spec(text);
+    ASSERT_FALSE(spec) << text;
+    EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
+    EXPECT_NE(spec.error().message.find(message), std::string::npos)
+        << text << "\n got: " << spec.error().message << "\nwant: " << message;
+  }
+}
+
 TEST(Spec, RefusalsNameFieldValueAndLimit) {
   const std::pair<const char*, const char*> rows[] = {
       {"", "the operation (fwd or bwd) is missing"},
@@ -196,7 +210,8 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 d=64", "d: the field is given twice"},
       {"fwd bf16 d=64 heads=32/5", "heads: 32 query heads are no multiple of 5 KV heads"},
       {"fwd bf16 d=64 heads=0", "heads: 0 is outside 1..65535"},
-      {"fwd bf16 d=64 haeds=8", "there is no field `haeds`, did you mean `heads`?"},
+      {"fwd bf16 d=64 haeds=8", "there is no field `haeds`, did you mean `heads`? The fields are kv, out,"},
+      {"fwd bf16 d=64 colour=red", "there is no field `colour`; the fields are kv, out,"},
       {"fwd bf16 d=64 mask=\"causal", "mask: the quote that opens here is never closed"},
       {"fwd bf16 d=64 mask='causal'", "mask: use double quotes"},
       {"fwd bf16 d=64 mask=\"causal\"sink", "mask: a space must follow the closing quote"},
@@ -222,18 +237,27 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
       {"fwd bf16 d=64 params=\"x: fp31\"", "has the unknown type `fp31`"},
       {"fwd bf16 d=64 params=\"x: fp32[5]\"", "[1] to [4]"},
-      {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is the name of a variable"},
+      {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is a word of the language"},
       {"fwd bf16 d=64 params=\"x: fp32\"", "params: x is declared, but neither mask nor score uses it"},
       {"fwd bf16 d=64 params=\"x: fp32, x: i32\" score=\"s * x\"", "params: x is declared twice"},
       {"fwd bf16 d=64 =3", "there is no field name before `=`"},
   };
-  for (const auto& [text, message] : rows) {
-    const auto spec = parse_spec(text);
-    ASSERT_FALSE(spec) << text;
-    EXPECT_EQ(spec.error().kind, ErrorKind::Invalid) << text;
-    EXPECT_NE(spec.error().message.find(message), std::string::npos)
-        << text << "\n got: " << spec.error().message << "\nwant: " << message;
-  }
+  expect_refused(rows);
+}
+
+TEST(Spec, AValueEndsAtTheBlankUnlessItStandsInQuotes) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=64 mask=causal & window(3, 0)", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=window(3, 0)", "stands in double quotes, as in mask=\"...\""},
+      {"fwd bf16 d=64 mask=k <= q", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=k < q", "mask: the value ends at the blank; one"},
+      {"fwd bf16 d=64 score=max(s, q) + 1", "score: the value ends at the blank; one"},
+      {"fwd bf16 d=64 params=a:fp32, b:fp32", "params: the value ends at the blank; one"},
+      {"fwd bf16 d=64 params=a: fp32", "params: the value ends at the blank; one"},
+      {"fwd bf16 d=64 mask=causal haeds=8", "there is no field `haeds`, did you mean `heads`?"},
+      {"fwd bf16 d=64 mask=\"causal\" 3=4", "there is no field `3`"},
+  };
+  expect_refused(rows);
 }
 
 TEST(Spec, RefusesBytesAndLengthsThatNoTextHas) {
@@ -252,6 +276,40 @@ TEST(Spec, CaretStandsUnderThePlace) {
   const auto value = parse_spec("fwd bf16 d=64 lse=log10");
   ASSERT_FALSE(value);
   EXPECT_EQ(value.error().detail, "fwd bf16 d=64 lse=log10\n                  ^");
+}
+
+TEST(Spec, ParametersAreNoWordsOfTheLanguage) {
+  std::vector<std::string_view> words = {"q", "k",    "b",    "h",     "hk",  "q_len", "k_len",
+                                         "s", "qpos", "true", "false", "inf", "nan"};
+  for (const Function& function : functions()) words.push_back(function.name);
+  for (const NamedRow& row : named_rows()) words.push_back(row.name);
+  for (const std::string_view word : words) {
+    const std::string param = "params: " + std::string(word) + " is a word of the language";
+    const auto spec = parse_spec("fwd bf16 d=64 params=\"" + std::string(word) + ": i32\" mask=\"causal\"");
+    ASSERT_FALSE(spec) << word;
+    EXPECT_TRUE(spec.error().message.starts_with(param)) << spec.error().message;
+    EXPECT_NE(spec.error().message.find("choose another name"), std::string::npos) << spec.error().message;
+  }
+}
+
+// Operands, dtypes, and the ends of tiles, which no text can name.
+TEST(Spec, OtherWordsAreNamesOfParameters) {
+  for (const std::string word : {"v", "o", "sink", "lse", "offsets_q", "fp32", "i32", "q_lo", "k_hi", "slope", "Q"}) {
+    const auto unknown = parse_spec("fwd bf16 d=64 score=\"s + " + word + "\"");
+    ASSERT_FALSE(unknown) << word;
+    EXPECT_NE(unknown.error().message.find("unknown name `" + word + "`"), std::string::npos);
+    parsed("fwd bf16 d=64 params=\"" + word + ": fp32\" score=\"s + " + word + "\"");
+  }
+}
+
+TEST(Spec, APinnedLengthIsPositive) {
+  parsed("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"");
+  parsed("fwd bf16 d=64 k_len=9 score=\"s + q / k_len\"");
+  for (const char* fields : {"", " q_len<=4", " layout=packed q_len=4"}) {
+    const auto spec = parse_spec("fwd bf16 d=64 mask=\"k % q_len == 0\"" + std::string(fields));
+    ASSERT_FALSE(spec) << fields;
+    EXPECT_NE(spec.error().message.find("can be 0, and must be positive; write max(q_len, 1)"), std::string::npos);
+  }
 }
 
 // ---- specs built in C++ ----

@@ -80,16 +80,16 @@ TEST(Arguments, DenseParameters) {
 
 TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
   // One key is 256 bytes of K and V, 128 Ki keys are the 32 MB that stay in L2.
-  const auto group = [](int keys, int batch, bool pack_heads) {
+  const auto group = [](int keys, int batch, bool grouped) {
     Plan plan = plan_of("fwd bf16 d=64 heads=8/2");
-    plan.launches[0].grid = {.queries = pack_heads ? 64 : 256, .heads = pack_heads ? 2 : 8};
+    plan.launches[0].grid = {.queries = grouped ? 64 : 256, .heads = grouped ? 2 : 8};
     Arguments a;
     a.q = {address(0x1000), "bf16", {batch, 1000, 8, 64}, {}};
     a.o = {address(0x60000), "bf16", {batch, 1000, 8, 64}, {}};
     a.k = a.v = {address(0x20000), "bf16", {batch, keys, 2, 64}, {}};
     const auto params = fill(plan, a);
     EXPECT_TRUE(params) << params.error().message;
-    EXPECT_EQ(params->tiles_q, pack_heads ? 16 : 4);  // 256 rows: 256 queries, or 64 of four heads each
+    EXPECT_EQ(params->tiles_q, grouped ? 16 : 4);  // 256 rows: 256 queries, or 64 of four heads each
     return params->heads_per_group;
   };
   EXPECT_EQ(group(40000, 9, false), 3 * 4);  // three KV heads fit, each with its four query heads

@@ -314,19 +314,19 @@ TEST(TensorMaps, TheDriverTakesThemAll) {
   ASSERT_TRUE(gpu) << gpu.error().message;
   const CurrentContext current(*gpu);
   for (const bool packed : {false, true}) {
-    for (const bool pack_heads : {false, true}) {
-      if (packed && pack_heads) continue;
+    for (const bool grouped : {false, true}) {
+      if (packed && grouped) continue;
       for (const int d : {8, 64, 72, 96, 256}) {
         for (const bool keys : {true, false}) {
           for (const bool expanded : {false, true}) {
             KernelConfig c = config_of(8, 2, d, d);
             c.sequences = packed ? Sequences::packed : Sequences::dense;
-            c.head_tiles = pack_heads ? HeadTiles::grouped : HeadTiles::single;
+            c.head_tiles = grouped ? HeadTiles::grouped : HeadTiles::single;
             KernelParams p = params_of(c);
             if (!keys) p.k = p.v = nullptr, p.k_len = 0;
             if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
-            SCOPED_TRACE(testing::Message() << "packed " << packed << " pack_heads " << pack_heads << " d " << d
-                                            << " keys " << keys << " expanded " << expanded);
+            SCOPED_TRACE(testing::Message() << "packed " << packed << " grouped " << grouped << " d " << d << " keys "
+                                            << keys << " expanded " << expanded);
             const auto layouts = tensor_map_layouts(c, p);
             ASSERT_TRUE(layouts) << layouts.error().message;
             TensorMaps maps;
