@@ -261,6 +261,7 @@ Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& 
 
 Result<std::uint64_t> DeviceProblem::make_workspace(const GpuContext& gpu, const Kernel& kernel) {
   FLASHJIT_ASSIGN(bytes, kernel.workspace_bytes(arguments_));
+  if (bytes <= arguments_.workspace_bytes) return static_cast<std::uint64_t>(bytes);
   FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
   arguments_.workspace = buffer.data();
   arguments_.workspace_bytes = bytes;
