@@ -27,17 +27,12 @@ std::uint64_t byte_count(const NamedTensor& tensor) {
 
 std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& shape) {
   switch (dim) {
-    case Dim::None: break;
     case Dim::Batch: return shape.batch;
     case Dim::Queries: return is_packed(spec) ? shape.q_tokens() : shape.longest_q();
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
-    case Dim::HeadsQ: return spec.heads_q;
-    case Dim::HeadsKv: return spec.heads_kv;
-    case Dim::DQk: return spec.d_qk;
-    case Dim::DV: return spec.d_v;
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
+    default: return extent_of(dim, spec);
   }
-  return 0;
 }
 
 bool is_offsets(const Operand& operand) { return operand.dims[0] == Dim::Offsets; }
@@ -266,6 +261,7 @@ Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& 
 
 Result<std::uint64_t> DeviceProblem::make_workspace(const GpuContext& gpu, const Kernel& kernel) {
   FLASHJIT_ASSIGN(bytes, kernel.workspace_bytes(arguments_));
+  if (bytes <= arguments_.workspace_bytes) return static_cast<std::uint64_t>(bytes);
   FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
   arguments_.workspace = buffer.data();
   arguments_.workspace_bytes = bytes;

@@ -227,24 +227,26 @@ class Tuning::Parts {
 
   Result<void> place_data() {
     if (!session_.on_gpu()) {
-      arguments_ = data_->host_arguments();
+      host_arguments_ = data_->host_arguments();
       return {};
     }
     FLASHJIT_ASSIGN(device, DeviceProblem::create(session_.gpu(), *data_));
     device_ = std::move(device);
-    arguments_ = device_->arguments();
     return {};
   }
 
+  const Arguments& arguments() const { return device_ ? device_->arguments() : host_arguments_; }
   void* stream() const { return session_.on_gpu() ? session_.stream().get() : nullptr; }
 
+  // Every kernel is run by this before it is timed: from then on there is enough workspace for it.
   Result<void> run_once(const Entry& entry) {
     if (!device_) {
       data_->poison();
-      return entry.kernel->run(arguments_, nullptr);
+      return entry.kernel->run(arguments(), nullptr);
     }
+    FLASHJIT_TRY(device_->make_workspace(session_.gpu(), *entry.kernel));
     FLASHJIT_TRY(device_->poison(session_.stream()));
-    FLASHJIT_TRY(entry.kernel->run(arguments_, stream()));
+    FLASHJIT_TRY(entry.kernel->run(arguments(), stream()));
     FLASHJIT_TRY(session_.stream().synchronize());
     return device_->download_outputs(*data_);
   }
@@ -291,7 +293,7 @@ class Tuning::Parts {
     SearchBench bench;
     bench.seconds = [begun = Clock::now()] { return seconds_since(begun); };
     bench.sample = [&](std::size_t subject, int starts) {
-      return sampler_([&] { return entries_[subjects[subject]].kernel->run(arguments_, stream()); }, starts);
+      return sampler_([&] { return entries_[subjects[subject]].kernel->run(arguments(), stream()); }, starts);
     };
     bench.round_done = [&](std::size_t best, double us) {
       say(fmt::format("{} schedules, best so far {:.1f} us: {}", subjects.size(), us,
@@ -380,7 +382,7 @@ class Tuning::Parts {
   bool searched_ = false;
   std::unique_ptr<ProblemData> data_;
   std::optional<DeviceProblem> device_;
-  Arguments arguments_;
+  Arguments host_arguments_;
   std::vector<NamedTensor> expected_;
   Sampler sampler_;
   double compile_seconds_ = 0, last_batch_seconds_ = 0;

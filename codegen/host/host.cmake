@@ -12,7 +12,7 @@ if(NOT LLVM_FOUND)
 endif()
 message(STATUS "Host backend: LLVM ${LLVM_PACKAGE_VERSION}")
 
-file(GLOB sources CONFIGURE_DEPENDS host/*.cpp)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS host/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/(backend|exit)[.]cpp$")
 add_library(flashjit_host_code STATIC ${sources})
 flashjit_folder(flashjit_host_code codegen)

@@ -7,9 +7,9 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 
-#include "codegen/host/attention.h"
+#include "codegen/host/emit/attention.h"
 #include "codegen/host/jit.h"
-#include "codegen/host/pack.h"
+#include "codegen/host/emit/pack.h"
 #include "codegen/host/workspace.h"
 
 namespace flashjit::host {

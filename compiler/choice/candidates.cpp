@@ -4,14 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "compiler/analysis/score_inputs.h"
-#include "compiler/families/choices.h"
-
 namespace flashjit {
 
 namespace {
-
-constexpr int kLoadingScoreRegisters = 60;  // addresses and values of a score that reads a tensor for every key
 
 // A pinned family is wanted, otherwise every one that takes part by default and has all pinned fields.
 bool wanted(Family family, const Schedule& pins) {
@@ -19,8 +14,6 @@ bool wanted(Family family, const Schedule& pins) {
 }
 
 }  // namespace
-
-int score_registers(const AttentionSpec& spec) { return loads_per_key(spec.score) ? kLoadingScoreRegisters : 0; }
 
 int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {
   const TileAnalysis tiles = analyse_tiles(spec.mask);

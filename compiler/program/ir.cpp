@@ -21,7 +21,7 @@ constexpr AttributeRow kRows[] = {
     {"copy", "pipeline_copies", "instruction of the copy"},
     {"copy_bytes", "pipeline_copies", "width of a global access"},
     {"tile", "pipeline_copies",
-     "which KV tile, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
+     "which tile of the loop, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
     {"barrier", "pipeline_copies", "what is awaited of a slot: full or empty"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
     {"redo", "choose_softmax",
@@ -34,6 +34,8 @@ constexpr std::array<std::string_view, 21> kKindNames = {
     "mma",  "score",  "mask", "softmax", "rescale",  "convert",  "reduce", "finalize", "stage",    "store"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
+
+constexpr AxisNames kAxisNames[] = {{"queries", "q_begin", "q_end"}, {"keys", "kv_begin", "kv_end"}};
 
 std::string print_attributes(const Attributes& attributes) {
   if (attributes.all().empty()) return {};
@@ -52,6 +54,7 @@ void dump_statements(const Program& program, const std::vector<Statement>& body,
   for (const Statement& s : body) {
     out += std::string(depth * 2, ' ');
     out += name(s.kind);
+    if (s.along) out += fmt::format(" {}", names_of(*s.along).axis);
     if (!s.writes.empty()) out += " " + names_of(program, s.writes);
     if (!s.reads.empty()) out += " <- " + names_of(program, s.reads);
     if (s.product.columns > 0) out += fmt::format(" ({})", print(s.product));
@@ -117,6 +120,8 @@ Statement make_statement(Kind kind, std::vector<int> writes, std::vector<int> re
   s.reads = std::move(reads);
   return s;
 }
+
+AxisNames names_of(Axis axis) { return kAxisNames[static_cast<int>(axis)]; }
 
 std::string_view name(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
 

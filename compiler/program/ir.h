@@ -1,13 +1,15 @@
-// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over KV tiles. Passes refine
-// it; what they decide stands in attributes, each of which has exactly one writer.
+// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over tiles. Passes refine it;
+// what they decide stands in attributes, each of which has exactly one writer.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "compiler/analysis/interval.h"
 #include "compiler/spec/dtype.h"
 #include "compiler/program/product.h"
 #include "compiler/result.h"
@@ -65,13 +67,13 @@ enum class Kind {
   Commit,    // closes a group of asynchronous copies, or of a consumer's products
   Wait,      // until at most `pending` groups are under way; makes this thread's copies visible to itself
   Barrier,   // all warps of the block
-  Producer,  // what the warp that copies does for a query tile, beside the consumers
+  Producer,  // what the warp that copies does for an item, beside the consumers
   Consumer,  // what each of the warpgroups that compute does for it
   Await,     // until the next slot of a buffer's ring is full (consumer) or empty (producer)
   Release,   // this consumer is done with a slot: empty once all of them are
   Fragment,  // shared -> register operands
   Fill,      // a constant
-  Loop,      // over the KV tiles of the phases
+  Loop,      // over the tiles of the phases
   Mma,       // target += a * b: a Product
   Score,     // the score function
   Mask,      // -inf where a key is hidden
@@ -90,11 +92,18 @@ struct Statement {
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
   std::vector<Statement> body;  // Loop, Producer, Consumer
+  std::optional<Axis> along;    // Loop: of which tiles
   Product product;              // Mma, once warps are assigned
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
-// A part of the KV range, from `begin` to `end` (names of expressions of the mask analysis).
+// What an axis is called, and the ends of the range of its tiles that are visited.
+struct AxisNames {
+  std::string_view axis, begin, end;
+};
+AxisNames names_of(Axis axis);
+
+// A part of the range that loops visit, from `begin` to `end` (names of expressions of the mask analysis).
 struct Phase {
   std::string begin, end;
   bool mixed = false;  // some key of a tile may be hidden: the Mask statement acts
@@ -129,7 +138,8 @@ Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
   return {};
 }
 
-// What must hold after every pass. Internal error that names the pass and the place.
+// What must hold after whichever pass; an Internal error names the place. make_plan asks after the last one, and after
+// each where that found something, to name the pass at fault, or where somebody watches.
 Result<void> verify(const Program& program);
 
 }  // namespace flashjit

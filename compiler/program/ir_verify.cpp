@@ -74,10 +74,27 @@ int count(const std::vector<Statement>& body, Kind kind) {
   return found;
 }
 
-Result<void> check_phases(const Program& p) {
-  if (p.phases.empty()) return internal("the KV loop has no phases");
-  if (p.phases.front().begin != "kv_begin" || p.phases.back().end != "kv_end") {
-    return internal("the phases do not cover the KV range from kv_begin to kv_end");
+// All loops of a program, and no other statement, run along one axis: there is one list of phases.
+Result<void> check_loops(const std::vector<Statement>& body, std::optional<Axis>& along) {
+  for (const Statement& s : body) {
+    if (s.along.has_value() != (s.kind == Kind::Loop))
+      return internal(
+          fmt::format("{}: {}", name(s.kind), s.along ? "only loops run along an axis" : "along which axis?"));
+    if (s.along && along && *s.along != *along)
+      return internal(
+          fmt::format("loop {}: another one runs along {}", names_of(*s.along).axis, names_of(*along).axis));
+    if (s.along) along = s.along;
+    FLASHJIT_TRY(check_loops(s.body, along));
+  }
+  return {};
+}
+
+Result<void> check_phases(const Program& p, Axis along) {
+  const AxisNames range = names_of(along);
+  if (p.phases.empty()) return internal("the loop has no phases");
+  if (p.phases.front().begin != range.begin || p.phases.back().end != range.end) {
+    return internal(
+        fmt::format("the phases do not cover the range of the {} from {} to {}", range.axis, range.begin, range.end));
   }
   bool mixed = p.phases.front().mixed;
   for (std::size_t i = 1; i < p.phases.size(); ++i) {
@@ -123,7 +140,7 @@ struct Slot {
 
 struct Machine {
   const Program& p;
-  std::int64_t tiles;  // of the KV loop
+  std::int64_t tiles;  // of the loop
   std::vector<Slot> slots = {};
   std::int64_t groups = 0;  // committed
 
@@ -252,7 +269,10 @@ Result<void> check_copies(const Program& p) {
 Result<void> verify(const Program& p) {
   FLASHJIT_TRY(check_attributes(p, p.attributes, "program"));
   FLASHJIT_TRY(check_definitions(p));
-  if (p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p));
+  std::optional<Axis> along;
+  FLASHJIT_TRY(check_loops(p.body, along));
+  if (!along) return internal("the program has no loop");
+  if (p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
   if (p.ran("pipeline_copies")) FLASHJIT_TRY(has_roles(p) ? check_roles(p) : check_copies(p));
   return {};

@@ -14,7 +14,7 @@ bool touches(const Statement& s, int buffer) {
   return std::ranges::count(s.reads, buffer) + std::ranges::count(s.writes, buffer) > 0;
 }
 
-// A statement as one role executes it: for which query tile (item) and KV tile.
+// A statement as one role executes it: for which item, and which tile of its loop.
 struct Step {
   const Statement* statement;
   std::int64_t item = 0, tile = -1;
@@ -64,8 +64,8 @@ struct Roles {
   std::string describe(const Step& step) const {
     const Statement& s = *step.statement;
     const std::string about = s.writes.empty() ? "" : " " + p.buffers[s.writes[0]].name;
-    const std::string tile = step.tile < 0 ? "" : fmt::format(", KV tile {}", step.tile);
-    return fmt::format("{}{} (query tile {}{})", name(s.kind), about, step.item, tile);
+    const std::string tile = step.tile < 0 ? "" : fmt::format(", tile {}", step.tile);
+    return fmt::format("{}{} (item {}{})", name(s.kind), about, step.item, tile);
   }
   Result<void> wrong(const Step& step, std::string_view what) const {
     return internal(fmt::format("{}: {}", describe(step), what));
@@ -98,7 +98,7 @@ struct Roles {
       return wrong(step, fmt::format("reads {} before it has awaited that it is full", tile));
     const Step& there = ring.contents[ring.released];
     if (there.item != step.item || (there.tile >= 0 && there.tile != step.tile)) {
-      return wrong(step, fmt::format("reads {}, but query tile {}, KV tile {} is there", tile, there.item, there.tile));
+      return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", tile, there.item, there.tile));
     }
     return {};
   }
@@ -212,8 +212,7 @@ Result<void> check_roles(const Program& p) {
   FLASHJIT_TRY(check_tiles_apart(p));
   std::int64_t stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max<std::int64_t>(stages, b.stages);
-  // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough query tiles for Q's slots
-  // too.
+  // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough items for Q's slots too.
   for (const std::int64_t tiles : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, 2 * stages + 1}) {
     Roles roles{p};
     std::int64_t item = 0;
@@ -227,7 +226,7 @@ Result<void> check_roles(const Program& p) {
     }
     if (auto done = roles.run(); !done) {
       Error error = done.error();
-      error.message += fmt::format(" (KV loop of {} tiles)", tiles);
+      error.message += fmt::format(" (loop of {} tiles)", tiles);
       return error;
     }
   }

@@ -7,7 +7,7 @@ namespace flashjit {
 
 bool has_roles(const Program& program);
 
-// Executes both roles on the rings of shared memory, for KV loops of several lengths: every slot is awaited before it
+// Executes both roles on the rings of shared memory, for loops of several lengths: every slot is awaited before it
 // is filled or read, released after the last product that reads it, and nobody waits for ever.
 Result<void> check_roles(const Program& program);
 

@@ -36,6 +36,7 @@ Statement make(const Program& p, Kind kind, std::initializer_list<std::string_vi
 Result<Statement> make_loop(const Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   Statement loop = make(p, Kind::Loop, {}, {});
+  loop.along = context.problem.tiles.along;
   loop.body.push_back(make(p, Kind::Fill, {"S"}, {}));
   loop.body.push_back(make(p, Kind::Mma, {"S"}, {"q", "k"}));
   if (spec.score) {
@@ -81,9 +82,11 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
   const bool masked = context.config.has_mask;
   // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
   // without a mask only the tile that k_len cuts is mixed.
-  if (masked) p.phases.push_back({"kv_begin", "full_begin", true});
-  p.phases.push_back({masked ? "full_begin" : "kv_begin", "full_end", false});
-  p.phases.push_back({"full_end", "kv_end", true});
+  const AxisNames range = names_of(context.problem.tiles.along);
+  const std::string begin(range.begin), end(range.end);
+  if (masked) p.phases.push_back({begin, "full_begin", true});
+  p.phases.push_back({masked ? "full_begin" : begin, "full_end", false});
+  p.phases.push_back({"full_end", end, true});
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
     if (s.kind == Kind::Mask) {
       if (context.problem.tiles.line_is_range) FLASHJIT_TRY(s.attributes.set("row", std::string("range"), kAnalyse));

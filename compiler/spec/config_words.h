@@ -8,64 +8,42 @@
 
 namespace flashjit {
 
-// The values of an enum in their order, and the name of its type.
-template <class Enum>
-struct Words;
+// The name of an enum's type, and its values in their order.
+template <std::size_t n>
+struct WordTable {
+  std::string_view type;
+  std::array<std::string_view, n> values;
+};
 
+template <class Enum>
+extern const WordTable<0> kWords;  // every enum has a line here
 template <>
-struct Words<Element> {
-  static constexpr std::string_view type = "Element";
-  static constexpr std::array<std::string_view, 3> values = {"f16", "bf16", "f32"};
-};
+inline constexpr WordTable<3> kWords<Element> = {"Element", {"f16", "bf16", "f32"}};
 template <>
-struct Words<Lse> {
-  static constexpr std::string_view type = "Lse";
-  static constexpr std::array<std::string_view, 3> values = {"none", "ln", "log2"};
-};
+inline constexpr WordTable<3> kWords<Lse> = {"Lse", {"none", "ln", "log2"}};
 template <>
-struct Words<Sequences> {
-  static constexpr std::string_view type = "Sequences";
-  static constexpr std::array<std::string_view, 2> values = {"dense", "packed"};
-};
+inline constexpr WordTable<2> kWords<Sequences> = {"Sequences", {"dense", "packed"}};
 template <>
-struct Words<Reference> {
-  static constexpr std::string_view type = "Reference";
-  static constexpr std::array<std::string_view, 3> values = {"lazy", "tile", "first"};
-};
+inline constexpr WordTable<3> kWords<Reference> = {"Reference", {"lazy", "tile", "first"}};
 template <>
-struct Words<Exclusive> {
-  static constexpr std::string_view type = "Exclusive";
-  static constexpr std::array<std::string_view, 2> values = {"none", "issue"};
-};
+inline constexpr WordTable<2> kWords<Exclusive> = {"Exclusive", {"none", "issue"}};
 template <>
-struct Words<QueryPlace> {
-  static constexpr std::string_view type = "QueryPlace";
-  static constexpr std::array<std::string_view, 2> values = {"shared", "registers"};
-};
+inline constexpr WordTable<2> kWords<QueryPlace> = {"QueryPlace", {"shared", "registers"}};
 template <>
-struct Words<TileOrder> {
-  static constexpr std::string_view type = "TileOrder";
-  static constexpr std::array<std::string_view, 2> values = {"natural", "longest_first"};
-};
+inline constexpr WordTable<2> kWords<TileOrder> = {"TileOrder", {"natural", "longest_first"}};
 template <>
-struct Words<Overlap> {
-  static constexpr std::string_view type = "Overlap";
-  static constexpr std::array<std::string_view, 2> values = {"none", "qk_pv"};
-};
+inline constexpr WordTable<2> kWords<Overlap> = {"Overlap", {"none", "qk_pv"}};
 template <>
-struct Words<RowSum> {
-  static constexpr std::string_view type = "RowSum";
-  static constexpr std::array<std::string_view, 2> values = {"adds", "matrix"};
-};
+inline constexpr WordTable<2> kWords<RowSum> = {"RowSum", {"adds", "matrix"}};
 template <>
-struct Words<GridKind> {
-  static constexpr std::string_view type = "GridKind";
-  static constexpr std::array<std::string_view, 2> values = {"tiles", "persistent"};
-};
+inline constexpr WordTable<2> kWords<GridKind> = {"GridKind", {"tiles", "persistent"}};
 template <>
-struct Words<HeadTiles> {
-  static constexpr std::string_view type = "HeadTiles";
-  static constexpr std::array<std::string_view, 2> values = {"single", "grouped"};
+inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grouped"}};
+
+template <class Enum>
+struct Words {
+  static constexpr std::string_view type = kWords<Enum>.type;
+  static constexpr const auto& values = kWords<Enum>.values;
 };
 
 template <class Enum>

@@ -18,6 +18,16 @@ std::string_view meaning_of(Dim dim) {
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
+int extent_of(Dim dim, const AttentionSpec& spec) {
+  switch (dim) {
+    case Dim::HeadsQ: return spec.heads_q;
+    case Dim::HeadsKv: return spec.heads_kv;
+    case Dim::DQk: return spec.d_qk;
+    case Dim::DV: return spec.d_v;
+    default: return -1;
+  }
+}
+
 OperandAxes axes_of(const Operand& operand, Layout layout) {
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim) > 0; };
   const bool no_batch = layout == Layout::Packed && (has(Dim::Queries) || has(Dim::Keys));

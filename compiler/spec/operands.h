@@ -20,6 +20,8 @@ enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets }
 inline constexpr std::size_t kDims = 9;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim);
+// What the spec says; negative: a call does.
+int extent_of(Dim dim, const AttentionSpec& spec);
 
 enum class OperandRole { Input, Output };
 

@@ -8,7 +8,7 @@
 #include "codegen/cuda/emit.h"
 #include "compiler/plan.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/store.h"

@@ -7,7 +7,7 @@
 
 #include "runtime/bundle/bundle.h"
 #include "runtime/compile/compile.h"
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/engine/background.h"
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"

@@ -71,12 +71,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                 .place = place(),
                 .ordinal = ordinal_};
   }
-  extents_.fill(-1);
-  const auto set = [&](Dim dim, int extent) { extents_[static_cast<std::size_t>(dim)] = extent; };
-  set(Dim::HeadsQ, spec_.heads_q);
-  set(Dim::HeadsKv, spec_.heads_kv);
-  set(Dim::DQk, spec_.d_qk);
-  set(Dim::DV, spec_.d_v);
+  for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
   collect_indices(spec_.mask);
   collect_indices(spec_.score);
 }

@@ -53,9 +53,9 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   for (const KernelLaunch& launch : plan.launches) {
     FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
     kernel->entries_.push_back({function, launch});
-    kernel->tensor_maps_ |= launch.tensor_maps;
   }
   kernel->library_ = std::move(library);
+  if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
   if (takes_items(plan)) kernel->counters_ = std::move(counters);
   return kernel;
 }
@@ -80,9 +80,8 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.work_counters = pair;
   }
   TensorMaps maps;
-  if (tensor_maps_) {
-    FLASHJIT_ASSIGN(layouts, tensor_map_layouts(config_, params));
-    FLASHJIT_TRY(encode(*gpu_.driver, config_.element, layouts, maps));
+  if (!mapped_.empty()) {
+    FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   for (const Entry& entry : entries_) {

@@ -50,8 +50,8 @@ class GpuKernel : public RunnableKernel {
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
                       TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
-  std::vector<Entry> entries_;  // in the order of their launches
-  bool tensor_maps_ = false;    // one of them takes these
+  std::vector<Entry> entries_;         // in the order of their launches
+  std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;
   const int sm_count_;

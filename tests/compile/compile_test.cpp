@@ -20,7 +20,7 @@
 
 #include "compiler/spec/target.h"
 #include "fmt/format.h"
-#include "runtime/compile/nvrtc_log.h"
+#include "runtime/compile/nvrtc/nvrtc_log.h"
 #include "tests/requests.h"
 
 namespace flashjit {

@@ -12,7 +12,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
 #include "runtime/engine/environment.h"
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 
 namespace flashjit {
 namespace {

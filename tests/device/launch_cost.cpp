@@ -197,15 +197,14 @@ class Bench {
       unsigned long long id;
       return api.stream_id(stream.get(), &id) == 0;
     });
-    KernelConfig config;
-    config.head_dim_qk = config.head_dim_v = kDim;
-    config.heads_q = config.heads_kv = kHeads;
-    config.warpgroups = 2;
-    config.tile_q = config.tile_kv = 128;
-    const auto layouts = tensor_map_layouts(config, recorded.params);
-    TensorMaps maps;
-    if (layouts)
-      measure("cuTensorMapEncodeTiled", [&] { return bool(encode(*driver_, Element::bf16, layouts->q, maps.q)); });
+    const std::uint64_t head = std::uint64_t{2} * kDim, token = kHeads * head;
+    const TensorMapLayout layout{.address = recorded.params.q,
+                                 .rank = 4,
+                                 .size = {kDim, kTokens, kHeads, kBatch},
+                                 .stride = {token, head, kTokens * token},
+                                 .box = {64, 128, 1, 1}};
+    TensorMap map;
+    measure("cuTensorMapEncodeTiled", [&] { return bool(encode(*driver_, layout, map)); });
   }
 
   // Many threads ask for the same kernel, as often as they can.

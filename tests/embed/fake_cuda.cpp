@@ -174,7 +174,9 @@ int memory_allocate(std::uint64_t* pointer, std::size_t bytes) {
   if (!top()) return kInvalidContext;
   if (const int broken = unsafe_call()) return broken;
   ++counters.allocations;
-  *pointer = reinterpret_cast<std::uintptr_t>(std::calloc(1, bytes));
+  constexpr std::size_t kAligned = 256;  // as the driver does
+  void* memory = std::aligned_alloc(kAligned, (bytes + kAligned - 1) / kAligned * kAligned);
+  *pointer = reinterpret_cast<std::uintptr_t>(std::memset(memory, 0, bytes));
   return kDone;
 }
 int memory_free(std::uint64_t pointer) { return ++counters.frees, std::free(reinterpret_cast<void*>(pointer)), kDone; }

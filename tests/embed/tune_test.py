@@ -37,6 +37,13 @@ def test_tune_on_a_gpu():
     assert not any("tuning record" in note for note in other["notes"]), other
 
 
+def test_kernels_that_need_a_workspace():
+    need("nvrtc")
+    line = flashjit("tune", SPEC, "--shape", "q=128", "--schedule", "family=naive", "--target", "gpu", "--device", "1", "--budget", "1s", "--json",
+                    env=environment()).line()
+    assert line["ok"] and line["best_us"] > 0 and "family=naive" in line["best_schedule"], line
+
+
 def test_gpus_of_one_kind_only():
     need("nvrtc")
     refused("tune", SPEC, "--shape", "q=128", "--target", "gpu", "--device", "0", "--device", "1", "--json", env=environment(), kind="invalid",

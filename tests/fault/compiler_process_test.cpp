@@ -1,6 +1,6 @@
 // A compiler that crashes, hangs or talks nonsense, in a process of its own: each is an error of that kernel, and the
 // next compile works. The bad compilers are scripts.
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

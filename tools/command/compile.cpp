@@ -12,7 +12,7 @@
 
 #include "compiler/spec/spec.h"
 #include "runtime/compile/compile.h"
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/facts.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"

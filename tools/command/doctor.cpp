@@ -9,7 +9,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 #include "runtime/store/store.h"
 #include "runtime/store/directory.h"
 #include "runtime/launch/thread_pool.h"

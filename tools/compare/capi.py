@@ -33,10 +33,12 @@ class Param(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("tensor", ctypes.POINTER(Tensor)), ("scalar", ctypes.c_double)]
 
 
+# Operands of the first version. Later ones are given by their names alone, as parameters are.
+FIELDS = ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_k")
+
+
 class Arguments(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t)] + [
-        (name, ctypes.POINTER(Tensor))
-        for name in ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_k")] + [
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.POINTER(Tensor)) for name in FIELDS] + [
         ("max_q_len", ctypes.c_int64), ("max_k_len", ctypes.c_int64), ("params", ctypes.POINTER(Param)),
         ("param_count", ctypes.c_int64)]
 
@@ -101,8 +103,8 @@ class Kernel:
         self.library.check(status, error)
         self.facts = json.loads(self.library.lib.flashjit_kernel_facts(self.handle).decode())
 
-    def bind(self, q, k, v, o, offsets=None, longest=0, params=None, stream=None):
-        """A function that launches on these tensors: everything but the call itself is done here."""
+    def bind(self, operands, params, longest=0, stream=None):
+        """A function that launches on these tensors, both by their names: everything but the call itself is done here."""
         kept = []
 
         def view(tensor):
@@ -114,13 +116,12 @@ class Kernel:
             kept.extend([tensor, shape, strides, made])
             return ctypes.pointer(made)
 
-        given = [Param(name.encode(), view(tensor)) for name, tensor in (params or {}).items()]
+        fields = {name: view(tensor) for name, tensor in operands.items() if name in FIELDS}
+        named = [item for item in operands.items() if item[0] not in FIELDS] + list(params.items())
+        given = [Param(name.encode(), view(tensor)) for name, tensor in named]
         kept.append(given)
-        arguments = Arguments(struct_size=ctypes.sizeof(Arguments), q=view(q), k=view(k), v=view(v), o=view(o),
-                              max_q_len=longest, max_k_len=longest, params=(Param * len(given))(*given),
-                              param_count=len(given))
-        if offsets is not None:
-            arguments.offsets_q = arguments.offsets_k = view(offsets)
+        arguments = Arguments(struct_size=ctypes.sizeof(Arguments), max_q_len=longest, max_k_len=longest,
+                              params=(Param * len(given))(*given), param_count=len(given), **fields)
         stream = ctypes.c_void_p(stream)
         error = ctypes.c_void_p()
         call, reference, error_reference = self.library.lib.flashjit_run, ctypes.byref(arguments), ctypes.byref(error)
@@ -129,6 +130,6 @@ class Kernel:
             status = call(self.handle, reference, stream, error_reference)
             if status:
                 self.library.check(status, error)
-            return o
+            return operands["o"]
 
         return launch

@@ -20,7 +20,7 @@ class Problem:
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
         self.q, self.k, self.v = random(row.heads), random(row.kv_heads), random(row.kv_heads)
-        self.offsets, self.params = None, {}
+        self.params = {}
         if row.lengths:
             self.starts = [0, *itertools.accumulate(row.lengths)]
             self.offsets = torch.tensor(self.starts, dtype=torch.int32, device=device)
@@ -32,9 +32,11 @@ class Problem:
             self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
 
     def launch_of(self, kernel):
-        o = torch.full_like(self.q, math.nan)
-        stream = torch.cuda.current_stream().cuda_stream if o.is_cuda else None
-        return kernel.bind(self.q, self.k, self.v, o, self.offsets, self.row.s if self.row.lengths else 0, self.params, stream)
+        operands = {"q": self.q, "k": self.k, "v": self.v, "o": torch.full_like(self.q, math.nan)}
+        if self.row.lengths:
+            operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
+        stream = torch.cuda.current_stream().cuda_stream if self.q.is_cuda else None
+        return kernel.bind(operands, self.params, self.row.s if self.row.lengths else 0, stream)
 
     def sequence(self, tensor, batch, head):
         """[tokens, d] of one head."""

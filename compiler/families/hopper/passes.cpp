@@ -76,9 +76,10 @@ struct Splitter {
   }
 
   // V follows one tile behind K: it is needed when the next scores are on their way.
-  Statement producer(const Attributes& loop_attributes) {
+  Statement producer(const Statement& consumed) {
     Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
-    loop.attributes = loop_attributes;
+    loop.along = consumed.along;
+    loop.attributes = consumed.attributes;
     append(loop.body, at(fetch("Ks", "k"), 1));
     append(loop.body, at(fetch("Vs", "v"), 0));
     append(role.body, fetch("Qs", "q"));
@@ -199,8 +200,8 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const bool stages_output = flashjit::stages_output(c);
   Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
-  if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no KV loop");
-  Statement producer = splitter.producer(loop->attributes);
+  if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
+  Statement producer = splitter.producer(*loop);
   Statement consumer = splitter.consumer(std::move(p.body));
   p.body.clear();
   p.body.push_back(std::move(producer));

@@ -124,6 +124,26 @@ TEST(Verify, PhasesWithAGap) {
   expect_broken(p, "phase 1 begins at full_end, the one before ends at full_begin");
 }
 
+TEST(Verify, LoopsAndPhasesAreOfOneAxis) {
+  Program unnamed = sound(kTwoStages);
+  loop_of(unnamed).along.reset();
+  expect_broken(unnamed, "loop: along which axis?");
+  Program named = sound(kTwoStages);
+  named.body.front().along = Axis::Keys;
+  expect_broken(named, "only loops run along an axis");
+  Program other = sound(kTwoStages);
+  loop_of(other).along = Axis::Queries;
+  expect_broken(other, "the phases do not cover the range of the queries from q_begin to q_end");
+  other.phases.front().begin = "q_begin";
+  other.phases.back().end = "q_end";
+  const auto verified = verify(other);
+  EXPECT_TRUE(verified) << verified.error().message;
+  EXPECT_NE(dump(other).find("\n  loop queries ["), std::string::npos) << dump(other);
+  other.body.push_back(loop_of(other));
+  other.body.back().along = Axis::Keys;
+  expect_broken(other, "loop keys: another one runs along queries");
+}
+
 TEST(Verify, MixedPhaseWithoutMask) {
   Program p = sound(kTwoStages);
   remove(loop_of(p).body, Kind::Mask, 0);
@@ -197,22 +217,22 @@ TEST(VerifyRoles, ReadBeforeItsBarrier) {
   expect_broken(values, "reads Vs before it has awaited that it is full");
   Program queries = sound(kOneByOne);
   remove(role(queries, Kind::Consumer), Kind::Await, 0);
-  expect_broken(queries, "release Qs (query tile 0): releases a slot that it has not awaited");
+  expect_broken(queries, "release Qs (item 0): releases a slot that it has not awaited");
 }
 
 TEST(VerifyRoles, SlotOverwrittenBeforeItIsEmpty) {
   Program p = sound(kOverlapped);
   remove(produced(p), Kind::Await, 1);
-  expect_broken(p, "load Vs (query tile 0, KV tile 0): overwrites a slot before it has awaited that it is empty");
+  expect_broken(p, "load Vs (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
 }
 
 TEST(VerifyRoles, ReleaseWhileAProductReads) {
   Program keys = sound(kOneByOne);
   remove(consumed(keys), Kind::Wait, 0);
-  expect_broken(keys, "release Ks (query tile 0, KV tile 0): releases a slot that a product under way reads");
+  expect_broken(keys, "release Ks (item 0, tile 0): releases a slot that a product under way reads");
   Program values = sound(kOverlapped);
   remove(consumed(values), Kind::Wait, 1);
-  expect_broken(values, "release Vs (query tile 0, KV tile 0): releases a slot that a product under way reads");
+  expect_broken(values, "release Vs (item 0, tile 0): releases a slot that a product under way reads");
   Program uncommitted = sound(kOneByOne);
   remove(consumed(uncommitted), Kind::Commit, 0);
   expect_broken(uncommitted, "releases a slot that a product under way reads");
@@ -221,10 +241,10 @@ TEST(VerifyRoles, ReleaseWhileAProductReads) {
 TEST(VerifyRoles, MissingRelease) {
   Program keys = sound(kOverlapped);
   remove(consumed(keys), Kind::Release, 0);
-  expect_broken(keys, "reads Ks, but query tile 0, KV tile 1 is there");
+  expect_broken(keys, "reads Ks, but item 0, tile 1 is there");
   Program values = sound(kOneByOne);
   remove(consumed(values), Kind::Release, 1);
-  expect_broken(values, "deadlock: the producer is at await Vs (query tile 2, KV tile 0), the consumer at await Vs");
+  expect_broken(values, "deadlock: the producer is at await Vs (item 2, tile 0), the consumer at await Vs");
   Program queries = sound(kOverlapped);
   remove(role(queries, Kind::Consumer), Kind::Release, 1);
   expect_broken(queries, "Qs");
@@ -254,7 +274,7 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
   const auto second_wait =
       std::find_if(body.rbegin(), body.rend(), [](const Statement& s) { return s.kind == Kind::Wait; });
   body.insert(second_wait.base() - 1, moved);
-  expect_broken(p, "convert P (query tile 0, KV tile 1): changes P while a product reads it");
+  expect_broken(p, "convert P (item 0, tile 1): changes P while a product reads it");
 
   Program early = sound(kOverlapped);
   remove(consumed(early), Kind::Wait, 0);

@@ -1,4 +1,4 @@
-#include "runtime/compile/nvrtc_log.h"
+#include "runtime/compile/nvrtc/nvrtc_log.h"
 
 #include <gtest/gtest.h>
 

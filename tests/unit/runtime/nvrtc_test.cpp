@@ -1,5 +1,5 @@
 // The compiler on hand-written sources. Skipped where NVRTC is not installed.
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,11 @@
-// What TMA is told about Q, K and V: compared with numbers worked out by hand, and where there is a GPU, shown to its
+// What TMA is told about the operands that it copies: compared with numbers worked out by hand, and where there is a GPU, shown to its
 // driver.
 #include "runtime/launch/tensor_maps.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <vector>
 
 namespace flashjit {
@@ -47,6 +48,22 @@ KernelParams params_of(const KernelConfig& c) {
   return p;
 }
 
+// As a plan of this config has them, by the names of the operands.
+using Layouts = std::map<std::string_view, TensorMapLayout>;
+Result<Layouts> layouts_of(const KernelConfig& c, const KernelParams& p, Dtype dtype = Dtype::BF16) {
+  Plan plan;
+  plan.config = c;
+  plan.spec.dtype = plan.spec.kv_dtype = dtype;
+  plan.spec.heads_q = c.heads_q, plan.spec.heads_kv = c.heads_kv;
+  plan.spec.d_qk = c.head_dim_qk, plan.spec.d_v = c.head_dim_v;
+  Layouts layouts;
+  for (const MappedOperand& operand : mapped_operands(plan)) {
+    FLASHJIT_ASSIGN(layout, operand_layout(c, operand, p));
+    layouts[operand.operand->name] = layout;
+  }
+  return layouts;
+}
+
 void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride,
                    const Numbers& box) {
   EXPECT_EQ(map.address, data);
@@ -57,25 +74,25 @@ void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& 
 
 TEST(TensorMaps, TokensBeforeHeads) {
   KernelConfig c = config_of(4, 2, 72, 128);
-  const auto maps = tensor_map_layouts(c, params_of(c));
+  const auto maps = layouts_of(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   // d=72 takes two panels of 64 columns; the last 56 are out of bounds.
-  expect_layout(maps->q, address(0x10000), {72, 300, 4, 2}, {576, 144, 172800}, {64, 128, 1, 1});
-  expect_layout(maps->k, address(0x20000), {72, 500, 2, 2}, {288, 144, 144000}, {64, 176, 1, 1});
-  expect_layout(maps->v, address(0x30000), {128, 500, 2, 2}, {512, 256, 256000}, {64, 176, 1, 1});
+  expect_layout(maps->at("q"), address(0x10000), {72, 300, 4, 2}, {576, 144, 172800}, {64, 128, 1, 1});
+  expect_layout(maps->at("k"), address(0x20000), {72, 500, 2, 2}, {288, 144, 144000}, {64, 176, 1, 1});
+  expect_layout(maps->at("v"), address(0x30000), {128, 500, 2, 2}, {512, 256, 256000}, {64, 176, 1, 1});
 }
 
 TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
   KernelConfig c = config_of(8, 2, 128, 72);
   c.output = Element::bf16;
   c.q_stages = 2;
-  const auto maps = tensor_map_layouts(c, params_of(c));
+  const auto maps = layouts_of(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->o, address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
+  expect_layout(maps->at("o"), address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
   c.head_tiles = HeadTiles::grouped;  // four heads of four queries
-  const auto grouped = tensor_map_layouts(c, params_of(c));
+  const auto grouped = layouts_of(c, params_of(c));
   ASSERT_TRUE(grouped) << grouped.error().message;
-  expect_layout(grouped->o, address(0x40000), {72, 4, 300, 2, 2}, {144, 1152, 576, 345600}, {64, 4, 4, 1, 1});
+  expect_layout(grouped->at("o"), address(0x40000), {72, 4, 300, 2, 2}, {144, 1152, 576, 345600}, {64, 4, 4, 1, 1});
 }
 
 TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
@@ -87,9 +104,9 @@ TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
   odd.head_tiles = HeadTiles::grouped;
   odd.tile_q = 192;
   for (const KernelConfig& c : {one, wide, floats, odd}) {
-    const auto maps = tensor_map_layouts(c, params_of(c));
+    const auto maps = layouts_of(c, params_of(c));
     ASSERT_TRUE(maps) << maps.error().message;
-    EXPECT_EQ(maps->o.rank, 0);
+    EXPECT_FALSE(maps->contains("o"));
   }
 }
 
@@ -98,38 +115,38 @@ TEST(TensorMaps, HeadsBeforeTokens) {
   KernelParams p = params_of(c);
   p.q_stride = {4 * 300 * 96, 300 * 96, 96};
   p.k_stride = {2 * 500 * 96, 500 * 96, 96};
-  const auto maps = tensor_map_layouts(c, p);
+  const auto maps = layouts_of(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {96, 300, 4, 2}, {192, 57600, 230400}, {64, 128, 1, 1});
-  expect_layout(maps->k, address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {64, 176, 1, 1});
+  expect_layout(maps->at("q"), address(0x10000), {96, 300, 4, 2}, {192, 57600, 230400}, {64, 128, 1, 1});
+  expect_layout(maps->at("k"), address(0x20000), {96, 500, 2, 2}, {192, 96000, 192000}, {64, 176, 1, 1});
 }
 
 TEST(TensorMaps, HeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
   c.head_tiles = HeadTiles::grouped;
-  const auto maps = tensor_map_layouts(c, params_of(c));
+  const auto maps = layouts_of(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1});
-  expect_layout(maps->k, address(0x20000), {64, 500, 2, 2}, {256, 128, 128000}, {64, 176, 1, 1});
+  expect_layout(maps->at("q"), address(0x10000), {64, 4, 300, 2, 2}, {128, 1024, 512, 307200}, {64, 4, 32, 1, 1});
+  expect_layout(maps->at("k"), address(0x20000), {64, 500, 2, 2}, {256, 128, 128000}, {64, 176, 1, 1});
 }
 
 TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
   KernelConfig c = config_of(4, 2, 64, 64);
   c.sequences = Sequences::packed;
-  const auto maps = tensor_map_layouts(c, params_of(c));
+  const auto maps = layouts_of(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
-  expect_layout(maps->q, address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856},
+  expect_layout(maps->at("q"), address(0x10000), {64, kRows, 4, kAny, kAny}, {512, 128, 512, 34359737856},
                 {64, 128, 1, 1, 1});
-  expect_layout(maps->k, address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112},
+  expect_layout(maps->at("k"), address(0x20000), {64, kRows, 2, kAny, kAny}, {256, 128, 256, 34359738112},
                 {64, 176, 1, 1, 1});
   // Row 3 of a sequence that begins at token 1000 and has 70: its last row is the last within bounds.
   const std::uint64_t start = 1000, length = 70, row = 3, head = 2;
   const std::uint64_t at[] = {kRows - length + row, head, start + length, kRows};
   std::uint64_t offset = 0;
-  for (int i = 0; i < 4; ++i) offset += at[i] * maps->q.stride[i];
+  for (int i = 0; i < 4; ++i) offset += at[i] * maps->at("q").stride[i];
   EXPECT_EQ(offset, (start + row) * 512 + head * 128);
-  EXPECT_EQ(kRows - length + (length - 1), maps->q.size[1] - 1);
+  EXPECT_EQ(kRows - length + (length - 1), maps->at("q").size[1] - 1);
 }
 
 TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
@@ -138,9 +155,9 @@ TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
   p.batch = 1;
   p.q_len = 1;
   p.q_stride = {0, 7, Int64{1} << 50};
-  const auto maps = tensor_map_layouts(c, p);
+  const auto maps = layouts_of(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
-  expect_layout(maps->q, address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1});
+  expect_layout(maps->at("q"), address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1});
 }
 
 TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
@@ -151,9 +168,9 @@ TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
     p.k = p.v = nullptr;
     p.k_len = 0;
     p.k_stride = p.v_stride = {1, 3, 5};
-    const auto maps = tensor_map_layouts(c, p);
+    const auto maps = layouts_of(c, p);
     ASSERT_TRUE(maps) << maps.error().message;
-    for (const TensorMapLayout* map : {&maps->k, &maps->v}) {
+    for (const TensorMapLayout* map : {&maps->at("k"), &maps->at("v")}) {
       EXPECT_EQ(map->address, p.q);
       for (int i = 0; i < map->rank; ++i) EXPECT_GE(map->size[i], 1u);
       for (int i = 0; i < map->rank - 1; ++i) EXPECT_EQ(map->stride[i] % 16, 0u);
@@ -167,7 +184,7 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
     c.sequences = packed ? Sequences::packed : Sequences::dense;
     KernelParams p = params_of(c);
     change(p);
-    const auto maps = tensor_map_layouts(c, p);
+    const auto maps = layouts_of(c, p);
     ASSERT_FALSE(maps);
     EXPECT_EQ(maps.error().kind, ErrorKind::Invalid);
     EXPECT_NE(maps.error().message.find(words), std::string::npos) << maps.error().message;
@@ -192,7 +209,7 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
 // A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
 struct InputCase {
   KernelConfig config = config_of(4, 2, 64, 64);
-  InputPlace place = {"table", 0, 1};
+  InputPlace place = {"table", 0, 1, Dtype::F16};
   std::int64_t shape[4] = {4, 500, 640, 0};
   ExtraParam param = {address(0x1000), {500 * 640, 640, 1, 0}};
   TensorView tensor;
@@ -216,8 +233,8 @@ void expect_layout(const TensorMapLayout& map, std::vector<std::uint64_t> size, 
 TEST(TensorMaps, InputsOfTheScore) {
   InputCase c;
   expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 640000, 16}, {64, 64, 1, 1});
+  c.place.dtype = Dtype::F32;
   c.config.inputs_32 = std::exchange(c.config.inputs_16, 0);
-  EXPECT_EQ(c.layout().element_bytes, 4);
   expect_layout(c.layout(), {640, 500, 4, 1}, {2560, 1280000, 16}, {32, 64, 1, 1});
 }
 
@@ -249,6 +266,25 @@ TEST(TensorMaps, InputsThatTmaCannotAddress) {
   EXPECT_FALSE(refused([](InputCase& c) { c.shape[0] = 1, c.param.stride[0] = 3; }));
 }
 
+// K and V may have another element type than Q, and O a third one.
+TEST(TensorMaps, ElementsAreThoseOfTheOperand) {
+  Plan plan;
+  plan.config = config_of(4, 4, 128, 128);
+  plan.config.q_stages = 2;
+  plan.config.output = Element::bf16;
+  plan.spec.dtype = Dtype::F16;
+  plan.spec.kv_dtype = Dtype::E4M3;
+  const std::vector<MappedOperand> mapped = mapped_operands(plan);
+  ASSERT_EQ(mapped.size(), 4u);
+  const auto k = operand_layout(plan.config, mapped[1], params_of(plan.config));
+  ASSERT_TRUE(k);
+  EXPECT_EQ(mapped[0].dtype, Dtype::F16);
+  EXPECT_EQ(k->dtype, Dtype::E4M3);
+  EXPECT_EQ(k->box[0], 128u);
+  EXPECT_EQ(k->stride[0], 4 * 128u);
+  EXPECT_EQ(mapped[3].dtype, Dtype::BF16);
+}
+
 struct Encoded {
   int dtype, swizzle, promotion;
   std::uint32_t rank, element_stride;
@@ -268,15 +304,18 @@ Driver recording_driver(int version) {
 
 TEST(TensorMaps, WhatTheDriverIsTold) {
   const Driver driver = recording_driver(13020);
-  const KernelConfig c = config_of(4, 2, 72, 128);
-  const auto layouts = tensor_map_layouts(c, params_of(c));
-  ASSERT_TRUE(layouts);
+  const KernelConfig c = config_of(4, 2, 80, 128);
   TensorMap map;
-  ASSERT_TRUE(encode(driver, Element::f16, layouts->q, map));
-  EXPECT_EQ(encoded.dtype, 6);
-  EXPECT_EQ(encoded.swizzle, 3);
-  ASSERT_TRUE(encode(driver, Element::bf16, layouts->v, map));
-  EXPECT_EQ(encoded.dtype, 9);
+  const struct {
+    Dtype dtype;
+    int number;
+  } rows[] = {{Dtype::F16, 6}, {Dtype::BF16, 9}, {Dtype::E4M3, 0}};
+  for (const auto& [dtype, number] : rows) {
+    const auto layouts = layouts_of(c, params_of(c), dtype);
+    ASSERT_TRUE(layouts);
+    ASSERT_TRUE(encode(driver, layouts->at("q"), map));
+    EXPECT_EQ(encoded.dtype, number);
+  }
   EXPECT_EQ(encoded.swizzle, 3);
   EXPECT_EQ(encoded.promotion, 3);
   EXPECT_EQ(encoded.rank, 4u);
@@ -284,12 +323,16 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
 }
 
 TEST(TensorMaps, SmallTensorsLoseABitOfOldDrivers) {
-  TensorMapLayout map{
-      .address = address(0x1000), .rank = 2, .element_bytes = 2, .size = {64, 1023}, .stride = {128}, .box = {64, 64}};
+  TensorMapLayout map{.address = address(0x1000),
+                      .rank = 2,
+                      .dtype = Dtype::BF16,
+                      .size = {64, 1023},
+                      .stride = {128},
+                      .box = {64, 64}};
   const auto bit = [&](int version) {
     const Driver driver = recording_driver(version);
     TensorMap result;
-    EXPECT_TRUE(encode(driver, Element::bf16, map, result));
+    EXPECT_TRUE(encode(driver, map, result));
     EXPECT_EQ(result.words[0], ~0ull);
     EXPECT_EQ(result.words[1] | 1ull << 21, ~0ull);
     return result.words[1] >> 21 & 1;
@@ -327,11 +370,13 @@ TEST(TensorMaps, TheDriverTakesThemAll) {
             if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
             SCOPED_TRACE(testing::Message() << "packed " << packed << " grouped " << grouped << " d " << d << " keys "
                                             << keys << " expanded " << expanded);
-            const auto layouts = tensor_map_layouts(c, p);
+            const auto layouts = layouts_of(c, p);
             ASSERT_TRUE(layouts) << layouts.error().message;
-            TensorMaps maps;
-            const auto done = encode(**driver, Element::bf16, *layouts, maps);
-            EXPECT_TRUE(done) << done.error().message;
+            TensorMap map;
+            for (const auto& [name, layout] : *layouts) {
+              const auto done = encode(**driver, layout, map);
+              EXPECT_TRUE(done) << name << ": " << done.error().message;
+            }
           }
         }
       }

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "tests/unit/runtime/store_test_fixture.h"
+#include "tests/unit/runtime/store/store_test_fixture.h"
 
 namespace flashjit {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/unit/runtime/store_test_fixture.h"
+#include "tests/unit/runtime/store/store_test_fixture.h"
 
 namespace flashjit {
 namespace {

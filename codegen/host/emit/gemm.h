@@ -1,7 +1,7 @@
 // The micro-kernels: C (+)= A B for one block of rows and one panel of columns.
 #pragma once
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 

@@ -1,4 +1,4 @@
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 

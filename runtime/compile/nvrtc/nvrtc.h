@@ -10,7 +10,7 @@
 #include "compiler/result.h"
 #include "compiler/spec/target.h"
 #include "runtime/compile/compile_bounds.h"
-#include "runtime/compile/nvrtc_log.h"
+#include "runtime/compile/nvrtc/nvrtc_log.h"
 
 namespace flashjit {
 

@@ -1,9 +1,9 @@
 // The textbook version: S = Q K^T to memory, P = softmax(S) to memory, O = P V, one row per call, plain loops.
 #include <limits>
 
-#include "codegen/host/attention.h"
-#include "codegen/host/math.h"
-#include "codegen/host/softmax.h"
+#include "codegen/host/emit/attention.h"
+#include "codegen/host/emit/math.h"
+#include "codegen/host/emit/softmax.h"
 
 namespace flashjit::host {
 namespace {

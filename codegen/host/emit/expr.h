@@ -4,7 +4,7 @@
 #include <array>
 #include <unordered_map>
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 #include "compiler/language/expr.h"
 
 namespace flashjit::host {

@@ -1,10 +1,10 @@
-#include "codegen/host/softmax.h"
+#include "codegen/host/emit/softmax.h"
 
 #include <limits>
 #include <numbers>
 
-#include "codegen/host/expr.h"
-#include "codegen/host/math.h"
+#include "codegen/host/emit/expr.h"
+#include "codegen/host/emit/math.h"
 
 namespace flashjit::host {
 namespace {

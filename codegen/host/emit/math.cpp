@@ -1,4 +1,4 @@
-#include "codegen/host/math.h"
+#include "codegen/host/emit/math.h"
 
 #include <cmath>
 #include <limits>

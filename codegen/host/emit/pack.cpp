@@ -1,8 +1,8 @@
-#include "codegen/host/pack.h"
+#include "codegen/host/emit/pack.h"
 
 #include <algorithm>
 
-#include "codegen/host/math.h"
+#include "codegen/host/emit/math.h"
 
 namespace flashjit::host {
 namespace {

@@ -2,7 +2,7 @@
 // words the micro-kernels read.
 #pragma once
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 

@@ -1,4 +1,4 @@
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "runtime/compile/compiler_pass.h"
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/driver/dynamic_library.h"
 
 namespace flashjit {

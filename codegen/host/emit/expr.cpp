@@ -1,9 +1,9 @@
-#include "codegen/host/expr.h"
+#include "codegen/host/emit/expr.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "codegen/host/math.h"
+#include "codegen/host/emit/math.h"
 #include "templates/kernel_params.h"
 
 namespace flashjit::host {

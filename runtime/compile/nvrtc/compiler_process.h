@@ -12,7 +12,7 @@
 #include "codegen/cuda/emit.h"
 #include "compiler/result.h"
 #include "runtime/compile/compile_bounds.h"
-#include "runtime/compile/nvrtc.h"
+#include "runtime/compile/nvrtc/nvrtc.h"
 
 namespace flashjit {
 

@@ -1,4 +1,4 @@
-#include "codegen/host/gemm.h"
+#include "codegen/host/emit/gemm.h"
 
 #include <llvm/IR/IntrinsicsX86.h>
 

@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/store/entry.h"
 
 namespace flashjit {

@@ -2,7 +2,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "runtime/compile/compiler_process.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/store/sha256.h"
 
 namespace flashjit {

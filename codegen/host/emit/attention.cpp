@@ -1,13 +1,13 @@
-#include "codegen/host/attention.h"
+#include "codegen/host/emit/attention.h"
 
 #include <limits>
 #include <numbers>
 
-#include "codegen/host/expr.h"
-#include "codegen/host/gemm.h"
-#include "codegen/host/math.h"
-#include "codegen/host/pack.h"
-#include "codegen/host/softmax.h"
+#include "codegen/host/emit/expr.h"
+#include "codegen/host/emit/gemm.h"
+#include "codegen/host/emit/math.h"
+#include "codegen/host/emit/pack.h"
+#include "codegen/host/emit/softmax.h"
 
 namespace flashjit::host {
 namespace {

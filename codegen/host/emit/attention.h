@@ -1,7 +1,7 @@
 // The blocked kernel: online softmax over KV tiles, for one tile of queries of one head.
 #pragma once
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 

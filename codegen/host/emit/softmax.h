@@ -1,7 +1,7 @@
 // Logits, the end of a row, and what else the blocked and the textbook kernel have in common.
 #pragma once
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 

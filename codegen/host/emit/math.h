@@ -1,7 +1,7 @@
 // Elementary functions on fp32 vectors (or scalars), as polynomials.
 #pragma once
 
-#include "codegen/host/ir.h"
+#include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
 
