@@ -8,6 +8,7 @@
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
 #include "compiler/families/pass_parts.h"
+#include "compiler/spec/text_form.h"
 
 namespace flashjit {
 
@@ -67,13 +68,26 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
   return program;
 }
 
-bool any_wide(const AttentionSpec& spec, const TileAnalysis& tiles) {
+// What of mask, score or the limits of tiles does not fit 32 bits; empty where everything does.
+Expr first_wide_part(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr :
        {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
-    if (*expr && !fits_32_bits(*expr, ranges)) return true;
+    if (const Expr part = *expr ? wide_part(*expr, ranges) : Expr()) return part;
   }
-  return false;
+  return Expr();
+}
+
+// And what makes it narrow: the bounds of the spec say nothing of parameters.
+std::string why_wide(const Expr& part) {
+  const std::vector<Param> params = params_of(part);
+  std::string advice = "bound q_len and k_len, or use smaller constants";
+  if (!params.empty()) {
+    const bool read_alone = part->op == Op::Scalar || part->op == Op::Load;
+    advice = fmt::format("`{}` can be anything that {} holds: {}", params[0].name, name(params[0].dtype),
+                         read_alone ? "declare it as i32" : "cut it with min and max, or declare it as u8");
+  }
+  return fmt::format("mask or score need 64-bit integers, as for {}; {}", quoted(print(part)), advice);
 }
 
 // The family that computes most per clock on this kind of target, if the target has what it takes.
@@ -114,8 +128,7 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
         fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                     spec.d_v, output->columns));
   }
-  if (plan.wide_ints)
-    notes.push_back("mask or score need 64-bit integers: bound q_len and k_len, or use smaller constants");
+  if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
   const Family family = plan.schedule.family, first = first_choice(plan.target);
   if (family != first) {
     notes.push_back(fmt::format("the {} family {} of {}: {}", name(family), family->second_choice, plan.target.name,
@@ -141,7 +154,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
   schedule.family->finish(plan);
-  plan.wide_ints = any_wide(spec, plan.tiles);
+  plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan, pins);
   return plan;

@@ -327,17 +327,19 @@ bool is_64_bit_leaf(const Expr& expr) {
 
 }  // namespace
 
-bool fits_32_bits(const Expr& expr, const VariableRanges& ranges) {
+Expr wide_part(const Expr& expr, const VariableRanges& ranges) {
   RangeAnalysis analysis(ranges);
-  bool fits = true;
+  const auto narrow = [&](const Expr& e) {
+    if (e->type != Type::Int) return true;
+    const IntInterval range = analysis.of(e);
+    return range.lo >= std::numeric_limits<std::int32_t>::min() && range.hi <= std::numeric_limits<std::int32_t>::max();
+  };
+  Expr found;
   for_each_use(expr, [&](const Expr& use, const Node* parent) {
-    if (use->type != Type::Int) return;
     if (parent && parent->op == Op::Bit && use.get() == parent->args[0].get() && is_64_bit_leaf(use)) return;
-    const IntInterval range = analysis.of(use);
-    fits = fits && range.lo >= std::numeric_limits<std::int32_t>::min() &&
-           range.hi <= std::numeric_limits<std::int32_t>::max();
+    if (!narrow(use) && !found && std::ranges::all_of(use->args, narrow)) found = use;
   });
-  return fits && analysis.ok();
+  return found || analysis.ok() ? found : expr;
 }
 
 Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges) {

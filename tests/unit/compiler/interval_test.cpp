@@ -91,13 +91,28 @@ TEST(Interval, Fits32Bits) {
   const VariableRanges largest = default_ranges(1 << 20, 256, 256, kMaxTokens, kMaxTokens);
   for (const char* text : {"causal", "causal_top_left", "window(4096, 4096)", "chunk(512)", "prefix(100)",
                            "document(ids)", "tree(t)", "abs(q - k) < n", "byte[b] < k", "bit(far, 3)"}) {
-    EXPECT_TRUE(fits_32_bits(parsed(text), largest)) << text;
+    EXPECT_FALSE(wide_part(parsed(text), largest)) << text;
   }
   for (const char* text : {"k + n < q", "k * 3 < q", "words[b] < k", "far < k", "k < 3000000000", "q * k < 100"}) {
-    EXPECT_FALSE(fits_32_bits(parsed(text), largest)) << text;
+    EXPECT_TRUE(wide_part(parsed(text), largest)) << text;
   }
-  EXPECT_TRUE(fits_32_bits(parsed("q * k < 100"), default_ranges(1, 1, 1, 30000, 30000)));
-  EXPECT_TRUE(fits_32_bits(parsed("bias_b(x)", true), largest));
+  EXPECT_FALSE(wide_part(parsed("q * k < 100"), default_ranges(1, 1, 1, 30000, 30000)));
+  EXPECT_FALSE(wide_part(parsed("bias_b(x)", true), largest));
+}
+
+TEST(Interval, TheWidePartIsTheFirstThatDoesNotFit) {
+  const VariableRanges largest = default_ranges(1 << 20, 256, 256, kMaxTokens, kMaxTokens);
+  static const char* const kRows[][2] = {
+      {"causal & k + n < q & k * 3 < q", "k + n"},
+      {"min(k + (lens[b] - 1), 5) < q", "lens[b] - 1"},
+      {"words[b] + 1 - 2 < k", "words[b]"},
+      {"bit(words[b], 3) & q * k < 100", "q * k"},
+  };
+  for (const auto& [text, part] : kRows) {
+    const Expr found = wide_part(parsed(text), largest);
+    ASSERT_TRUE(found) << text;
+    EXPECT_EQ(print(found), part) << text;
+  }
 }
 
 TEST(Interval, IndexRanges) {

@@ -152,6 +152,29 @@ TEST(Plan, SlowPathsAreReported) {
   EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
 }
 
+TEST(Plan, WideIntsAreReportedWithWhatHelps) {
+  static const char* const kRows[][2] = {
+      {"mask=\"k * 3 < q\"", "as for `k * 3`; bound q_len and k_len, or use smaller constants"},
+      {"params=\"n: i32\" mask=\"k + n < q\"",
+       "as for `k + n`; `n` can be anything that i32 holds: cut it with min and max, or declare it as u8"},
+      {"params=\"n: i64\" mask=\"k < n\"", "as for `n`; `n` can be anything that i64 holds: declare it as i32"},
+      {"params=\"t: u32[1]\" score=\"s + t[k]\"",
+       "as for `t[k]`; `t` can be anything that u32 holds: declare it as i32"},
+  };
+  for (const auto& [fields, says] : kRows) {
+    const Plan p = planned("fwd bf16 d=64 " + std::string(fields), "sm_80");
+    EXPECT_TRUE(p.wide_ints);
+    ASSERT_FALSE(p.notes.empty()) << fields;
+    EXPECT_NE(p.notes[0].find(says), std::string::npos) << p.notes[0];
+  }
+  for (const char* fields :
+       {"k_len<=4096 mask=\"k * 3 < q\"", "params=\"n: i32\" mask=\"k + min(max(n, 0), 4096) < q\"",
+        "params=\"n: u8\" mask=\"k + n < q\"", "params=\"n: i32\" mask=\"k < n\"",
+        "params=\"t: i32[1]\" score=\"s + t[k]\""}) {
+    EXPECT_FALSE(planned("fwd bf16 d=64 " + std::string(fields), "sm_80").wide_ints) << fields;
+  }
+}
+
 TEST(Plan, APinnedLengthIsADivisorOf32Bits) {
   EXPECT_FALSE(planned("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"", "sm_80").wide_ints);
 }
