@@ -12,6 +12,7 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/flags.h"
 
 namespace flashjit {
 namespace {
@@ -79,8 +80,7 @@ void for_each_problem_field(const Visit& field) {
   field("heads_kv", &KernelConfig::heads_kv, true);
   field("sequences", &KernelConfig::sequences, false);
   field("lse", &KernelConfig::lse, false);
-  field("max_logit", &KernelConfig::max_logit, false);
-  field("sink", &KernelConfig::sink, false);
+  for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
   field("scale", &KernelConfig::scale, true);
   field("has_score", &KernelConfig::has_score, false);
   field("score_has_tanh", &KernelConfig::score_has_tanh, false);

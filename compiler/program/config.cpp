@@ -4,6 +4,7 @@
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
+#include "compiler/spec/flags.h"
 
 namespace flashjit {
 
@@ -70,8 +71,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.heads_kv = spec.heads_kv;
   c.sequences = spec.layout == Layout::Packed ? Sequences::packed : Sequences::dense;
   c.lse = spec.lse;
-  c.max_logit = spec.max_logit;
-  c.sink = spec.sink;
+  for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
   c.scale = static_cast<float>(spec.effective_scale());
   c.has_score = static_cast<bool>(spec.score);
   c.has_mask = masks_anything(spec);

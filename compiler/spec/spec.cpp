@@ -9,6 +9,7 @@
 #include "compiler/analysis/interval.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/flags.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -307,8 +308,9 @@ std::string print(const AttentionSpec& spec) {
   if (spec.alignment != Alignment::BottomRight)
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
   if (spec.lse != Lse::none) out += fmt::format(" lse={}", word(spec.lse));
-  if (spec.max_logit) out += " max_logit";
-  if (spec.sink) out += " sink";
+  for (const SpecFlag& flag : kSpecFlags) {
+    if (spec.*flag.of_spec) out += fmt::format(" {}", flag.name);
+  }
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
   print_bound(out, "b", spec.batch);
   print_bound(out, "q_len", spec.q_len);

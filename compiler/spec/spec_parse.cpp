@@ -7,6 +7,7 @@
 
 #include "compiler/spec/spec.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/flags.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -14,10 +15,19 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<std::string_view, 19> kFieldNames = {
-    "kv",  "out",       "d",    "heads",   "layout", "mask",  "score", "params", "scale",   "align",
-    "lse", "max_logit", "sink", "dropout", "b",      "q_len", "k_len", "bytes",  "numerics"};
-constexpr std::array<std::string_view, 2> kFlagNames = {"max_logit", "sink"};
+constexpr auto kFlagNames = [] {
+  std::array<std::string_view, kSpecFlags.size()> names;
+  std::ranges::transform(kSpecFlags, names.begin(), &SpecFlag::name);
+  return names;
+}();
+constexpr auto kFieldNames = [] {
+  constexpr std::array<std::string_view, 17> with_values = {"kv",    "out",    "d",     "heads", "layout",  "mask",
+                                                            "score", "params", "scale", "align", "lse",     "dropout",
+                                                            "b",     "q_len",  "k_len", "bytes", "numerics"};
+  std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
+  std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
+  return names;
+}();
 constexpr std::array<std::string_view, 3> kBoundNames = {"b", "q_len", "k_len"};
 
 template <std::size_t n>
@@ -266,7 +276,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
     spec.align_bytes = bytes;
     return {};
   }
-  (key == "sink" ? spec.sink : spec.max_logit) = true;
+  spec.*std::ranges::find(kSpecFlags, key, &SpecFlag::name)->of_spec = true;
   return {};
 }
 

@@ -1,0 +1,24 @@
+// What a spec asks for by a word alone: a bool of the spec, and of the kernels that it makes. Parser, printer and config
+// come from this table.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "compiler/spec/spec.h"
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+struct SpecFlag {
+  std::string_view name;
+  bool AttentionSpec::* of_spec;
+  bool KernelConfig::* of_kernel;
+};
+
+inline constexpr std::array kSpecFlags = {
+    SpecFlag{"max_logit", &AttentionSpec::max_logit, &KernelConfig::max_logit},
+    SpecFlag{"sink", &AttentionSpec::sink, &KernelConfig::sink},
+};
+
+}  // namespace flashjit
