@@ -139,7 +139,7 @@ TEST_F(EvictionFault, ProcessesThatEvictAndPublishAtOnceLoseOnlyWhatIsOldest) {
 // time.
 TEST_F(EvictionFault, TheCapHoldsWhileManyWriteAndRead) {
   constexpr int kWriters = 8, kReaders = 4;
-  const int entries = is_long() ? 10'000 : 1500;  // of all writers; the cap is a tenth
+  const int entries = is_long() ? 10'000 : 800;  // of all writers; the cap is a tenth
   fill(1);
   const std::uint64_t size = stat_store(store_path())->bytes;
   const std::uint64_t cap = static_cast<std::uint64_t>(entries) / 10 * size;

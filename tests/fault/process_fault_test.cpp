@@ -149,7 +149,7 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < (is_long() ? 100 : 8); ++round) {
+  for (int round = 0; round < (is_long() ? 100 : 4); ++round) {
     const auto delay = milliseconds(random() % 600);
     EXPECT_EQ(in_child([&] {
                 auto* const store = new KernelStore({.directory = store_path()});  // never deleted: threads use it
@@ -183,7 +183,7 @@ TEST_F(ProcessFault, AnotherThreadExitsDuringCompiles) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < (is_long() ? 300 : 12); ++round) {
+  for (int round = 0; round < (is_long() ? 300 : 6); ++round) {
     const auto delay = milliseconds(random() % 500);
     EXPECT_EQ(in_child([&] {
                 std::thread([&] {
@@ -206,7 +206,7 @@ TEST_F(ProcessFault, TheLibraryIsGivenBackDuringACompile) {
   if (!fs::exists(path) || !fs::exists(std::string(FLASHJIT_BINARY_DIR) + "/lib/libflashjit_host.so"))
     GTEST_SKIP() << "built without the host backend (LLVM 19)";
   std::mt19937 random(std::random_device{}());
-  for (int round = 0; round < (is_long() ? 100 : 8); ++round) {
+  for (int round = 0; round < (is_long() ? 100 : 4); ++round) {
     const auto delay = milliseconds(random() % 60);
     EXPECT_EQ(in_child([&] {
                 void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
