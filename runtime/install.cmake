@@ -22,12 +22,6 @@ if(TARGET flashjit_host)
   install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
-set(needs "")
-set(static_needs "")
-if(NOT FLASHJIT_STATIC_DEPS)
-  set(needs "find_dependency(fmt)")
-  set(static_needs "fmt")
-endif()
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake @ONLY CONTENT [[
 # find_package(flashjit): the target flashjit::flashjit, the shared library. With COMPONENTS static, flashjit::static as well.
 include(CMakeFindDependencyMacro)
@@ -35,7 +29,6 @@ include(${CMAKE_CURRENT_LIST_DIR}/flashjit_shared.cmake)
 foreach(component IN LISTS flashjit_FIND_COMPONENTS)
   if(component STREQUAL "static")
     find_dependency(Threads)
-    @needs@
     include(${CMAKE_CURRENT_LIST_DIR}/flashjit_static.cmake)
     get_property(flashjit_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
     if(NOT "CXX" IN_LIST flashjit_languages)  # nobody else links the C++ runtime then
@@ -61,7 +54,6 @@ libdir=${prefix}@CMAKE_INSTALL_LIBDIR@
 Name: flashjit
 Description: Attention kernels, generated for exactly your problem and your GPU
 Version: @PROJECT_VERSION@
-Requires.private: @static_needs@
 Cflags: -I${prefix}@CMAKE_INSTALL_INCLUDEDIR@
 Libs: -L${libdir} -lflashjit
 Libs.private: @zstd@ -lstdc++ -lm -lpthread -ldl
