@@ -118,9 +118,12 @@ bool DynamicLibrary::redirect(std::string_view name, void* function) const {
 std::string own_directory() {
   Dl_info info;
   std::string path;
-  if (dladdr(reinterpret_cast<void*>(&own_directory), &info) && info.dli_fname) path = real_path(info.dli_fname);
+  link_map* map = nullptr;
+  void* const here = reinterpret_cast<void*>(&own_directory);
+  if (dladdr1(here, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) && map && *map->l_name)
+    path = real_path(map->l_name);
   if (!path.starts_with('/')) {
-    // For the main program the loader may only know argv[0].
+    // The main program: the loader has argv[0] for it, which may be any file's name.
     char buffer[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", buffer, sizeof buffer);
     if (length <= 0) return {};

@@ -1,21 +1,50 @@
 #include "runtime/engine/host_library.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
 #include <mutex>
 
 #include "runtime/compile/compiler_pass.h"
 #include "runtime/driver/dynamic_library.h"
 
 namespace flashjit {
+namespace {
+
+constexpr const char* kLibrary = "libflashjit_host.so";
+
+// Beside this library, or in the prefix of a program that has it inside: PREFIX/bin/program.
+std::vector<std::string> folders() {
+  std::vector<std::string> found;
+  for (const char* from_here : {".", "../lib", "../lib64", "../lib/x86_64-linux-gnu"}) {
+    const auto folder = (std::filesystem::path(own_directory()) / from_here).lexically_normal();
+    found.push_back(folder.has_filename() ? folder.string() : folder.parent_path().string());
+  }
+  return found;
+}
+
+Error not_found(const std::string& tried) {
+  return {ErrorKind::NotFound,
+          fmt::format("the host backend ({}) was not found in {}, nor where the loader looks; put it there, or its "
+                      "folder into LD_LIBRARY_PATH. A FlashJIT that has none was built without LLVM: install "
+                      "llvm-19-dev and build it again, or use a GPU",
+                      kLibrary, fmt::join(folders(), ", ")),
+          "tried:\n" + tried};
+}
+
+}  // namespace
 
 Result<HostBackend*> host_backend() {
   static std::mutex mutex;
   static HostBackend* opened = nullptr;
   const std::lock_guard lock(mutex);
   if (opened) return opened;
+  std::vector<std::string> places = folders();
+  for (std::string& place : places) place += std::string("/") + kLibrary;
+  places.emplace_back(kLibrary);
   std::string tried;
-  const std::string own = own_directory();
-  for (const std::string& place :
-       {own + "/libflashjit_host.so", own + "/../lib/libflashjit_host.so", std::string("libflashjit_host.so")}) {
+  for (const std::string& place : places) {
     const auto library = DynamicLibrary::open(place);
     if (!library) {
       tried += "  " + library.error().message + "\n";
@@ -28,10 +57,7 @@ Result<HostBackend*> host_backend() {
     }
     tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
   }
-  return Error{
-      ErrorKind::NotFound,
-      "the host backend (libflashjit_host.so) was not found; install llvm-19-dev and build FlashJIT again, or use a GPU",
-      "tried:\n" + tried};
+  return not_found(tried);
 }
 
 }  // namespace flashjit

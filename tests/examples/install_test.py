@@ -100,6 +100,27 @@ def test_the_libraries_show_the_api_and_nothing_else():
         assert absent not in dynamic, f"needs {absent}:\n{dynamic}"
 
 
+def test_nothing_is_needed_but_what_every_c_program_has():
+    prefix = installed()
+    system = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
+    checked = 0
+    for place, _, names in os.walk(prefix):
+        for name in names:
+            path = os.path.join(place, name)
+            with open(path, "rb") as file:
+                if file.read(4) != b"\x7fELF":
+                    continue
+            needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-d", path)))
+            assert needed and needed <= system, f"{name} needs {needed - system}"
+            checked += 1
+    assert checked >= 3, f"{checked} libraries and programs"
+    for place, _, names in os.walk(os.path.join(libraries(prefix))):
+        for name in names:
+            if name.endswith((".cmake", ".pc")):
+                with open(os.path.join(place, name), encoding="utf-8") as file:
+                    assert "fmt" not in file.read(), name
+
+
 def test_cmake_project():
     prefix = installed()
     run("cmake", "-S", source(PROJECT), "-B", scratch("project"), f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
@@ -108,8 +129,16 @@ def test_cmake_project():
     assert "libflashjit" not in run("readelf", "-d", program("prefill_static"))
     assert "3 prompts" in run(program("prefill"))
     run(program("dlpack"))
-    # The host backend is a library of its own, which a program with everything in it finds as any other.
+    # The host backend is a library of its own, which a program with everything in it finds as any other, and in its prefix.
     assert "3 prompts" in run(program("prefill_static"), env={"LD_LIBRARY_PATH": libraries(prefix)})
+    shutil.copy(program("prefill_static"), os.path.join(prefix, "bin"))
+    here = os.path.join(prefix, "bin", "prefill_static")
+    harness.write("dlpack", b"a file of the name that the program was called by")
+    assert "3 prompts" in run(here)
+    assert "3 prompts" in run("dlpack", executable=here)
+    lost = run(program("prefill_static"), expect=77)
+    for says in ("libflashjit_host.so", scratch("project"), scratch("lib"), "LD_LIBRARY_PATH"):
+        assert says in lost, lost
 
 
 def test_cmake_project_in_c_alone():
