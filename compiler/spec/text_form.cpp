@@ -16,6 +16,29 @@ constexpr std::size_t kQuotedLength = 48;  // bytes of user text in a message
 
 char visible_char(char c) { return c >= 0x20 && c < 0x7f ? c : c == '\t' ? ' ' : '?'; }
 
+// Characters that a terminal obeys instead of showing: C1 controls, line separators, and the marks that change the
+// direction of what follows.
+bool is_obeyed(std::uint32_t c) {
+  return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+         (c >= 0x2066 && c <= 0x2069);
+}
+
+// Of the visible character that `text` begins with; 0: a control, or no UTF-8.
+std::size_t visible_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) < 0x7f ? 1 : 0;
+  const std::size_t bytes = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc0 || byte(0) >= 0xf8 || text.size() < bytes) return 0;
+  std::uint32_t c = byte(0) & (0x7fu >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    c = c << 6 | (byte(i) & 0x3f);
+  }
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_sound = c >= kLeast[bytes] && c < 0x110000 && (c < 0xd800 || c >= 0xe000);
+  return is_sound && !is_obeyed(c) ? bytes : 0;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> parse_integer(std::string_view text) {
@@ -58,6 +81,21 @@ std::string quoted(std::string_view text) {
     }
   }
   return out + (text.size() > kQuotedLength ? "...`" : "`");
+}
+
+std::string harmless(std::string_view text, Lines lines) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t bytes = visible_bytes(text);
+    const bool is_layout = lines == Lines::Many && (text[0] == '\n' || text[0] == '\t');
+    if (bytes > 0 || is_layout) {
+      out += text.substr(0, std::max<std::size_t>(bytes, 1));
+    } else {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
+    }
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
+  }
+  return out;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -22,6 +22,11 @@ std::string caret(std::string_view text, std::size_t position);
 // User text as it may appear in a message: unprintable bytes escaped, long text cut.
 std::string quoted(std::string_view text);
 
+// Any text as it may be shown: no byte of it moves a cursor, colours, hides or turns around what stands beside it. UTF-8
+// stays, and tabs and ends of lines, if there is more than one line.
+enum class Lines { Many, One };
+std::string harmless(std::string_view text, Lines lines);
+
 // How many characters have to be put in, left out or replaced to make `b` of `a`.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
