@@ -58,9 +58,11 @@ NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& le
   return tensor;
 }
 
-// How large each tensor parameter has to be for the indices that mask and score compute.
+// How large each tensor parameter has to be for the indices that mask and score compute. What comes from a file is as
+// large as it is.
 Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
-                                                                      const ProblemShape& shape) {
+                                                                      const ProblemShape& shape,
+                                                                      const InputFiles& inputs) {
   const std::int64_t q_len = std::max<std::int64_t>(shape.longest_q(), 1),
                      k_len = std::max<std::int64_t>(shape.longest_k(), 1);
   VariableRanges ranges =
@@ -77,6 +79,7 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
     if (!*expr) continue;
     FLASHJIT_ASSIGN(indices, index_ranges(*expr, ranges));
     for (const IndexRange& index : indices) {
+      if (inputs.files.contains(index.param.name)) continue;
       std::int64_t& extent = shapes[index.param.name][static_cast<std::size_t>(index.dimension)];
       // An index taken from data has no known end; such a tensor has to come from a file.
       if (index.range.hi > SizeBound::kLargest) {
@@ -187,7 +190,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   for (std::size_t i = 0; i < shape.q.size(); ++i)
     data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
                          static_cast<std::uint64_t>(shape.k[i]);
-  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape));
+  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, inputs));
   for (const Param& param : spec.params) {
     if (param.rank > 0) {
       FLASHJIT_TRY(

@@ -13,6 +13,7 @@
 #include "codegen/cuda/embedded_templates.h"
 #include "runtime/compile/facts.h"
 #include "runtime/store/key.h"
+#include "runtime/store/output_file.h"
 
 namespace flashjit {
 namespace {
@@ -141,6 +142,11 @@ Result<std::vector<std::uint8_t>> Bundle::code(const BundleItem& item) const {
   auto code = unpack(item, packed);
   if (!code) return named(path_, code.error());
   return std::move(*code);
+}
+
+Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t> bytes) {
+  return write_output(path, {{reinterpret_cast<const char*>(bytes.data()), bytes.size()}},
+                      {.forbidden = S_IWGRP | S_IWOTH});
 }
 
 Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), path_, Trust::OwnOrRoot); }

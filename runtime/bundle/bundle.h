@@ -39,6 +39,10 @@ class Bundle {
   BundleIndex index_;
 };
 
+// The bytes of encode_bundle to `path`. Whatever the umask, only the owner may write the file: else no engine would trust
+// it.
+Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t> bytes);
+
 // The key under which a kernel is found: spec and pins in canonical text.
 BundleKey bundle_key(const Request& request);
 // A kernel as it goes into a bundle; `compiler`: its identity, for people.

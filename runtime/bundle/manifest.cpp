@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/store/directory.h"
+#include "runtime/store/temporary_file.h"
 
 namespace flashjit {
 namespace {
@@ -84,8 +85,12 @@ Result<std::string> read_text(int file, const std::string& path) {
 }
 
 // Locks of flock() belong to the opened file: threads wait for each other because each opens it for itself.
+// What is no file is only written to, and a FIFO that nobody reads is an error: a program must not wait here.
 FileHandle open_for_recording(const std::string& path) {
-  return FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  struct stat info;
+  const bool is_file = stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
+  const int how = is_file ? O_RDWR | O_CREAT : O_WRONLY | O_NONBLOCK;
+  return FileHandle(::open(path.c_str(), how | O_APPEND | O_CLOEXEC, 0644));
 }
 
 bool has_line(std::string_view text, std::string_view line) {
@@ -127,6 +132,9 @@ std::string print(const ManifestLine& line) {
 }
 
 Result<Recorder> Recorder::open(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
+    return Recorder(path);  // closing it would end its reader
   const FileHandle file = open_for_recording(path);
   if (!file) return io(path, "cannot be opened for recording", errno);
   return Recorder(path);
@@ -140,18 +148,15 @@ Result<void> Recorder::add(const ManifestLine& line) const {
   while (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < lock_until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  FLASHJIT_ASSIGN(text, read_text(file.get(), path_));
+  struct stat info;
+  const bool is_file = fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
+  FLASHJIT_ASSIGN(text, is_file ? read_text(file.get(), path_) : Result<std::string>(std::string()));
   const std::string wanted = print(line);
   if (has_line(text, wanted)) return {};
   // A last line that somebody left unfinished stays a line of its own.
   const std::string added = (text.empty() || text.ends_with('\n') ? "" : "\n") + wanted + "\n";
-  rlimit limit = {};
-  // Beyond the limit a write would raise a signal that ends the process.
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && text.size() + added.size() > limit.rlim_cur)
-    return io(path_, kCannotRecord, EFBIG);
-  const ssize_t written = write(file.get(), added.data(), added.size());
-  if (written == static_cast<ssize_t>(added.size())) return {};
-  const int code = written < 0 ? errno : ENOSPC;
+  if (write_all(file.get(), added.data(), added.size())) return {};
+  const int code = errno;
   [[maybe_unused]] const int cut_off = ftruncate(file.get(), static_cast<off_t>(text.size()));
   return io(path_, kCannotRecord, code);
 }

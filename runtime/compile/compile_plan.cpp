@@ -84,18 +84,25 @@ void finish(Begun& begun, KernelStore::Fetched fetched) {
                              .notes = std::move(begun.notes)});
 }
 
+Error with_note(Error error, const std::string& note) {
+  if (!note.empty()) error.detail += fmt::format("{}note: {}\n", error.detail.empty() ? "" : "\n", note);
+  return error;
+}
+
 }  // namespace
 
 Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
   const std::string& dump_dir = options.settings.dump_dir;
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program));
   FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
-  if (!dump_dir.empty()) dump_source(dump_dir, begun.compiled);  // before: it is there if the compiler hangs
+  std::string undumped;
+  if (!dump_dir.empty()) undumped = dump_source(dump_dir, begun.compiled);  // before: it is there if the compiler hangs
   auto fetched = fetch(begun.compiled, options, *nvrtc);
   if (fetched) finish(begun, std::move(*fetched));
   const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());
-  if (!dump_dir.empty()) dump_result(dump_dir, begun.compiled, outcome, nvrtc.get(), options.bounds);
-  if (!outcome) return outcome.error();
+  if (!dump_dir.empty()) undumped += dump_result(dump_dir, begun.compiled, outcome, nvrtc.get(), options.bounds);
+  if (!outcome) return with_note(outcome.error(), undumped);
+  if (!undumped.empty()) begun.compiled.facts.notes.push_back(std::move(undumped));
   return std::move(begun.compiled);
 }
 

@@ -1,35 +1,56 @@
 #include "runtime/compile/dump.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "runtime/store/output_file.h"
+#include "runtime/store/file_handle.h"
 
 namespace flashjit {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Folder {
  public:
-  Folder(const std::string& all, const Compiled& compiled)
-      : place_(fs::path(all) / compiled.key.digest.substr(0, 16)) {}
-  void write(const std::string& name, std::string_view text) const {
-    std::error_code ignored;
-    const fs::path file = place_ / name;
-    fs::create_directories(file.parent_path(), ignored);
-    std::ofstream(file, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+  Folder(const std::string& all, const Compiled& compiled) : all_(all), name_(compiled.key.digest.substr(0, 16)) {
+    std::error_code error;
+    std::filesystem::create_directories(all, error);
+    at_ = FileHandle(::open(all.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!at_) failed_ = invalid(fmt::format("cannot be opened: {}", std::strerror(errno)));
+  }
+  void write(const std::string& name, std::string_view text) {
+    if (failed_) return;  // one reason is enough
+    if (const auto done = write_beneath(at_.get(), fmt::format("{}/{}", name_, name), text); !done)
+      failed_ = done.error();
+  }
+  std::string note() const {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    if (!failed_) return {};
+    const std::lock_guard lock(mutex);
+    if (!said.insert(all_).second) return {};
+    return fmt::format("FLASHJIT_DUMP_DIR: {}: {}; set it to a folder that user {} can write, or unset it", all_,
+                       failed_->message, geteuid());
   }
 
  private:
-  fs::path place_;
+  const std::string all_, name_;
+  FileHandle at_;
+  std::optional<Error> failed_;
 };
 
 }  // namespace
 
-void dump_source(const std::string& all, const Compiled& compiled) {
-  const Folder folder(all, compiled);
+std::string dump_source(const std::string& all, const Compiled& compiled) {
+  Folder folder(all, compiled);
   const Plan& plan = compiled.plan;
   folder.write("spec.txt", print(plan.spec) + "\n");
   folder.write("schedule.txt", print(plan.schedule) + "\n");
@@ -43,11 +64,12 @@ void dump_source(const std::string& all, const Compiled& compiled) {
   folder.write("program.txt", dump(plan.program));
   for (const SourceFile& file : compiled.source.generated) folder.write(file.name, file.text);
   for (const SourceFile& file : compiled.source.headers) folder.write(file.name, file.text);
+  return folder.note();
 }
 
-void dump_result(const std::string& all, const Compiled& compiled, const Result<void>& outcome, const Nvrtc* nvrtc,
-                 const CompileBounds& bounds) {
-  const Folder folder(all, compiled);
+std::string dump_result(const std::string& all, const Compiled& compiled, const Result<void>& outcome,
+                        const Nvrtc* nvrtc, const CompileBounds& bounds) {
+  Folder folder(all, compiled);
   if (!outcome) {
     const Error& error = outcome.error();
     folder.write("error.txt", fmt::format("{}: {}\n{}\n", name(error.kind), error.message, error.detail));
@@ -57,9 +79,11 @@ void dump_result(const std::string& all, const Compiled& compiled, const Result<
     const auto& cubin = compiled.binary->payload;
     folder.write("kernel.cubin", {reinterpret_cast<const char*>(cubin.data()), cubin.size()});
   }
-  if (!nvrtc) return;
-  // Also of a kernel that was refused: it may be the assembler that did.
-  if (const auto ptx = nvrtc->ptx(compiled.source, compiled.plan.target, bounds)) folder.write("kernel.ptx", *ptx);
+  if (nvrtc) {
+    // Also of a kernel that was refused: it may be the assembler that did.
+    if (const auto ptx = nvrtc->ptx(compiled.source, compiled.plan.target, bounds)) folder.write("kernel.ptx", *ptx);
+  }
+  return folder.note();
 }
 
 bool is_dumped_beside_source(std::string_view name) {

@@ -1,5 +1,6 @@
-// FLASHJIT_DUMP_DIR: everything that is made on the way to a kernel, one folder per key. Best effort: it serves a
-// person who looks, and must not stop the work.
+// FLASHJIT_DUMP_DIR: everything that is made on the way to a kernel, one folder per key. It serves a person who
+// looks, and must not stop the work: what cannot be written is said once for each folder, in a note. Others may be able
+// to write the folder: no link in it is followed.
 //   spec.txt schedule.txt key.txt | ir/NN_pass.txt program.txt | config.gen.cuh ... entry.cu templates/... |
 //   kernel.ptx kernel.cubin facts/NAME.txt (facts/log.txt: the compiler's) | error.txt
 #pragma once
@@ -11,11 +12,11 @@
 
 namespace flashjit {
 
-// What goes into the compiler.
-void dump_source(const std::string& folder, const Compiled& compiled);
+// What goes into the compiler. Returns the note, or nothing.
+std::string dump_source(const std::string& folder, const Compiled& compiled);
 // What comes out of it. `nvrtc`: null leaves out the PTX, for which the front half runs once more.
-void dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome, const Nvrtc* nvrtc,
-                 const CompileBounds& bounds);
+std::string dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome,
+                        const Nvrtc* nvrtc, const CompileBounds& bounds);
 
 // Is `name` (relative to the kernel's folder) a file that is written here or by `flashjit compile --out`, and no
 // source?

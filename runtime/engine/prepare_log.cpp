@@ -1,22 +1,32 @@
 #include "runtime/engine/prepare_log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "runtime/store/file_handle.h"
+#include <cstring>
+
+#include "compiler/spec/text_form.h"
+#include "runtime/store/temporary_file.h"
 
 namespace flashjit {
 namespace {
 
+// A line of the log is one line, and may be read on a terminal, whatever is in a spec or a file's name.
+std::string line_of(std::string_view spec, std::string_view what) {
+  return harmless(fmt::format("prepare {}: {}", spec, what), Lines::One) + "\n";
+}
+
 std::string log_text(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) {
-  if (!kernel) return fmt::format("prepare {}: {}: {}\n", spec, name(kernel.error().kind), kernel.error().message);
+  if (!kernel) return line_of(spec, fmt::format("{}: {}", name(kernel.error().kind), kernel.error().message));
   const Facts& facts = (*kernel)->facts();
   const std::string& why = facts.layer.empty() ? facts.miss : facts.layer;
-  std::string text = fmt::format("prepare {}: {}{} for {} in {:.1f} ms, schedule {}, {} registers, key {}\n",
-                                 facts.spec, facts.source, why.empty() ? "" : fmt::format(" ({})", why), facts.target,
-                                 facts.compile_ms, facts.schedule, facts.registers, facts.key.substr(0, 16));
-  for (const std::string& note : facts.notes) text += fmt::format("prepare {}: note: {}\n", facts.spec, note);
+  std::string text =
+      line_of(facts.spec, fmt::format("{}{} for {} in {:.1f} ms, schedule {}, {} registers, key {}", facts.source,
+                                      why.empty() ? "" : fmt::format(" ({})", why), facts.target, facts.compile_ms,
+                                      facts.schedule, facts.registers, facts.key.substr(0, 16)));
+  for (const std::string& note : facts.notes) text += line_of(facts.spec, "note: " + note);
   return text;
 }
 
@@ -32,18 +42,30 @@ Result<PrepareLog> PrepareLog::open(std::string log_file, const std::string& man
   return log;
 }
 
-// Whole lines, appended, so that processes can share the file. Failing to log is no failure.
+// Without waiting: a FIFO that nobody reads must not stop the program.
+FileHandle PrepareLog::open_log() const {
+  FileHandle file(log_file_ == "stderr"
+                      ? dup(STDERR_FILENO)
+                      : ::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0600));
+  if (!file) trouble_->error = errno;
+  return file;
+}
+
+// Whole lines, appended, so that processes can share the file.
 void PrepareLog::log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const {
   if (log_file_.empty()) return;
   const std::string text = log_text(kernel, spec);
-  const FileHandle file(log_file_ == "stderr"
-                            ? dup(STDERR_FILENO)
-                            : ::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (file) [[maybe_unused]]
-    const ssize_t written = write(file.get(), text.data(), text.size());
+  const FileHandle file = open_log();
+  if (file && !write_all(file.get(), text.data(), text.size())) trouble_->error = errno;
 }
 
 void PrepareLog::record(Facts& facts, const Schedule& pins) const {
+  if (!log_file_.empty()) open_log();
+  if (const int error = trouble_->error; error != 0 && !trouble_->is_said.exchange(true)) {
+    facts.notes.push_back(
+        fmt::format("FLASHJIT_LOG: {}: cannot be written: {}; set it to a file that user {} can write, or unset it",
+                    log_file_, std::strerror(error), geteuid()));
+  }
   if (!recorder_) return;
   if (const auto done = recorder_->add({.spec = facts.spec, .schedule = print(pins)}); !done) {
     facts.notes.push_back("not recorded: " + done.error().message);

@@ -2,6 +2,7 @@
 // names.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "compiler/spec/schedule.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/bundle/manifest.h"
+#include "runtime/store/file_handle.h"
 
 namespace flashjit {
 
@@ -19,11 +21,20 @@ class PrepareLog {
   static Result<PrepareLog> open(std::string log_file, const std::string& manifest);
 
   void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const;
-  // `pins` are the caller's. That a line cannot be written must not fail what was asked for: it is a note.
+  // Before `log`. `pins` are the caller's. That a line cannot be written here or there must not fail what was asked for:
+  // it is a note, for the log in the first facts only.
   void record(Facts& facts, const Schedule& pins) const;
 
  private:
+  FileHandle open_log() const;
+
   std::string log_file_;
+  // Of the log: errno of what failed, and was it said. Shared, as threads prepare at the same time.
+  struct Trouble {
+    std::atomic<int> error = 0;
+    std::atomic<bool> is_said = false;
+  };
+  std::unique_ptr<Trouble> trouble_ = std::make_unique<Trouble>();
   std::optional<Recorder> recorder_;
 };
 

@@ -4,17 +4,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <thread>
+
+#include "runtime/store/temporary_file.h"
 
 namespace flashjit {
 namespace {
@@ -28,46 +27,6 @@ constexpr std::int64_t kRefreshAfterNs = 3600 * kNsPerSecond;
 Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
 
 std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
-
-// A write beyond the file size limit raises SIGXFSZ, which would end the user's process. The signal goes to the writing
-// thread, so it can be held back and taken away there.
-class HoldFileSizeSignal {
- public:
-  HoldFileSizeSignal() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~HoldFileSizeSignal() {
-    const int error = errno;  // of the write
-    const timespec now = {0, 0};
-    if (!sigismember(&before_, SIGXFSZ)) {
-      while (sigtimedwait(&signal_, nullptr, &now) == -1 && errno == EINTR) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    errno = error;
-  }
-  HoldFileSizeSignal(const HoldFileSizeSignal&) = delete;
-  HoldFileSizeSignal& operator=(const HoldFileSizeSignal&) = delete;
-
- private:
-  sigset_t signal_, before_;
-};
-
-bool write_all(int fd, const std::vector<std::uint8_t>& bytes) {
-  const HoldFileSizeSignal hold;
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t written = write(fd, bytes.data() + done, bytes.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) {
-      if (written == 0) errno = ENOSPC;
-      return false;
-    }
-    done += static_cast<std::size_t>(written);
-  }
-  return true;
-}
 
 bool read_all(int fd, std::vector<std::uint8_t>& bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
@@ -118,23 +77,6 @@ FileHandle open_folder(int parent, const char* name, bool create) {
   FileHandle folder(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && made != 0 && made != EEXIST) errno = made;
   return folder;
-}
-
-std::string temporary_name() {
-  // Process ids repeat across containers that share a directory, hence the random part; O_EXCL settles the rest.
-  static std::atomic<std::uint64_t> counter{std::random_device{}() * 0x9e3779b97f4a7c15ull};
-  return fmt::format("{}{}-{:016x}", kTemporary, getpid(), counter.fetch_add(0x9e3779b97f4a7c15ull));
-}
-
-// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it
-// failed.
-bool is_at(int file, int shelf, const char* name) {
-  const int error = errno;
-  struct stat ours, there;
-  const bool same = fstat(file, &ours) == 0 && fstatat(shelf, name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-                    ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-  errno = error;
-  return same;
 }
 
 std::int64_t last_use(const struct stat& info) {
@@ -190,14 +132,16 @@ StoreLock::~StoreLock() {
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access access) {
   const bool create = access == Access::Create;
-  if (path.empty()) return io("no directory for kernels: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
+  if (path.empty()) return io(fmt::format("no directory for kernels: {}", kNoDirectory));
   StoreDirectory directory;
   directory.path_ = path;
   directory.trust_ = access == Access::Layer ? Trust::OwnOrRoot : Trust::Own;
   FLASHJIT_ASSIGN(top, open_trusted(path, directory.trust_, create));
   directory.root_ = open_folder(top.get(), kVersionFolder, create);
   if (!directory.root_) {
-    return io(fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)));
+    return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
+                 fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)),
+                 {}};
   }
   FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), directory.trust_));
   return directory;
@@ -249,24 +193,19 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   if (!shelf) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
   remove_temporaries_in(shelf.get(), false);
   const std::vector<std::uint8_t> bytes = encode(entry);
-  const std::string temporary = temporary_name();
-  const FileHandle file(
-      openat(shelf.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  TemporaryFile file(shelf.get(), kTemporary, 0600);
   if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
   fchmod(file.get(), 0600);  // whatever the umask is
   const char* step = nullptr;
-  if (!write_all(file.get(), bytes)) {
+  if (!write_all(file.get(), bytes.data(), bytes.size())) {
     step = "writing";
   } else if (fsync(file.get()) != 0) {
     step = "synchronising";
-  } else if (renameat(shelf.get(), temporary.c_str(), shelf.get(), digest.c_str() + 2) != 0 &&
-             !is_at(file.get(), shelf.get(), digest.c_str() + 2)) {
+  } else if (!file.take_place_of(digest.c_str() + 2)) {
     step = "renaming";
   }
   if (!step) return std::uint64_t{bytes.size()};
-  const int error = errno;
-  unlinkat(shelf.get(), temporary.c_str(), 0);
-  return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(error)));
+  return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(errno)));
 }
 
 std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,

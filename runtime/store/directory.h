@@ -18,6 +18,10 @@
 
 namespace flashjit {
 
+// Why there is no directory to keep kernels in, and what helps: what read_environment looks for.
+inline constexpr const char* kNoDirectory =
+    "HOME is not set, is '/' or no absolute path, or has a ':' in it; set FLASHJIT_CACHE_DIR";
+
 inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
 // Given back by hand, not by closing alone: a child that was forked meanwhile has the handle too, and would keep the
@@ -38,7 +42,7 @@ class StoreDirectory {
  public:
   // Create makes the directory (0700) with its parents. A Layer is shared: it may also be root's, and is only read.
   enum class Access { Create, Existing, Layer };
-  // The error's message is fit for a note to the user.
+  // The error's message is fit for a note to the user. NotFound: there is none yet, and it was not to be created.
   static Result<StoreDirectory> open(const std::string& path, Access access = Access::Create);
 
   enum class Lookup { Hit, Miss, Bad, Unlisted };

@@ -65,7 +65,11 @@ class Walk {
     return name;
   }
 
-  Error failed(const char* what) const { return io(fmt::format("{}: cannot be {}: {}", path_, what, why(errno))); }
+  Error failed(const char* what) const {
+    return {errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
+            fmt::format("{}: cannot be {}: {}", path_, what, why(errno)),
+            {}};
+  }
 
   Result<void> step(const std::string& name) {
     FileHandle next = look(name);

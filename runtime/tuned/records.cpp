@@ -22,6 +22,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/store/store.h"
 #include "runtime/store/directory.h"
+#include "runtime/store/output_file.h"
 #include "runtime/tuned/embedded.h"
 
 namespace flashjit {
@@ -114,26 +115,6 @@ Result<std::string> read_text(const std::string& file) {
   }
   text.resize(done);
   return text;
-}
-
-Result<void> write_text(const std::string& file, const std::string& text) {
-  const std::string temporary = fmt::format("{}.tmp-{}", file, ::getpid());
-  const auto failed = [&](const char* step) {
-    const Error error{ErrorKind::Io, fmt::format("{}: {} failed: {}", file, step, std::strerror(errno)), {}};
-    ::unlink(temporary.c_str());
-    return error;
-  };
-  const FileHandle handle(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!handle) return failed("creating it");
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(handle.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return failed("writing");
-    done += static_cast<std::size_t>(wrote);
-  }
-  if (::fsync(handle.get()) != 0) return failed("synchronising");
-  if (::rename(temporary.c_str(), file.c_str()) != 0) return failed("renaming");
-  return {};
 }
 
 // "model name : AMD EPYC ..." of the first processor.
@@ -291,15 +272,25 @@ std::vector<TunedRecord> built_in_records() {
   return records;
 }
 
-Result<std::vector<TunedRecord>> read_records(const std::string& file) {
+Result<RecordFile> read_records(const std::string& file) {
   FLASHJIT_ASSIGN(text, read_text(file));
-  return parse_tuned_records(text);
+  RecordFile found{.records = parse_tuned_records(text)};
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    found.others += line.find_first_not_of(" \t\r") != line.npos && line.front() != '#' && !parse_tuned_record(line);
+  }
+  if (!found.records.empty() || found.others == 0) return found;
+  return invalid(
+      fmt::format("{}: none of its {} lines is a tuning record; name a file that `flashjit tune` wrote with "
+                  "--records or --export",
+                  file, found.others));
 }
 
 Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records) {
   std::string text = kHeader;
   for (const TunedRecord& record : records) text += print(record) + "\n";
-  return write_text(file, text);
+  return write_output(file, {text}, {.fresh = 0600, .lasting = true});
 }
 
 std::string stored_record_lines(const std::string& store_path) {
@@ -328,8 +319,8 @@ Result<void> store_records(const std::string& store_path, const std::vector<Tune
   // A file system without locks is used without one: the worst is a record that is lost.
   const auto lock = directory.lock(std::string(64, '7'), std::chrono::seconds(10));
   std::vector<TunedRecord> records;
-  auto old = read_records(path.own + kFile);
-  if (old) records = std::move(*old);
+  auto old = read_text(path.own + kFile);
+  if (old) records = parse_tuned_records(*old);
   if (!old && old.error().kind != ErrorKind::NotFound) return old.error();
   return write_records(path.own + kFile, merge(records, news));
 }

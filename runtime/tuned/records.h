@@ -76,9 +76,14 @@ std::vector<TunedRecord> merge(const std::vector<TunedRecord>& records, const st
 
 // Those that came with the library.
 std::vector<TunedRecord> built_in_records();
-// Of a file; NotFound when there is none.
-Result<std::vector<TunedRecord>> read_records(const std::string& file);
-// Atomic; an error names file and reason.
+// Of a file that somebody named.
+struct RecordFile {
+  std::vector<TunedRecord> records;
+  int others = 0;  // lines that are neither a record nor a comment
+};
+// NotFound when there is none; Invalid when it has lines, and none of them is a record: it is something else.
+Result<RecordFile> read_records(const std::string& file);
+// As write_output; an error names file and reason.
 Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records);
 // All that a store path (see StorePath) has, and the built-in ones: own directory over layers over built-in. What
 // cannot be read or is not to be trusted is as if it were not there.

@@ -17,8 +17,9 @@ namespace {
 
 TEST_F(StoreFault, NoDirectoryCanBeNamed) {
   EXPECT_EQ(in_child([&] {
-              return works_from_memory({.directory = ""},
-                                       "HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR");
+              return works_from_memory(
+                  {.directory = ""},
+                  "HOME is not set, is '/' or no absolute path, or has a ':' in it; set FLASHJIT_CACHE_DIR");
             }),
             0);
 }

@@ -83,6 +83,29 @@ def test_nothing_is_started_or_loaded_by_name_of_a_file():
            + [f"{path} opens libraries" for path, text in code if path not in opening and re.search(r"\bdlm?open\s*\(|dynamic_library\.h", text)])
 
 
+def test_messages_leave_in_one_place():
+    """There they are made harmless: output.cpp. flashjit-compiler has one message, without any text of a user."""
+    allowed = {"tools/support/output.cpp", "runtime/compile/nvrtc/compiler_main.cpp"}
+    leaving = re.compile(r"\b(stdout|stderr|std::cout|std::cerr|fmt::print|f?printf|puts|STD(OUT|ERR)_FILENO)\b")
+    problems = []
+    for path, folder, text in files(".h", ".hpp", ".cpp"):
+        if folder in ("tests", "templates") or path in allowed or path.startswith("runtime/examples/"):
+            continue
+        text = re.sub(r'"(\\.|[^"\\\n])*"', '""', without_comments(text))
+        found = leaving.search(text)
+        if found and not (path == "runtime/engine/prepare_log.cpp" and found.group(0) == "STDERR_FILENO"):  # FLASHJIT_LOG=stderr
+            problems.append(f"{path}: {found.group(0)}")
+    report(problems)
+
+
+def test_files_are_replaced_in_one_place():
+    """Under names that nobody can foretell: temporary_file.cpp."""
+    replacing = re.compile(r"\b((rename(at2?)?|mkostemp|mkstemp|mkdtemp|tmpnam|tmpfile|fopen)\(|O_TRUNC\b|ofstream\b)")
+    allowed = {"runtime/store/temporary_file.cpp", "runtime/store/output_file.cpp"}
+    report([f"{path}: {replacing.search(without_comments(text)).group(0)}" for path, folder, text in files(".h", ".hpp", ".cpp")
+            if folder not in ("tests", "templates") and path not in allowed and replacing.search(without_comments(text))])
+
+
 def without_comments(text):
     return re.sub(r"//[^\n]*", "", text)
 

@@ -12,7 +12,6 @@
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
 #include "tools/command/commands.h"
-#include "tools/support/files.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
 
@@ -137,7 +136,7 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   std::vector<BuildJob> jobs = jobs_of(args, lines);
   build_all(args, {.settings = settings, .store = &store}, nvrtc->identity(), jobs);
   for (BuildJob& job : jobs) report(job, output);
-  for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : store.notes()) say_note(note);
   const auto failed = std::ranges::count_if(jobs, [](const BuildJob& job) { return job.error.has_value(); });
   if (failed == 0) return finish(args, jobs, output);
   return Error{ErrorKind::Invalid,
@@ -158,7 +157,8 @@ void add_build(CLI::App& app, int& exit_code) {
   CLI::App* sub =
       app.add_subcommand("build", "Build the kernels of a manifest into a bundle, ahead of time; needs no GPU");
   sub->add_option("manifest", args->manifest, "A spec per line, as --record writes it; '-': standard input")
-      ->required();
+      ->required()
+      ->type_name("FILE");
   sub->add_option("--arch", args->archs, "Targets of the lines that name none: sm_80, sm_90a, ...")
       ->delimiter(',')
       ->required();

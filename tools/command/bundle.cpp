@@ -6,7 +6,6 @@
 
 #include "runtime/bundle/bundle.h"
 #include "tools/command/commands.h"
-#include "tools/support/files.h"
 #include "tools/support/output.h"
 
 namespace flashjit {
@@ -131,11 +130,15 @@ void add_bundle(CLI::App& app, int& exit_code) {
     const char* name;
     const char* about;
     int (*run)(const BundleArgs&);
+    const char* examples;
   };
   const Row rows[] = {
-      {"ls", "One line per kernel", [](const BundleArgs& args) { return run_each(args, list); }},
-      {"verify", "Check every byte", [](const BundleArgs& args) { return run_each(args, verify); }},
-      {"merge", "Put several into one; what more than one has is taken from the first", run_merge},
+      {"ls", "One line per kernel", [](const BundleArgs& args) { return run_each(args, list); },
+       "  flashjit bundle ls kernels.fjb\n  flashjit bundle ls kernels.fjb more.fjb --json"},
+      {"verify", "Check every byte", [](const BundleArgs& args) { return run_each(args, verify); },
+       "  flashjit bundle verify kernels.fjb\n  flashjit bundle verify kernels.fjb more.fjb --json"},
+      {"merge", "Put several into one; what more than one has is taken from the first", run_merge,
+       "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb"},
   };
   for (const Row& row : rows) {
     auto args = std::make_shared<BundleArgs>();
@@ -144,6 +147,7 @@ void add_bundle(CLI::App& app, int& exit_code) {
     if (row.run == run_merge)
       action->add_option("-o,--out", args->out, "The new one")->required()->type_name("FILE.fjb");
     action->add_flag("--json", args->json, "JSON lines");
+    action->footer(fmt::format("\nExamples:\n{}", row.examples));
     action->callback([args, &exit_code, row] { exit_code = row.run(*args); });
   }
   sub->footer(

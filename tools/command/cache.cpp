@@ -39,18 +39,28 @@ struct Place {
   }
 };
 
+// A store that does not exist yet is an empty one.
+template <class T>
+Result<T> or_empty(Result<T> found, const Place& place) {
+  if (found || place.shared || found.error().kind != ErrorKind::NotFound) return found;
+  return T();
+}
+
 Result<void> stat(const CacheArgs&, const Place& place, Output& output) {
-  FLASHJIT_ASSIGN(stat, stat_store(place.directory, place.access()));
+  auto found = stat_store(place.directory, place.access());
+  const bool is_there = static_cast<bool>(found);
+  FLASHJIT_ASSIGN(stat, or_empty(std::move(found), place));
   Json line = result_line("", "", "");
-  line["directory"] = stat.directory;
+  line["directory"] = place.directory;
   line["entries"] = stat.entries;
   line["bytes"] = stat.bytes;
   line["shared"] = place.shared;
   line["max_bytes"] = place.shared ? Json() : Json(kDefaultStoreBytes);
   line["oldest_use"] = stat.entries ? Json(stat.oldest_use) : Json();
   line["newest_use"] = stat.entries ? Json(stat.newest_use) : Json();
-  std::string text = fmt::format("{}: {} kernels, {}", stat.directory, stat.entries, size_text(stat.bytes));
+  std::string text = fmt::format("{}: {} kernels, {}", place.directory, stat.entries, size_text(stat.bytes));
   text += place.shared ? ", shared, only read" : fmt::format(" of at most {}", size_text(kDefaultStoreBytes));
+  if (!is_there) text += "; it does not exist yet, the first compile creates it";
   if (stat.entries) text += fmt::format(", last used {} to {}", day(stat.oldest_use), day(stat.newest_use));
   output.result(line, text + "\n");
   return {};
@@ -58,7 +68,7 @@ Result<void> stat(const CacheArgs&, const Place& place, Output& output) {
 
 Result<void> list(const Place& place, Output& output, bool only_bad) {
   const std::string& directory = place.directory;
-  FLASHJIT_ASSIGN(entries, list_store(directory, place.access()));
+  FLASHJIT_ASSIGN(entries, or_empty(list_store(directory, place.access()), place));
   int bad = 0;
   for (const StoreListing& entry : entries) {
     bad += !entry.sound;
@@ -97,7 +107,7 @@ Result<void> list(const Place& place, Output& output, bool only_bad) {
 
 Result<void> clear(const CacheArgs&, const Place& place, Output& output) {
   const std::string& directory = place.directory;
-  FLASHJIT_ASSIGN(removed, clear_store(directory));
+  FLASHJIT_ASSIGN(removed, or_empty(clear_store(directory), place));
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["removed"] = removed;
@@ -114,7 +124,7 @@ Result<void> prune(const CacheArgs& args, const Place& place, Output& output) {
   if (args.older_than_days) {
     goal.unused_since_ns = (std::time(nullptr) - *args.older_than_days * kSecondsPerDay) * kNsPerSecond;
   }
-  FLASHJIT_ASSIGN(outcome, prune_store(directory, goal));
+  FLASHJIT_ASSIGN(outcome, or_empty(prune_store(directory, goal), place));
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["removed"] = outcome.removed;
@@ -132,7 +142,7 @@ using Action = Result<void> (*)(const CacheArgs&, const Place&, Output&);
 void look_in_layers(const CacheArgs& args, Action action, const std::vector<std::string>& layers, Output& output) {
   for (const std::string& layer : layers) {
     if (const auto opened = StoreDirectory::open(layer, StoreDirectory::Access::Layer); !opened) {
-      fmt::print(stderr, "note: a shared layer of kernels is passed over: {}\n", opened.error().message);
+      say_note("a shared layer of kernels is passed over: " + opened.error().message);
     } else if (const auto done = action(args, {layer, true}, output); !done) {
       output.failure(result_line("", "", ""), done.error());
     }
@@ -160,9 +170,7 @@ std::string fact(const StoreListing& entry, const char* name) {
 Result<StorePath> store_path(const std::string& directory, const EnvironmentSettings& settings) {
   if (!directory.empty()) return parse_store_path(directory);
   if (settings.cache_dir.empty()) {
-    return Error{ErrorKind::NotFound,
-                 "no store directory: HOME is not set, or has a ':' in it; set FLASHJIT_CACHE_DIR or give --dir",
-                 {}};
+    return Error{ErrorKind::NotFound, fmt::format("no store directory: {} or give --dir", kNoDirectory), {}};
   }
   return parse_store_path(settings.cache_dir);
 }
@@ -176,20 +184,27 @@ void add_cache(CLI::App& app, int& exit_code) {
     const char* about;
     Action action;
     bool looks_in_layers;
+    const char* examples;
   };
   const Row rows[] = {
-      {"stat", "How many kernels, how many bytes, when they were used", stat, true},
+      {"stat", "How many kernels, how many bytes, when they were used", stat, true,
+       "  flashjit cache stat\n  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat --json"},
       {"ls", "One line per kernel, with the day of its last use",
-       [](const auto&, const Place& place, Output& output) { return list(place, output, false); }, true},
+       [](const auto&, const Place& place, Output& output) { return list(place, output, false); }, true,
+       "  flashjit cache ls\n  flashjit cache ls --dir /var/cache/flashjit --json"},
       {"verify", "Check every entry; remove the damaged ones, except from shared directories",
-       [](const auto&, const Place& place, Output& output) { return list(place, output, true); }, true},
-      {"prune", "Remove what was used longest ago, until the rest is small enough", prune, false},
-      {"clear", "Remove all kernels", clear, false},
+       [](const auto&, const Place& place, Output& output) { return list(place, output, true); }, true,
+       "  flashjit cache verify\n  flashjit cache verify --dir /var/cache/flashjit --json"},
+      {"prune", "Remove what was used longest ago, until the rest is small enough", prune, false,
+       "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30"},
+      {"clear", "Remove all kernels", clear, false,
+       "  flashjit cache clear\n  flashjit cache clear --dir /var/cache/flashjit"},
   };
   for (const Row& row : rows) {
     auto args = std::make_shared<CacheArgs>();
     CLI::App* action = sub->add_subcommand(row.name, row.about);
-    action->add_option("--dir", args->directory, kDirHelp);
+    action->add_option("--dir", args->directory, kDirHelp)->type_name("DIR");
+    action->footer(fmt::format("\nExamples:\n{}", row.examples));
     action->add_flag("--json", args->json, "JSON lines");
     if (row.action == prune) {
       action

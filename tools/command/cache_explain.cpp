@@ -111,7 +111,7 @@ Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text
   KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":")), .trusted = std::move(trusted)});
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, args.arch, args.schedule));
   FLASHJIT_ASSIGN(stored, find_spec(request, {.settings = settings, .store = &store}));
-  for (const std::string& note : store.notes()) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : store.notes()) say_note(note);
   line["spec"] = stored.spec;
   line["schedule"] = stored.schedule;
   text = fmt::format("{}\n  target    {}\n  schedule  {}\n", stored.spec, args.arch, stored.schedule);
@@ -146,8 +146,12 @@ void add_cache_explain(CLI::App& cache, int& exit_code) {
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->arch, "The target")->required();
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");
-  sub->add_option("--dir", args->directory, kDirHelp);
+  sub->add_option("--dir", args->directory, kDirHelp)->type_name("DIR");
   sub->add_flag("--json", args->json, "One JSON object");
+  sub->footer(
+      "\nExamples:\n"
+      "  flashjit cache explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a\n"
+      "  flashjit cache explain 'fwd fp16 d=64 heads=16' --arch sm_80 --schedule tile_q=64 --json");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }
 

@@ -17,8 +17,8 @@
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/launch/thread_pool.h"
+#include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
-#include "tools/support/files.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
 
@@ -73,6 +73,8 @@ void add_common_files(const CompileArgs& args, CompileJob& job) {
 
 Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
                          const DumpSink& dump, CompileJob& job) {
+  if (wants(args, "llvm"))
+    return invalid(fmt::format("--emit llvm: {} is a GPU, which has spec, ir, cuda, ptx, cubin and facts", job.arch));
   CompileOptions options;
   options.settings = settings;
   options.store = store;
@@ -171,7 +173,7 @@ Result<std::string> write_files(const CompileArgs& args, const CompileJob& job, 
   const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index)
                                                    : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
   const std::filesystem::path place = std::filesystem::path(args.out) / folder;
-  for (const SourceFile& file : job.files) FLASHJIT_TRY(write_file(place / file.name, file.text));
+  for (const SourceFile& file : job.files) FLASHJIT_TRY(write_output(place / file.name, {file.text}));
   return place.string();
 }
 
@@ -255,7 +257,7 @@ int compile(CompileArgs args) {
   }
   for (std::size_t i = 0; i < jobs.size(); ++i) report(args, jobs[i], i, output);
   if (store) {
-    for (const std::string& note : store->notes()) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : store->notes()) say_note(note);
   }
   return output.exit_code();
 }

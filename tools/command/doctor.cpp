@@ -128,9 +128,7 @@ void look_at_own(const std::string& directory, Finding& finding) {
 // Looks without creating anything: a store that does not exist yet is fine.
 Finding look_for_store(const EnvironmentSettings& settings) {
   if (settings.cache_dir.empty()) {
-    return {
-        "store", false,
-        "no directory: HOME is not set, or has a ':' in it, so kernels are kept in memory only; set FLASHJIT_CACHE_DIR"};
+    return {"store", false, fmt::format("no directory, so kernels are kept in memory only: {}", kNoDirectory)};
   }
   const auto path = parse_store_path(settings.cache_dir);
   if (!path) return failed("store", path.error());

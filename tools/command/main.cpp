@@ -1,9 +1,11 @@
 // flashjit: the command. One file per subcommand.
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
+#include <sstream>
 
+#include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
 #include "tools/command/commands.h"
 #include "tools/support/output.h"
@@ -26,6 +28,28 @@ constexpr char kFooter[] =
     "Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.\n"
     "Environment: FLASHJIT_CACHE_DIR FLASHJIT_JIT FLASHJIT_LOG FLASHJIT_DUMP_DIR FLASHJIT_TRUSTED_LIST FLASHJIT_NVRTC FLASHJIT_THREADS";
 
+// CLI11 says only that one is missing. Nothing: that is not what is wrong.
+std::optional<std::string> unknown_subcommand(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().back();
+  const std::vector<std::string> unknown = app.remaining(true);
+  std::vector<std::string_view> names;
+  for (const CLI::App* each : at->get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(each->get_name());
+  if (names.empty() || unknown.empty() || unknown.front().starts_with('-')) return std::nullopt;
+  return flashjit::there_is_no("subcommand", unknown.front(), names) + "\nRun with --help for more information.\n";
+}
+
+// A name that a script left empty would be looked for, or written, where nobody meant it.
+void refuse_empty_names(CLI::App& app) {
+  const CLI::Validator named([](std::string& name) { return name.empty() ? "the name is empty" : std::string(); }, "");
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.find("FILE") != type.npos || type.find("DIR") != type.npos) option->check(named);
+  }
+  for (CLI::App* each : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_names(*each);
+}
+
 int run(int argc, char** argv) {
   using namespace flashjit;
   CLI::App app{kAbout, "flashjit"};
@@ -43,12 +67,20 @@ int run(int argc, char** argv) {
   add_cache(app, exit_code);
   add_build(app, exit_code);
   add_bundle(app, exit_code);
+  refuse_empty_names(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;  // --help, --version
-    app.exit(error);
-    return static_cast<int>(asked ? Exit::Done : Exit::Usage);
+    std::ostringstream out, err;
+    app.exit(error, out, err);
+    if (asked) {
+      Output output(false);
+      output.text(out.str());
+      return output.exit_code();
+    }
+    say(unknown_subcommand(app).value_or(err.str()));
+    return static_cast<int>(Exit::Usage);
   }
   return exit_code;
 }
@@ -60,9 +92,9 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
-    std::fputs("error: out of memory; choose a smaller shape\n", stderr);
+    flashjit::say("error: out of memory; choose a smaller shape\n");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    flashjit::say(std::string("error: ") + error.what() + "\n");
   }
   return static_cast<int>(flashjit::Exit::Failed);
 }

@@ -1,12 +1,10 @@
 // flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -19,11 +17,11 @@
 #include "compiler/spec/spec.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/key.h"
+#include "runtime/store/output_file.h"
 #include "runtime/store/store.h"
 #include "runtime/launch/thread_pool.h"
 #include "tools/reference/compare.h"
 #include "tools/command/commands.h"
-#include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/command/tune_journal.h"
@@ -44,7 +42,7 @@ struct TuneArgs {
   bool exhaustive = false, check = false, json = false;
 };
 
-// One line on stderr: on a terminal it is written over, in a log there is one every few seconds.
+// What is being measured; threads that compile say it too.
 class TuneProgress {
  public:
   void set(std::string prefix) {
@@ -53,28 +51,17 @@ class TuneProgress {
   }
   void say(const std::string& what) {
     const std::lock_guard lock(mutex_);
-    const double now = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (now < next_) return;
-    next_ = now + (terminal_ ? 0.2 : 5.0);
-    std::fputs(terminal_ ? fmt::format("\r\x1b[K{} {}", prefix_, what).substr(0, 150).c_str()
-                         : fmt::format("{} {}\n", prefix_, what).c_str(),
-               stderr);
-    std::fflush(stderr);
-    shown_ = true;
+    line_.show(prefix_ + " " + what);
   }
   void clear() {
     const std::lock_guard lock(mutex_);
-    if (shown_ && terminal_) std::fputs("\r\x1b[K", stderr);
+    line_.clear();
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  const Clock::time_point start_ = Clock::now();
   std::mutex mutex_;
   std::string prefix_ = "tuning";
-  double next_ = 1;
-  bool shown_ = false;
+  StatusLine line_;
 };
 
 // "60s", "2m", "500ms", "90".
@@ -195,12 +182,15 @@ class RecordPlace {
     RecordPlace place;
     place.file_ = args.records;
     place.store_ = settings.cache_dir;
-    if (!place.file_.empty()) return place;
+    if (!place.file_.empty()) {
+      const auto there = read_records(place.file_);  // it will be replaced: nobody's file of another kind
+      if (!there && there.error().kind != ErrorKind::NotFound) return there.error();
+      return place;
+    }
     auto path = parse_store_path(place.store_);
     if (place.store_.empty() || !path) {
-      return Error{ErrorKind::NotFound,
-                   "no place for records: HOME is not set; set FLASHJIT_CACHE_DIR or give --records FILE",
-                   {}};
+      return Error{
+          ErrorKind::NotFound, fmt::format("no place for records: {} or give --records FILE", kNoDirectory), {}};
     }
     FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
     place.folder_ = path->own + "/v1/";
@@ -214,7 +204,7 @@ class RecordPlace {
   std::vector<TunedRecord> known() const {
     if (file_.empty()) return stored_records(store_);
     auto records = read_records(file_);
-    return records ? std::move(*records) : std::vector<TunedRecord>();
+    return records ? std::move(records->records) : std::vector<TunedRecord>();
   }
   // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or
   // no locks.
@@ -293,9 +283,7 @@ class Run {
     const Machine& machine = sessions.front()->machine();
     FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
     if (journal.size() > 0)
-      std::fputs(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size())
-                     .c_str(),
-                 stderr);
+      say(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()));
     std::vector<TuneJob> left;
     const std::vector<TunedRecord> known = place.known();
     total_ = jobs.size();
@@ -378,10 +366,10 @@ class Run {
   Result<void> write_report(const Machine& machine) {
     const std::string json =
         report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (!args_.report_json.empty()) FLASHJIT_TRY(write_file(args_.report_json, json + "\n"));
+    if (!args_.report_json.empty()) FLASHJIT_TRY(write_output(args_.report_json, {json, "\n"}));
     if (args_.report.empty()) return {};
     FLASHJIT_ASSIGN(page, html_report(json));
-    return write_file(args_.report, page);
+    return write_output(args_.report, {page});
   }
 
   const TuneArgs& args_;
@@ -402,9 +390,12 @@ Result<void> export_records(const TuneArgs& args) {
 Result<std::size_t> merge_records(const TuneArgs& args) {
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(place, RecordPlace::open(args, settings));
-  FLASHJIT_ASSIGN(records, read_records(args.merge_from));
-  for (const TunedRecord& record : records) FLASHJIT_TRY(place.add(record));
-  return records.size();
+  FLASHJIT_ASSIGN(found, read_records(args.merge_from));
+  for (const TunedRecord& record : found.records) FLASHJIT_TRY(place.add(record));
+  if (found.others > 0)
+    say_note(fmt::format("{}: {} lines are no tuning records of this version; they were passed over", args.merge_from,
+                         found.others));
+  return found.records.size();
 }
 
 int run(const TuneArgs& args) {

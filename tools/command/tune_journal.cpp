@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
+
+#include "runtime/store/temporary_file.h"
 
 namespace flashjit {
 namespace {
@@ -29,14 +32,21 @@ Result<std::string> read_all(int file, const std::string& path) {
 }
 
 Result<void> append(int file, const std::string& path, const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(file, text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return io(path, "written");
-    done += static_cast<std::size_t>(wrote);
-  }
+  if (!write_all(file, text.data(), text.size())) return io(path, "written");
   if (::fdatasync(file) != 0) return io(path, "synchronised");
   return {};
+}
+
+// Its name can be guessed, and the folder be one that others write: what they laid there is neither believed nor written.
+Result<void> check_own(int file, const std::string& path) {
+  struct stat info;
+  if (fstat(file, &info) != 0) return io(path, "opened");
+  if (S_ISREG(info.st_mode) && info.st_uid == geteuid() && info.st_nlink == 1) return {};
+  return Error{ErrorKind::Io,
+               fmt::format("{}: there is something that is no journal of user {}; remove it, or give --records in a "
+                           "folder of your own",
+                           path, geteuid()),
+               {}};
 }
 
 }  // namespace
@@ -44,8 +54,10 @@ Result<void> append(int file, const std::string& path, const std::string& text) 
 Result<Journal> Journal::open(const std::string& path) {
   Journal journal;
   journal.path_ = path;
-  journal.file_ = FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+  journal.file_ =
+      FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!journal.file_) return io(path, "opened");
+  FLASHJIT_TRY(check_own(journal.file_.get(), path));
   if (::flock(journal.file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Error{
         ErrorKind::Io, fmt::format("{}: the same tuning is already running; wait for it, or end it", path), {}};

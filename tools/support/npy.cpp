@@ -12,6 +12,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/store/output_file.h"
+
 namespace flashjit {
 namespace {
 
@@ -131,18 +133,6 @@ std::size_t read_u(const std::vector<std::uint8_t>& file, std::size_t at, int by
   return value;
 }
 
-Result<void> write_all(int fd, const std::string& path, const void* data, std::size_t bytes) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t wrote = ::write(fd, from, bytes);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return io_error(path, "cannot be written");
-    from += wrote;
-    bytes -= static_cast<std::size_t>(wrote);
-  }
-  return {};
-}
-
 }  // namespace
 
 int size_of(NpyType type) { return row_of(type).size; }
@@ -252,15 +242,7 @@ Result<void> write_npy(const std::string& path, const NpyArray& array) {
   front += {'\1', '\0', static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)};
   front += header;
 
-  const std::string part = fmt::format("{}.{}.part", path, ::getpid());
-  const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return io_error(path, "cannot be created");
-  Result<void> done = write_all(fd, path, front.data(), front.size());
-  if (done) done = write_all(fd, path, array.bytes.data(), array.bytes.size());
-  if (::close(fd) != 0 && done) done = io_error(path, "cannot be written");
-  if (done && ::rename(part.c_str(), path.c_str()) != 0) done = io_error(path, "cannot be put in its place");
-  if (!done) ::unlink(part.c_str());
-  return done;
+  return write_output(path, {front, {reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size()}});
 }
 
 NpyType npy_type(Dtype dtype) {

@@ -1,20 +1,29 @@
 #include "tools/support/output.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include <fmt/format.h>
 
+#include "compiler/spec/text_form.h"
+
 namespace flashjit {
 namespace {
 
+constexpr std::size_t kStatusColumns = 150;
+
 // A full disk or a closed pipe must show in the exit code, so every line is flushed and checked.
-bool put(std::FILE* stream, const std::string& text) {
+bool put_raw(std::FILE* stream, std::string_view text) {
   const bool wrote = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
   return std::fflush(stream) == 0 && wrote;
 }
 
-// Text of the user comes back in results and need not be UTF-8.
-std::string dump(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }
+// Names of files, specs and manifests come back in messages and results.
+bool put(std::FILE* stream, std::string_view text) { return put_raw(stream, harmless(text, Lines::Many)); }
+
+// In ASCII, as JSON can say every character so; what is no UTF-8 is replaced.
+std::string dump(const Json& line) { return line.dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 }  // namespace
 
@@ -47,15 +56,15 @@ void add_facts(Json& line, const Facts& facts) {
 
 void Output::result(const Json& line, const std::string& text) {
   if (!put(stdout, json_ ? dump(line) + "\n" : text)) {
-    if (!failed_) put(stderr, "error: standard output cannot be written (a full disk or a closed pipe?)\n");
+    if (!failed_) say("error: standard output cannot be written (a full disk or a closed pipe?)\n");
     failed_ = true;
   }
 }
 
 void Output::failure(Json line, const Error& error) {
   failed_ = true;
-  put(stderr, fmt::format("error: {}\n{}{}", error.message, error.detail,
-                          error.detail.empty() || error.detail.ends_with('\n') ? "" : "\n"));
+  say(fmt::format("error: {}\n{}{}", error.message, error.detail,
+                  error.detail.empty() || error.detail.ends_with('\n') ? "" : "\n"));
   if (!json_) return;
   set_error(line, error);
   result(line, "");
@@ -66,6 +75,23 @@ void Output::text(const std::string& text) {
 }
 
 int Output::exit_code() const { return static_cast<int>(failed_ ? Exit::Failed : Exit::Done); }
+
+void say(std::string_view text) { put(stderr, text); }
+
+StatusLine::StatusLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+void StatusLine::show(std::string_view text) {
+  const double now = std::chrono::duration<double>(Clock::now() - start_).count();
+  if (now < next_s_) return;
+  next_s_ = now + (terminal_ ? 0.2 : 5.0);
+  const std::string line = harmless(text.substr(0, kStatusColumns), Lines::One);
+  put_raw(stderr, terminal_ ? "\r\x1b[K" + line : line + "\n");
+  shown_ = true;
+}
+
+void StatusLine::clear() {
+  if (shown_ && terminal_) put_raw(stderr, "\r\x1b[K");
+}
 
 std::string bytes_text(double bytes) {
   const char* units[] = {"bytes", "kB", "MB", "GB", "TB"};

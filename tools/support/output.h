@@ -1,7 +1,8 @@
 // What the command prints. Results go to stdout: one JSON object per line with --json, otherwise text. Errors go to
-// stderr.
+// stderr. Whatever the text is, a terminal shows it and does not obey it.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,26 @@ class Output {
  private:
   bool json_;
   bool failed_ = false;
+};
+
+// A line, or several, on stderr.
+void say(std::string_view text);
+inline void say_note(std::string_view text) { say("note: " + std::string(text) + "\n"); }
+
+// One line on stderr that tells how far work has come: on a terminal it is written over, in a log there is one every few
+// seconds; none in the first second.
+class StatusLine {
+ public:
+  StatusLine();
+  void show(std::string_view text);
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool terminal_;
+  const Clock::time_point start_ = Clock::now();
+  double next_s_ = 1;
+  bool shown_ = false;
 };
 
 std::string bytes_text(double bytes);        // "1.5 MB"

@@ -1,29 +1,28 @@
-// One line on stderr for work that takes longer than a second: "compiling 3/9 (2 s)".
+// "compiling 3/9 (2 s)", for work that takes longer than a second.
 #pragma once
 
 #include <chrono>
 #include <mutex>
 #include <string>
 
+#include "tools/support/output.h"
+
 namespace flashjit {
 
 class Progress {
  public:
-  Progress(std::string what, int total);
-  ~Progress();
+  Progress(std::string what, int total) : what_(std::move(what)), total_(total) {}
+  ~Progress() { line_.clear(); }
   void advance();  // from any thread
 
  private:
-  void show(double seconds);
   using Clock = std::chrono::steady_clock;
   const std::string what_;
   const int total_;
-  const bool terminal_;
   const Clock::time_point start_ = Clock::now();
   std::mutex mutex_;
   int done_ = 0;
-  double next_s_ = 1;
-  bool shown_ = false;
+  StatusLine line_;
 };
 
 }  // namespace flashjit

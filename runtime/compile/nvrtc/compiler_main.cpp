@@ -8,6 +8,7 @@
 
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/store/entry.h"
+#include "runtime/store/temporary_file.h"
 
 namespace flashjit {
 namespace {
@@ -21,16 +22,6 @@ std::vector<std::uint8_t> read_all(int file) {
     bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + got);
   }
   return bytes;
-}
-
-bool write_all(int file, const std::vector<std::uint8_t>& bytes) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t put = write(file, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    done += static_cast<std::size_t>(put);
-  }
-  return true;
 }
 
 Result<CompilerResult> compile(const CompilerRequest& request) {
@@ -60,5 +51,6 @@ int main() {
   dup2(nowhere, STDIN_FILENO);
   dup2(nowhere, STDOUT_FILENO);
   // Without the clean-up of libraries at exit: the answer is all that matters.
-  _exit(write_all(answers, encode(compile(*request))) ? 0 : 1);
+  const std::vector<std::uint8_t> answer = encode(compile(*request));
+  _exit(write_all(answers, answer.data(), answer.size()) ? 0 : 1);
 }

@@ -48,9 +48,9 @@ TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
   EXPECT_TRUE(tuned(**first));
   const auto records = read_records(folder + "/v1/tuned.txt");
   ASSERT_TRUE(records);
-  ASSERT_EQ(records->size(), 1u);
-  EXPECT_EQ(print(records->front().shape), "b=1,q=20,k=20");
-  EXPECT_EQ(print(records->front().schedule), (*first)->facts().schedule);
+  ASSERT_EQ(records->records.size(), 1u);
+  EXPECT_EQ(print(records->records.front().shape), "b=1,q=20,k=20");
+  EXPECT_EQ(print(records->records.front().schedule), (*first)->facts().schedule);
   // Another process: no measuring, the same choice, for every shape of the class.
   PrepareOptions hint;
   hint.shape = "q=30,k=32";
@@ -61,7 +61,7 @@ TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
   // A record of the class is there: this does not measure, or the file would have changed.
   tune.shape = "q=25";
   ASSERT_TRUE(engine()->prepare(kSpec, tune));
-  EXPECT_EQ(*read_records(folder + "/v1/tuned.txt"), *records);
+  EXPECT_EQ(read_records(folder + "/v1/tuned.txt")->records, records->records);
   // Without a hint the reference shape is meant, which is another class.
   const auto plain = engine()->prepare(kSpec);
   ASSERT_TRUE(plain);

@@ -175,12 +175,13 @@ TEST_F(TunedRecords, StoreKeepsTheNewerAndSurvivesDamage) {
   const std::string file = folder + "/v1/tuned.txt";
   auto stored = read_records(file);
   ASSERT_TRUE(stored);
-  ASSERT_EQ(stored->size(), 2u);
-  EXPECT_EQ(*stored, merge({record("b=1,q=128", 32)}, {record("b=1,q=64", 64)}));
+  ASSERT_EQ(stored->records.size(), 2u);
+  EXPECT_EQ(stored->records, merge({record("b=1,q=128", 32)}, {record("b=1,q=64", 64)}));
   std::ofstream(file, std::ios::app) << "spec=cut off";
-  EXPECT_EQ(read_records(file)->size(), 2u);
+  EXPECT_EQ(read_records(file)->records.size(), 2u);
+  EXPECT_EQ(read_records(file)->others, 1);
   ASSERT_TRUE(store_records(folder, {record("b=1,q=256", 64)}));
-  EXPECT_EQ(read_records(file)->size(), 3u);
+  EXPECT_EQ(read_records(file)->records.size(), 3u);
   EXPECT_EQ(stored_records(folder).size(), 3 + built_in_records().size());
 }
 

@@ -1,0 +1,140 @@
+#include "runtime/store/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "runtime/store/temporary_file.h"
+
+namespace flashjit {
+namespace {
+
+constexpr int kMostLinks = 40;  // as the kernel
+// Short, as the name of the file itself may be as long as names can be.
+constexpr std::string_view kPrefix = ".flashjit-part-";
+
+Error failed(std::string_view path, int error) {
+  return {ErrorKind::Io, fmt::format("{}: cannot be written: {}", path.empty() ? "''" : path, strerror(error)), {}};
+}
+
+// Where a write to `path` goes.
+struct Place {
+  std::string path;        // behind all links
+  bool is_there = false;   // `old` says what
+  bool is_opened = false;  // /proc/self/fd/1, where the file is reached that is open, and not its name
+  struct stat old = {};
+};
+
+Result<Place> find_place(const std::string& path) {
+  Place place{path};
+  for (int links = 0;; ++links) {
+    const FileHandle at(open(place.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info;
+    if (!at && errno == ENOENT) return place;
+    if (!at || fstat(at.get(), &info) != 0) return failed(path, errno);
+    if (!S_ISLNK(info.st_mode)) {
+      place.is_there = true;
+      place.old = info;
+      return place;
+    }
+    struct statfs system;
+    if (fstatfs(at.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
+      place.is_opened = true;
+      return place;
+    }
+    char target[PATH_MAX];
+    const ssize_t length = readlinkat(at.get(), "", target, sizeof target);
+    if (length <= 0 || links >= kMostLinks) return failed(path, length <= 0 ? errno : ELOOP);
+    place.path =
+        std::filesystem::path(place.path).parent_path() / std::string(target, static_cast<std::size_t>(length));
+  }
+}
+
+bool write_parts(int file, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts) {
+    if (!write_all(file, part.data(), part.size())) return false;
+  }
+  return true;
+}
+
+// As the shell's `>` does it.
+Result<void> write_through(const std::string& path, const Place& place, std::initializer_list<std::string_view> parts,
+                           const OutputMode& mode) {
+  FileHandle file;
+  do {
+    file = FileHandle(open(place.path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
+  } while (!file && errno == EINTR);
+  if (!file || !write_parts(file.get(), parts)) return failed(path, errno);
+  const mode_t kept = place.old.st_mode & 07777 & ~mode.forbidden;
+  if (!S_ISREG(place.old.st_mode) || fchmod(file.get(), kept) == 0 || kept == (place.old.st_mode & 07777)) return {};
+  return Error{
+      ErrorKind::Io, fmt::format("{}: its mode cannot be changed: {}; chmod {:o} it", path, strerror(errno), kept), {}};
+}
+
+// Before there is anything in it that not everybody may read.
+bool take_over(int file, const Place& place, const OutputMode& mode) {
+  struct stat now;
+  if (fstat(file, &now) != 0) return false;
+  const bool same = now.st_uid == place.old.st_uid && now.st_gid == place.old.st_gid;
+  if (!same && fchown(file, place.old.st_uid, place.old.st_gid) != 0) return false;
+  return fchmod(file, place.old.st_mode & 07777 & ~mode.forbidden) == 0;
+}
+
+// May be written, but not replaced: somebody else's file, a folder that is read-only, a file that is a mount.
+bool is_in_the_way(int error) { return error == EPERM || error == EACCES || error == EROFS || error == EBUSY; }
+
+Result<void> replace(const std::string& path, const Place& place, std::initializer_list<std::string_view> parts,
+                     const OutputMode& mode) {
+  const std::filesystem::path whole = place.path;
+  const std::string above = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  const FileHandle folder(open(above.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return failed(path, errno);
+  TemporaryFile file(folder.get(), kPrefix, place.is_there ? 0600 : mode.fresh & ~mode.forbidden);
+  if (file && (!place.is_there || take_over(file.get(), place, mode))) {
+    if (!write_parts(file.get(), parts) || (mode.lasting && fsync(file.get()) != 0)) return failed(path, errno);
+    if (file.take_place_of(whole.filename().c_str())) return {};
+  }
+  if (!place.is_there || !is_in_the_way(errno)) return failed(path, errno);
+  return write_through(path, place, parts, mode);
+}
+
+FileHandle open_beneath(int folder, const std::string& name) {
+  mkdirat(folder, name.c_str(), 0777);
+  return FileHandle(openat(folder, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+}  // namespace
+
+Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
+                          const OutputMode& mode) {
+  const std::filesystem::path above = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!above.empty()) std::filesystem::create_directories(above, error);
+  if (error) return Error{ErrorKind::Io, fmt::format("{}: cannot be created: {}", above.string(), error.message()), {}};
+  FLASHJIT_ASSIGN(place, find_place(path));
+  if (place.is_opened || (place.is_there && !S_ISREG(place.old.st_mode)))
+    return write_through(path, place, parts, mode);
+  return replace(path, place, parts, mode);
+}
+
+Result<void> write_beneath(int folder, std::string_view name, std::string_view text) {
+  const std::size_t slash = name.find('/');
+  if (slash != name.npos) {
+    const FileHandle below = open_beneath(folder, std::string(name.substr(0, slash)));
+    if (!below) return failed(name, errno);
+    return write_beneath(below.get(), name.substr(slash + 1), text);
+  }
+  TemporaryFile file(folder, kPrefix, 0666);
+  if (file && write_parts(file.get(), {text}) && file.take_place_of(std::string(name).c_str())) return {};
+  return failed(name, errno);
+}
+
+}  // namespace flashjit

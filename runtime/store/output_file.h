@@ -1,0 +1,29 @@
+// Files that a user names to be written: every output of the command, tuning records, dumps.
+#pragma once
+
+#include <sys/types.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+struct OutputMode {
+  mode_t fresh = 0666;   // of a file that was not there, less the umask; one that was there keeps its own
+  mode_t forbidden = 0;  // taken away from either
+  bool lasting = false;  // on the disk when this returns, whatever happens to the machine
+};
+
+// What was there decides. Nothing, or a file: all or nothing, with the owner and the mode of the old one, and a link
+// goes on leading to it. A device, a pipe, a terminal, an open file of /proc: written to. So is a file whose owner could
+// not be kept, or in whose folder nothing can be made. Folders above it are created.
+Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
+                          const OutputMode& mode = {});
+
+// `name` may have folders in it, which are created. For folders that others can write too: no link is followed.
+Result<void> write_beneath(int folder, std::string_view name, std::string_view text);
+
+}  // namespace flashjit
