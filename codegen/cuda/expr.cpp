@@ -41,24 +41,9 @@ std::string float_text(double value) {
   return text + "f";
 }
 
-std::string_view load_name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::F16: return "load_f16";
-    case Dtype::BF16: return "load_bf16";
-    case Dtype::F32: return "load_f32";
-    case Dtype::I32: return "load_i32";
-    case Dtype::I64: return "load_i64";
-    case Dtype::U32: return "load_u32";
-    case Dtype::U8: return "load_u8";
-    case Dtype::E4M3: return "load_e4m3";
-    case Dtype::E5M2: return "load_e5m2";
-  }
-  return "load";
-}
-
+// Scalars travel as one of three types.
 std::string_view scalar_name(Dtype dtype) {
-  if (is_float(dtype)) return "scalar_f32";
-  return dtype == Dtype::I32 ? "scalar_i32" : "scalar_i64";
+  return code_name(is_float(dtype) ? Dtype::F32 : dtype == Dtype::I32 ? Dtype::I32 : Dtype::I64);
 }
 
 class CudaPrinter {
@@ -359,12 +344,13 @@ class CudaPrinter {
   }
 
   std::string parameter(const Node& node) {
+    const Dtype dtype = node.param.dtype;
+    const std::string_view how = node.args.empty() ? scalar_name(dtype) : code_name(dtype);
     std::string text =
-        fmt::format("{}(params, {}", node.args.empty() ? scalar_name(node.param.dtype) : load_name(node.param.dtype),
-                    index_of(node.param));
+        fmt::format("{}{}(params, {}", node.args.empty() ? "scalar_" : "load_", how, index_of(node.param));
     for (const Expr& arg : node.args) text += ", " + render(arg, kTernary);
     text += ')';
-    const bool narrow = node.type == Type::Int && (node.param.dtype == Dtype::I32 || node.param.dtype == Dtype::U8);
+    const bool narrow = node.type == Type::Int && (dtype == Dtype::I32 || dtype == Dtype::U8);
     return narrow && context_.wide_ints ? "Int64{" + text + "}" : text;
   }
 

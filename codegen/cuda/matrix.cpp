@@ -120,8 +120,7 @@ std::string emit(const Program& program, const Product& p) {
   };
   const char sum = letter(p.target), a = letter(p.a), b = letter(p.b);
   const char upper[3] = {p.target[0], p.a[0], p.b[0]};
-  const Dtype dtype = program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype;
-  const std::string_view element = dtype == Dtype::F16 ? "f16" : "bf16";
+  const std::string_view element = code_name(program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype);
   if (!p.a_in_registers) {
     const std::string comment =
         fmt::format("// {0} ({1} x {2}) = {3} ({1} x {4}) {5}^T ({6} x {2} at a time): both from shared memory.",

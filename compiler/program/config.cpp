@@ -1,21 +1,22 @@
 #include "compiler/program/config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
 
 namespace flashjit {
 
 namespace {
 
+// check_supported has refused what no loop computes.
 Element element_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::F16: return Element::f16;
-    case Dtype::BF16: return Element::bf16;
-    default: return Element::f32;  // check_supported has refused what no loop computes
-  }
+  const auto& words = Words<Element>::values;
+  const auto at = std::find(words.begin(), words.end(), code_name(dtype));
+  return at == words.end() ? Element::f32 : static_cast<Element>(at - words.begin());
 }
 
 bool masks_anything(const AttentionSpec& spec) {

@@ -1,32 +1,45 @@
-// Element types of tensors and run-time parameters.
+// Element types of tensors and run-time parameters: what each is called by those who meet it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
 namespace flashjit {
 
-enum class Dtype { F16, BF16, F32, E4M3, E5M2, I32, I64, U32, U8 };
+enum class Dtype : std::uint8_t { F16, BF16, F32, E4M3, E5M2, I32, I64, U32, U8 };
 
-// Names as a spec writes them: fp16 bf16 fp32 e4m3 e5m2 i32 i64 u32 u8.
-std::string_view name(Dtype dtype);
-std::optional<Dtype> parse_dtype(std::string_view text);
+struct DtypeRow {
+  Dtype dtype;
+  std::string_view name;       // in a spec
+  std::string_view code_name;  // in generated code and in PTX; an Element has it, too
+  int bytes;
+  bool is_float;
+  std::uint8_t dlpack_code;      // DLDataTypeCode; its bits are those of `bytes`
+  std::uint8_t tensor_map_type;  // CUtensorMapDataType; TMA copies without a look at the values, so the width counts
+};
 
-constexpr int size_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::E4M3:
-    case Dtype::E5M2:
-    case Dtype::U8: return 1;
-    case Dtype::F16:
-    case Dtype::BF16: return 2;
-    case Dtype::F32:
-    case Dtype::I32:
-    case Dtype::U32: return 4;
-    case Dtype::I64: return 8;
+// In the order of the enum.
+inline constexpr DtypeRow kDtypes[] = {
+    {Dtype::F16, "fp16", "f16", 2, true, 2, 6},    {Dtype::BF16, "bf16", "bf16", 2, true, 4, 9},
+    {Dtype::F32, "fp32", "f32", 4, true, 2, 7},    {Dtype::E4M3, "e4m3", "e4m3", 1, true, 10, 0},
+    {Dtype::E5M2, "e5m2", "e5m2", 1, true, 12, 0}, {Dtype::I32, "i32", "i32", 4, false, 0, 3},
+    {Dtype::I64, "i64", "i64", 8, false, 0, 5},    {Dtype::U32, "u32", "u32", 4, false, 1, 2},
+    {Dtype::U8, "u8", "u8", 1, false, 1, 0},
+};
+
+constexpr const DtypeRow& row_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)]; }
+constexpr std::string_view name(Dtype dtype) { return row_of(dtype).name; }
+constexpr std::string_view code_name(Dtype dtype) { return row_of(dtype).code_name; }
+constexpr int size_of(Dtype dtype) { return row_of(dtype).bytes; }
+constexpr bool is_float(Dtype dtype) { return row_of(dtype).is_float; }
+
+constexpr std::optional<Dtype> parse_dtype(std::string_view text) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.name == text) return row.dtype;
   }
-  return 0;
+  return std::nullopt;
 }
-
-constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::E5M2; }
 
 }  // namespace flashjit

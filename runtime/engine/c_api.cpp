@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "compiler/spec/dtype.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/launch/kernels.h"
 
@@ -124,13 +125,10 @@ std::string json(const Facts& facts) {
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {
-  constexpr struct {
-    std::uint8_t code, bits;
-    std::string_view name;
-  } kNames[] = {{2, 16, "fp16"}, {4, 16, "bf16"}, {2, 32, "fp32"}, {0, 32, "i32"},
-                {0, 64, "i64"},  {1, 32, "u32"},  {1, 8, "u8"},    {6, 8, "u8"}};
-  for (const auto& row : kNames) {
-    if (row.code == dtype.code && row.bits == dtype.bits && dtype.lanes == 1) return row.name;
+  constexpr std::uint8_t kBool = 6;  // a byte that is 0 or 1
+  if (dtype.code == kBool && dtype.bits == 8 && dtype.lanes == 1) return name(Dtype::U8);
+  for (const DtypeRow& row : kDtypes) {
+    if (row.dlpack_code == dtype.code && 8 * row.bytes == dtype.bits && dtype.lanes == 1) return row.name;
   }
   return "a type that FlashJIT does not know";
 }

@@ -22,17 +22,7 @@ constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
 constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // times kSequenceEnd it is 0 modulo 2^64
 
 // CUtensorMap* enumerations of the driver.
-constexpr int kUint8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9;
 constexpr int kNoInterleave = 0, kNoFill = 0, kSwizzle128Bytes = 3, kPromote256Bytes = 3;
-
-// Of a type that is copied and no more its width is what counts.
-int data_type(Dtype dtype) {
-  switch (size_of(dtype)) {
-    case 1: return kUint8;
-    case 2: return dtype == Dtype::F16 ? kFloat16 : kBfloat16;
-    default: return kFloat32;
-  }
-}
 
 struct Dimension {
   const char* name;
@@ -173,7 +163,7 @@ Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperan
 Result<void> encode(const Driver& driver, const TensorMapLayout& layout, TensorMap& map) {
   constexpr std::uint32_t kEveryElement[5] = {1, 1, 1, 1, 1};
   FLASHJIT_TRY(driver.check(
-      driver.api.tensor_map_encode(&map, data_type(layout.dtype), static_cast<std::uint32_t>(layout.rank),
+      driver.api.tensor_map_encode(&map, row_of(layout.dtype).tensor_map_type, static_cast<std::uint32_t>(layout.rank),
                                    const_cast<void*>(layout.address), layout.size, layout.stride, layout.box,
                                    kEveryElement, kNoInterleave, kSwizzle128Bytes, kPromote256Bytes, kNoFill),
       "cuTensorMapEncodeTiled"));

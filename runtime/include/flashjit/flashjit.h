@@ -61,7 +61,7 @@ typedef struct flashjit_device {
 } flashjit_device;
 
 typedef struct flashjit_dtype {
-  uint8_t code; /* 0: signed, 1: unsigned, 2: IEEE float, 4: bfloat, 6: bool */
+  uint8_t code; /* 0: signed, 1: unsigned, 2: IEEE float, 4: bfloat, 6: bool, 10: e4m3, 12: e5m2 */
   uint8_t bits;
   uint16_t lanes; /* 1 */
 } flashjit_dtype;

@@ -119,7 +119,7 @@ TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
 
 TEST_F(TuneInPrepare, APinnedNumericsClassIgnoresHints) {
   const auto own = engine();
-  const std::string spec = std::string(kSpec) + " numerics=batch_invariant";
+  const std::string spec = std::string(kSpec).append(" numerics=batch_invariant");
   const auto plain = own->prepare(spec);
   ASSERT_TRUE(plain);
   for (const char* shape : {"q=1,k=100", "q=64", "b=64,q=5000"}) {
