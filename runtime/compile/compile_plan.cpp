@@ -93,7 +93,7 @@ Error with_note(Error error, const std::string& note) {
 
 Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
   const std::string& dump_dir = options.settings.dump_dir;
-  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program));
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program, options.bounds));
   FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
   std::string undumped;
   if (!dump_dir.empty()) undumped = dump_source(dump_dir, begun.compiled);  // before: it is there if the compiler hangs
@@ -107,7 +107,7 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
 }
 
 Result<Compiled> find_plan(Plan plan, const CompileOptions& options) {
-  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program));
+  FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program, options.bounds));
   FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
   auto found = options.store->find(begun.compiled.key);
   if (found.entry) {

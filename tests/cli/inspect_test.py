@@ -141,6 +141,12 @@ def test_isolated_compiler():
     assert read(os.path.join(here["folder"], "kernel.cubin")) == read(os.path.join(there["folder"], "kernel.cubin"))
 
 
+def test_a_library_that_ends_its_process():
+    dying = {"FLASHJIT_NVRTC": os.path.join(harness.ARGS.build, "lib", "libdying_library.so")}
+    refused("compile", SPEC, "--arch", "sm_80", "--no-cache", "--isolate", env=dying, says="signal 6")
+    assert "signal 6" in flashjit("doctor", env=dying).out
+
+
 def test_timeout():
     need("nvrtc")
     for how in [[], ["--isolate"]]:

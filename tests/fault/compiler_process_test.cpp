@@ -93,6 +93,12 @@ class CompilerProcess : public testing::Test {
     chmod(path.c_str(), 0700);
     return path;
   }
+  // One that has said which compiler it is, before it became bad.
+  std::string gone_bad(const std::string& body) const {
+    const std::string path = script("exec '" + program + "'");
+    EXPECT_TRUE(Nvrtc::open(read_environment()->nvrtc, path));
+    return script(body);
+  }
   Result<Compiled> compile(const std::string& with, CompileBounds bounds = {}) {
     CompileOptions options{.store = &store};
     options.bounds = bounds;
@@ -139,26 +145,28 @@ TEST_F(CompilerProcess, RefusedSourceGivesTheLog) {
 }
 
 TEST_F(CompilerProcess, CrashAtOnce) {
-  refused(script("kill -SEGV $$"), ErrorKind::Compile, {"signal 11", "Segmentation fault"});
+  refused(gone_bad("kill -SEGV $$"), ErrorKind::Compile, {"signal 11", "Segmentation fault"});
 }
 TEST_F(CompilerProcess, CrashAfterReading) {
-  refused(script("cat > /dev/null; kill -ABRT $$"), ErrorKind::Compile, {"signal 6"});
+  refused(gone_bad("cat > /dev/null; kill -ABRT $$"), ErrorKind::Compile, {"signal 6"});
 }
 TEST_F(CompilerProcess, KilledForWantOfMemory) {
-  refused(script("cat > /dev/null; kill -KILL $$"), ErrorKind::Compile, {"signal 9", "memory"});
+  refused(gone_bad("cat > /dev/null; kill -KILL $$"), ErrorKind::Compile, {"signal 9", "memory"});
 }
-TEST_F(CompilerProcess, EndsWithoutAnAnswer) { refused(script("exit 3"), ErrorKind::Compile, {"status 3", "0 bytes"}); }
+TEST_F(CompilerProcess, EndsWithoutAnAnswer) {
+  refused(gone_bad("exit 3"), ErrorKind::Compile, {"status 3", "0 bytes"});
+}
 TEST_F(CompilerProcess, Garbage) {
-  refused(script("cat > /dev/null; echo this is no answer"), ErrorKind::Compile, {"status 0", "not complete"});
+  refused(gone_bad("cat > /dev/null; echo this is no answer"), ErrorKind::Compile, {"status 0", "not complete"});
 }
 TEST_F(CompilerProcess, GarbageBeforeTheRequestIsRead) {
-  refused(script("echo no; exit 0"), ErrorKind::Compile, {"status 0"});
+  refused(gone_bad("echo no; exit 0"), ErrorKind::Compile, {"status 0"});
 }
 TEST_F(CompilerProcess, TruncatedAnswer) {
-  refused(script("'" + program + "' | head -c 4000"), ErrorKind::Compile, {"4000 bytes"});
+  refused(gone_bad("'" + program + "' | head -c 4000"), ErrorKind::Compile, {"4000 bytes"});
 }
 TEST_F(CompilerProcess, AnswerWithMore) {
-  refused(script("'" + program + "'; echo"), ErrorKind::Compile, {"not complete"});
+  refused(gone_bad("'" + program + "'; echo"), ErrorKind::Compile, {"not complete"});
 }
 TEST_F(CompilerProcess, MissingProgram) {
   refused(folder + "/nothing", ErrorKind::NotFound, {"isolate_compiler", "/nothing", "install"});
@@ -172,7 +180,7 @@ TEST_F(CompilerProcess, NotExecutable) {
 
 // exec: the script's process is the one that hangs, and not a child of it that would be left behind.
 TEST_F(CompilerProcess, HangIsKilled) {
-  refused(script("exec sleep 1000"), ErrorKind::Timeout, {"200 ms"}, CompileBounds(200ms, nullptr));
+  refused(gone_bad("exec sleep 1000"), ErrorKind::Timeout, {"200 ms"}, CompileBounds(200ms, nullptr));
 }
 
 TEST_F(CompilerProcess, HangIsCalledOff) {
@@ -181,8 +189,30 @@ TEST_F(CompilerProcess, HangIsCalledOff) {
     std::this_thread::sleep_for(100ms);
     cancel = true;
   });
-  refused(script("exec sleep 1000"), ErrorKind::Cancelled, {"cancel"}, CompileBounds(0ms, &cancel));
+  refused(gone_bad("exec sleep 1000"), ErrorKind::Cancelled, {"cancel"}, CompileBounds(0ms, &cancel));
   other.join();
+}
+
+// The calling process does not load NVRTC, be it to ask which one it is.
+TEST_F(CompilerProcess, ALibraryThatEndsItsProcess) {
+  EXPECT_EXIT(static_cast<void>(Nvrtc::open(FLASHJIT_DYING_LIBRARY)), testing::KilledBySignal(SIGABRT), "");
+  const auto opened = Nvrtc::open(FLASHJIT_DYING_LIBRARY, program);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().kind, ErrorKind::Compile);
+  for (const char* word : {"signal 6", FLASHJIT_DYING_LIBRARY})
+    EXPECT_NE(opened.error().message.find(word), std::string::npos) << opened.error().message;
+}
+
+TEST_F(CompilerProcess, ACompilerThatCannotSayWhichItIs) {
+  refused(script("kill -SEGV $$"), ErrorKind::Compile, {"signal 11", "libnvrtc"});
+  refused(script("exec sleep 1000 # says nothing"), ErrorKind::Timeout, {"200 ms"}, CompileBounds(200ms, nullptr));
+}
+
+TEST_F(CompilerProcess, NoNvrtcIsSaidByTheOtherProcess) {
+  const auto here = Nvrtc::open("libm.so.6"), there = Nvrtc::open("libm.so.6", program);
+  ASSERT_FALSE(here || there);
+  EXPECT_EQ(here.error().kind, there.error().kind);
+  EXPECT_EQ(here.error().message + here.error().detail, there.error().message + there.error().detail);
 }
 
 TEST_F(CompilerProcess, AnotherCompilerThanTheKeySays) {

@@ -93,7 +93,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
     }
   }
   if (wants(args, "ptx")) {
-    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, args.compiler_program));
+    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, args.compiler_program, options.bounds));
     FLASHJIT_ASSIGN(ptx, nvrtc->ptx(compiled.source, compiled.plan.target, options.bounds));
     job.files.push_back({"kernel.ptx", std::move(ptx)});
   }

@@ -9,6 +9,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
+#include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/nvrtc/nvrtc.h"
 #include "runtime/store/store.h"
 #include "runtime/store/directory.h"
@@ -72,7 +73,9 @@ Finding look_for_gpus() {
 }
 
 Finding look_for_nvrtc(const EnvironmentSettings& settings) {
-  auto nvrtc = Nvrtc::open(settings.nvrtc);
+  // Elsewhere if that can be: a library that ends the process that loads it is what somebody may be looking for.
+  auto elsewhere = find_compiler_program();
+  auto nvrtc = Nvrtc::open(settings.nvrtc, elsewhere ? *elsewhere : std::string());
   if (!nvrtc) return failed("nvrtc", nvrtc.error());
   // Set to a value, NVRTC compiles one program at a time however many threads ask.
   const char* serial = std::getenv("NVRTC_DISABLE_CONCURRENT_NVVM");

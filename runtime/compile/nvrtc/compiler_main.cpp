@@ -25,6 +25,7 @@ std::vector<std::uint8_t> read_all(int file) {
 }
 
 Result<CompilerResult> compile(const CompilerRequest& request) {
+  if (request.output == CompilerOutput::Identity) return Nvrtc::identify(request.nvrtc);
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(request.nvrtc));
   if (nvrtc->identity() != request.identity) {
     return Error{ErrorKind::NotFound,

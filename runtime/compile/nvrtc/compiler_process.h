@@ -17,7 +17,7 @@
 namespace flashjit {
 
 struct CompilerRequest {
-  std::string nvrtc;     // path of the library
+  std::string nvrtc;     // path of the library, or what the loader finds it by where its identity is asked for
   std::string identity;  // what the library there must be
   std::vector<std::string> options;
   KernelSource source;  // without `entries`

@@ -107,7 +107,7 @@ std::vector<std::uint8_t> encode(const CompilerRequest& request) {
   for (const std::string& option : request.options) writer.text(option);
   writer.files(request.source.generated);
   writer.files(request.source.headers);
-  writer.number(request.output == CompilerOutput::Ptx);
+  writer.number(static_cast<std::uint64_t>(request.output));
   return writer.finish();
 }
 
@@ -132,8 +132,9 @@ std::optional<CompilerRequest> decode_request(std::span<const std::uint8_t> mess
     request.options.push_back(reader.text());
   request.source.generated = reader.files();
   request.source.headers = reader.files();
-  request.output = reader.number() ? CompilerOutput::Ptx : CompilerOutput::Cubin;
-  if (!reader.complete()) return std::nullopt;
+  const std::uint64_t output = reader.number();
+  if (!reader.complete() || output > static_cast<std::uint64_t>(CompilerOutput::Identity)) return std::nullopt;
+  request.output = static_cast<CompilerOutput>(output);
   return request;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <filesystem>
 #include <mutex>
 
@@ -36,6 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kIdentity = "nvrtc ";  // how identities begin; then major.minor
 constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
 
 void add_if_file(std::vector<std::string>& list, const fs::path& file) {
@@ -209,43 +211,51 @@ bool is_elf(const std::vector<std::uint8_t>& bytes) {
 
 Nvrtc::~Nvrtc() = default;
 
-Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const std::string& program) {
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const std::string& program,
+                                                 const CompileBounds& bounds) {
+  using Opened = std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
   // Leaked on purpose: a thread may still compile while static objects are destroyed.
   static auto* const mutex = new std::mutex;
-  static auto* const loaded = new std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
-  const std::lock_guard lock(*mutex);
-  for (const auto& [place, library] : *loaded) {
-    if (place == where && library->program_ == program) return library;
+  static auto* const opened = new Opened;
+  const auto find = [&]() -> std::shared_ptr<const Nvrtc> {
+    for (const auto& [place, library] : *opened) {
+      if (place == where && library->program_ == program) return library;
+    }
+    return nullptr;
+  };
+  {
+    const std::lock_guard lock(*mutex);
+    if (auto library = find()) return library;
   }
-  FLASHJIT_ASSIGN(library, load(where, program));
-  loaded->emplace_back(where, library);
-  return library;
+  // Without the lock: a library that hangs another process must not hold up who has less time.
+  FLASHJIT_ASSIGN(found, search(where, program, bounds));
+  const std::lock_guard lock(*mutex);
+  if (auto library = find()) return library;
+  opened->emplace_back(where, found);
+  return found;
 }
 
-Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const std::string& program) {
+Result<std::shared_ptr<const Nvrtc>> Nvrtc::search(const std::string& where, const std::string& program,
+                                                   const CompileBounds& bounds) {
   std::vector<std::string> tried;
-  for (const std::string& place : places_to_try(where)) {
-    auto library = DynamicLibrary::open(place);
-    if (!library) {
-      tried.push_back(library.error().message);
-      continue;
+  for (const std::string& file : places_to_try(where)) {
+    std::unique_ptr<Nvrtc> nvrtc;
+    if (program.empty()) {
+      if (auto library = load(file)) {
+        nvrtc = std::move(*library);
+      } else {
+        tried.push_back(library.error().message);
+      }
+    } else {
+      FLASHJIT_ASSIGN(identity, ask(file, program, bounds));
+      nvrtc.reset(new Nvrtc);
+      if (!nvrtc->take(identity)) {
+        tried.push_back(identity.log);
+        nvrtc.reset();
+      }
     }
-    std::shared_ptr<Nvrtc> nvrtc(new Nvrtc);
-    nvrtc->api_ = std::make_unique<NvrtcApi>();
-    if (!bind_all(*library, *nvrtc->api_) || nvrtc->api_->version(&nvrtc->major_, &nvrtc->minor_) != 0) {
-      tried.push_back(fmt::format("{}: not NVRTC 11.1 or newer", library->path()));
-      continue;
-    }
-    nvrtc->path_ = library->path();
+    if (!nvrtc) continue;
     nvrtc->program_ = program;
-    const std::string builtins = fmt::format(
-        "{}/libnvrtc-builtins.so.{}.{}", fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
-    // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
-    [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
-    nvrtc->identity_ = fmt::format("nvrtc {}.{} build {} builtins {}", nvrtc->major_, nvrtc->minor_,
-                                   file_identity(nvrtc->path_), file_identity(builtins));
-    library->redirect("__cxa_atexit", reinterpret_cast<void*>(&never_destroy));
-    CompilerPass::library_was_loaded();
     return std::shared_ptr<const Nvrtc>(std::move(nvrtc));
   }
   if (tried.empty()) tried.push_back(fmt::format("{}: no {} there", where, fmt::join(kSonames, " or ")));
@@ -258,6 +268,52 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& where, const
                         "holds it, or unset the variable to search the usual places",
                         where),
       fmt::format("tried:\n  {}", fmt::join(tried, "\n  "))};
+}
+
+Result<std::unique_ptr<Nvrtc>> Nvrtc::load(const std::string& file) {
+  FLASHJIT_ASSIGN(library, DynamicLibrary::open(file));
+  std::unique_ptr<Nvrtc> nvrtc(new Nvrtc);
+  nvrtc->api_ = std::make_unique<NvrtcApi>();
+  if (!bind_all(library, *nvrtc->api_) || nvrtc->api_->version(&nvrtc->major_, &nvrtc->minor_) != 0)
+    return Error{ErrorKind::NotFound, fmt::format("{}: not NVRTC 11.1 or newer", library.path()), {}};
+  nvrtc->path_ = library.path();
+  const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
+                                           fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
+  // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
+  [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
+  nvrtc->identity_ = fmt::format("{}{}.{} build {} builtins {}", kIdentity, nvrtc->major_, nvrtc->minor_,
+                                 file_identity(nvrtc->path_), file_identity(builtins));
+  library.redirect("__cxa_atexit", reinterpret_cast<void*>(&never_destroy));
+  CompilerPass::library_was_loaded();
+  return nvrtc;
+}
+
+CompilerResult Nvrtc::identify(const std::string& file) {
+  const auto nvrtc = load(file);
+  if (!nvrtc) return {nvrtc.error().message, {}};
+  const std::string& identity = (*nvrtc)->identity_;
+  return {(*nvrtc)->path_, {identity.begin(), identity.end()}};
+}
+
+Result<CompilerResult> Nvrtc::ask(const std::string& file, const std::string& program, const CompileBounds& bounds) {
+  auto answer = run_compiler_process(program, {file, {}, {}, {}, CompilerOutput::Identity}, bounds);
+  if (!answer && answer.error().kind == ErrorKind::Compile) {
+    return Error{ErrorKind::Compile,
+                 fmt::format("{}: is no NVRTC that can be loaded; name another one (FLASHJIT_NVRTC)\n{}", file,
+                             answer.error().message),
+                 {}};
+  }
+  return answer;
+}
+
+// False: it has none.
+bool Nvrtc::take(const CompilerResult& identity) {
+  path_ = identity.log;
+  identity_.assign(identity.bytes.begin(), identity.bytes.end());
+  if (!identity_.starts_with(kIdentity)) return false;
+  const char* const end = identity_.data() + identity_.size();
+  const auto major = std::from_chars(identity_.data() + kIdentity.size(), end, major_);
+  return major.ec == std::errc() && major.ptr != end && std::from_chars(major.ptr + 1, end, minor_).ec == std::errc();
 }
 
 std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) const {

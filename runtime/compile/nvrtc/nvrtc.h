@@ -22,7 +22,8 @@ struct Cubin {
   CompileLog facts;
 };
 
-enum class CompilerOutput { Cubin, Ptx };
+// Identity: of the compiler, and its path as log; none where it is no NVRTC, and why as log.
+enum class CompilerOutput { Cubin, Ptx, Identity };
 enum class Effort { Best, Quick };  // quick: a fraction of the time, much slower code
 
 // What one run of the compiler gives.
@@ -35,9 +36,13 @@ class Nvrtc {
  public:
   // The process-wide library: the first success is kept. `where` is a library or a folder (FLASHJIT_NVRTC); empty: next
   // to our own library, then the loader's path, then the usual places. Error NotFound lists what was tried. `program`:
-  // flashjit-compiler; every compile is then a process of its own. Empty: compiles in this process.
-  static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where, const std::string& program = {});
+  // flashjit-compiler; every compile is then a process of its own, and this one never loads the library. Empty: compiles
+  // in this process.
+  static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where, const std::string& program = {},
+                                                   const CompileBounds& bounds = {});
   ~Nvrtc();
+  // What flashjit-compiler answers to a request for CompilerOutput::Identity.
+  static CompilerResult identify(const std::string& file);
 
   // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
   // Errors Timeout and Cancelled when `bounds` are over: in this process when NVRTC next asks, between its phases.
@@ -58,9 +63,13 @@ class Nvrtc {
 
  private:
   Nvrtc() = default;
-  static Result<std::shared_ptr<const Nvrtc>> load(const std::string& where, const std::string& program);
+  static Result<std::shared_ptr<const Nvrtc>> search(const std::string& where, const std::string& program,
+                                                     const CompileBounds& bounds);
+  static Result<std::unique_ptr<Nvrtc>> load(const std::string& file);
+  static Result<CompilerResult> ask(const std::string& file, const std::string& program, const CompileBounds& bounds);
+  bool take(const CompilerResult& identity);
 
-  std::unique_ptr<NvrtcApi> api_;
+  std::unique_ptr<NvrtcApi> api_;  // null: it is loaded by `program_` only
   int major_ = 0, minor_ = 0;
   std::string path_, identity_, program_;
 };
