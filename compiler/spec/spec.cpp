@@ -321,6 +321,14 @@ std::string print(const AttentionSpec& spec) {
   return out;
 }
 
+std::string meaning(const AttentionSpec& spec) {
+  AttentionSpec plain = spec;
+  if (spec.mask) plain.mask_text = print(spec.mask);
+  if (spec.score) plain.score_text = print(spec.score);
+  plain.declared = spec.params;
+  return print(plain);
+}
+
 Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
   FLASHJIT_TRY(check_sizes(spec));

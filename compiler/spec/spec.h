@@ -66,6 +66,11 @@ Result<AttentionSpec> parse_spec(std::string_view text);
 // Canonical text: fields in fixed order, defaults left out. parse_spec(print(s)) gives s again.
 std::string print(const AttentionSpec& spec);
 
+// The same for all texts that ask for the same kernel with the same arguments, however they are spelled: masks and
+// scores are written out in their simple form, and so are all parameters, whoever declares them. For keys; it may be
+// longer than what parse_spec takes.
+std::string meaning(const AttentionSpec& spec);
+
 // What parse_spec checks after parsing; for specs that were built in C++ (fills `params`, parses the mask and score
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);

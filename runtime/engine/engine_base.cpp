@@ -35,45 +35,73 @@ void EngineBase::record(Facts& facts, const Wanted& wanted) const {
   log_.record(facts, wanted.asked);
 }
 
+// With the caller's pins beside those that count: a manifest and a bundle have the former.
+std::string Wanted::identity() const {
+  return fmt::format("{}\n{}\n{}", meaning(request.spec), print(asked), print(request.pins));
+}
+
 Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, const PrepareOptions& options) {
-  if (options.capturing_stream) FLASHJIT_TRY(check_capture(options.capturing_stream));
-  FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
   const CompileBounds bounds(options.timeout, options.cancel);
   if (auto over = bounds.over()) return std::move(*over);  // called off before it began, wherever the kernel may be
+  const auto may_make = options.capturing_stream ? check_capture(options.capturing_stream) : Result<void>();
+  const auto wanted = decide(spec, options, static_cast<bool>(may_make), bounds);
+  if (!wanted) {
+    log_.log(wanted.error(), spec);
+    return wanted.error();
+  }
   auto outcome = making_.get(
-      fmt::format("{}\n{}\n{}", options.schedule, hint, spec),
+      wanted->identity(),
       [&]() -> Result<std::shared_ptr<Kernel>> {
-        auto kernel = make_chosen(spec, options, hint, bounds);
+        if (!may_make) return may_make.error();
+        auto kernel = make_chosen(*wanted, options, bounds);
         log_.log(kernel, spec);
-        if (kernel) prepared_.add(spec, words_of(options), *kernel);
         return kernel;
       },
       bounds);
+  if (!outcome.value) return std::move(outcome.value);
+  prepared_.add(spec, words_of(options), *outcome.value);
+  if (outcome.how == SingleFlight<Kernel>::How::Made) return std::move(outcome.value);
   if (outcome.how == SingleFlight<Kernel>::How::Memory) memory_hits_.add();
   if (outcome.how == SingleFlight<Kernel>::How::Waited) ++waits_;
+  // A bundle is asked for it in these words.
+  [[maybe_unused]] const auto recorded = log_.record_text(wanted->request.text, wanted->asked);
   return std::move(outcome.value);
 }
 
-Result<std::shared_ptr<Kernel>> EngineBase::make_chosen(std::string_view spec, const PrepareOptions& options,
-                                                        const std::string& hint, const CompileBounds& bounds) {
+// What there is to make, after the measuring that may be asked for.
+Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
+                                  const CompileBounds& bounds) {
+  FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
   const bool tunes = options.tune > options.tune.zero();
   if (tunes && !options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
   if (tunes && !tuned_)
     return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
   FLASHJIT_ASSIGN(request, Request::parse(spec, target_.name, options.schedule, target_.sm_count));
-  if (tunes) FLASHJIT_TRY(tuned_->tune(request, options));
   const Schedule asked = request.pins;
   Wanted wanted{std::string(spec), std::move(request), asked, {}};
-  if (!options.schedule.empty() || !tuned_) return make(wanted, options, bounds);
+  if (tunes && may_tune) {
+    const auto measure = [&]() -> Result<std::shared_ptr<const Measured>> {
+      FLASHJIT_TRY(tuned_->tune(wanted.request, options));
+      return std::make_shared<const Measured>();
+    };
+    FLASHJIT_TRY(measuring_.get(fmt::format("{}\n{}", wanted.request.text, hint), measure, bounds).value);
+  }
+  if (!options.schedule.empty() || !tuned_) return wanted;
   TunedChoice choice = tuned_->choose(wanted.request, hint);
-  if (!choice.schedule) return make(wanted, options, bounds);
+  if (!choice.schedule) return wanted;
   wanted.request.pins = *choice.schedule;
   wanted.note = std::move(choice.note);
+  return wanted;
+}
+
+Result<std::shared_ptr<Kernel>> EngineBase::make_chosen(Wanted wanted, const PrepareOptions& options,
+                                                        const CompileBounds& bounds) {
   auto kernel = make(wanted, options, bounds);
+  if (wanted.request.pins == wanted.asked) return kernel;
   // What another compiler made of the schedule may be no good with this one.
   const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
   if (!spoiled) return kernel;
-  wanted.request.pins = asked;
+  wanted.request.pins = wanted.asked;
   wanted.note.clear();
   return make(wanted, options, bounds);
 }

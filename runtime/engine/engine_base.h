@@ -1,5 +1,5 @@
-// What engines of every device share: what was prepared is found again, one of several who want a kernel makes it, and
-// tuning records decide where nothing is pinned.
+// What engines of every device share: what was prepared is found again, by the words it was asked for with or by what
+// they mean; one of several who want a kernel makes it; and tuning records decide where nothing is pinned.
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,9 @@ struct Wanted {
   Request request;      // with the caller's pins, or with a choice that was made for it
   Schedule asked;       // the caller's pins
   std::string note;     // about the choice, for Facts::notes; may be empty
+
+  // The same for whoever is to get the same kernel, in whatever words.
+  std::string identity() const;
 };
 
 class EngineBase : public Engine {
@@ -54,11 +57,15 @@ class EngineBase : public Engine {
 
  private:
   Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options);
-  Result<std::shared_ptr<Kernel>> make_chosen(std::string_view spec, const PrepareOptions& options,
-                                              const std::string& hint, const CompileBounds& bounds);
+  Result<Wanted> decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
+                        const CompileBounds& bounds);
+  Result<std::shared_ptr<Kernel>> make_chosen(Wanted wanted, const PrepareOptions& options,
+                                              const CompileBounds& bounds);
 
-  std::optional<TunedSchedules> tuned_;  // none: no record decides
-  SingleFlight<Kernel> making_;
+  std::optional<TunedSchedules> tuned_;     // none: no record decides
+  struct Measured {};                       // all that others who wait for it have to know
+  SingleFlight<const Measured> measuring_;  // by spec and sizes
+  SingleFlight<Kernel> making_;             // by Wanted::identity
   KernelTable prepared_;
   StripedCounter memory_hits_;
   std::atomic<std::int64_t> waits_ = 0;

@@ -25,12 +25,18 @@ std::size_t hash_of(std::string_view spec, std::string_view schedule) {
 
 }  // namespace
 
+struct KernelTable::Owners {
+  std::array<std::shared_ptr<Kernel>, kOwners> all;
+};
+
 struct KernelTable::Entry {
   std::size_t hash;
   std::string spec, schedule;
-  std::array<std::shared_ptr<Kernel>, kOwners> owners;
+  const Owners& owners;
   const Entry* next;
 };
+
+KernelTable::KernelTable() = default;
 
 KernelTable::~KernelTable() {
   for (std::atomic<const Entry*>& bucket : buckets_) {
@@ -45,7 +51,7 @@ std::shared_ptr<Kernel> KernelTable::find(std::string_view spec, std::string_vie
   const std::size_t hash = hash_of(spec, schedule);
   for (const Entry* entry = buckets_[hash % kBuckets].load(std::memory_order_acquire); entry; entry = entry->next) {
     if (entry->hash != hash || entry->spec != spec || entry->schedule != schedule) continue;
-    return entry->owners[static_cast<unsigned>(sched_getcpu()) % kOwners];
+    return entry->owners.all[static_cast<unsigned>(sched_getcpu()) % kOwners];
   }
   return nullptr;
 }
@@ -53,11 +59,21 @@ std::shared_ptr<Kernel> KernelTable::find(std::string_view spec, std::string_vie
 void KernelTable::add(std::string_view spec, std::string_view schedule, const std::shared_ptr<Kernel>& kernel) {
   const std::lock_guard lock(adding_);
   if (find(spec, schedule)) return;
+  std::unique_ptr<const Owners>& owners = owners_[kernel.get()];
+  if (!owners) {
+    auto made = std::make_unique<Owners>();
+    for (std::shared_ptr<Kernel>& owner : made->all) owner = std::shared_ptr<Kernel>(kernel.get(), Owner{kernel});
+    owners = std::move(made);
+  } else {
+    const std::size_t bytes = spec.size() + schedule.size();
+    if (others_ == kMostOthers || bytes > kMostOtherBytes - other_bytes_) return;
+    ++others_;
+    other_bytes_ += bytes;
+  }
   const std::size_t hash = hash_of(spec, schedule);
   std::atomic<const Entry*>& bucket = buckets_[hash % kBuckets];
   auto entry = std::make_unique<Entry>(
-      Entry{hash, std::string(spec), std::string(schedule), {}, bucket.load(std::memory_order_relaxed)});
-  for (std::shared_ptr<Kernel>& owner : entry->owners) owner = std::shared_ptr<Kernel>(kernel.get(), Owner{kernel});
+      Entry{hash, std::string(spec), std::string(schedule), *owners, bucket.load(std::memory_order_relaxed)});
   bucket.store(entry.release(), std::memory_order_release);
 }
 

@@ -1,5 +1,5 @@
 // The prepared kernels of an engine, by the texts they were asked for with: what makes the second prepare of a spec
-// cheap.
+// cheap. A text that is not here costs parsing it, no more: so what texts keep can have a limit.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "flashjit/flashjit.hpp"
 
@@ -17,22 +18,27 @@ namespace flashjit {
 // bucket are a list that only grows, and lives as long as the table.
 class KernelTable {
  public:
-  KernelTable() = default;
+  KernelTable();
   ~KernelTable();
   KernelTable(const KernelTable&) = delete;
   KernelTable& operator=(const KernelTable&) = delete;
 
   // Null: not there.
   std::shared_ptr<Kernel> find(std::string_view spec, std::string_view schedule) const;
-  // What is there already stays.
+  // Each kernel keeps the texts of its first add; what all others of the table keep is bounded, and beyond that they are
+  // not remembered. What is there already stays.
+  static constexpr std::size_t kMostOthers = 4096, kMostOtherBytes = std::size_t{1} << 20;
   void add(std::string_view spec, std::string_view schedule, const std::shared_ptr<Kernel>& kernel);
 
  private:
   static constexpr std::size_t kBuckets = 512;
+  struct Owners;
   struct Entry;
 
   std::array<std::atomic<const Entry*>, kBuckets> buckets_ = {};
   std::mutex adding_;
+  std::unordered_map<const Kernel*, std::unique_ptr<const Owners>> owners_;
+  std::size_t others_ = 0, other_bytes_ = 0;
 };
 
 }  // namespace flashjit

@@ -66,10 +66,12 @@ void PrepareLog::record(Facts& facts, const Schedule& pins) const {
         fmt::format("FLASHJIT_LOG: {}: cannot be written: {}; set it to a file that user {} can write, or unset it",
                     log_file_, std::strerror(error), geteuid()));
   }
-  if (!recorder_) return;
-  if (const auto done = recorder_->add({.spec = facts.spec, .schedule = print(pins)}); !done) {
+  if (const auto done = record_text(facts.spec, pins); !done)
     facts.notes.push_back("not recorded: " + done.error().message);
-  }
+}
+
+Result<void> PrepareLog::record_text(const std::string& spec, const Schedule& pins) const {
+  return recorder_ ? recorder_->add({.spec = spec, .schedule = print(pins)}) : Result<void>();
 }
 
 }  // namespace flashjit

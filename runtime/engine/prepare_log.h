@@ -24,6 +24,8 @@ class PrepareLog {
   // Before `log`. `pins` are the caller's. That a line cannot be written here or there must not fail what was asked for:
   // it is a note, for the log in the first facts only.
   void record(Facts& facts, const Schedule& pins) const;
+  // Of a kernel that was made before: in the manifest only.
+  Result<void> record_text(const std::string& spec, const Schedule& pins) const;
 
  private:
   FileHandle open_log() const;

@@ -1,6 +1,7 @@
 // Engines and kernels on the recording driver, from outside. What needs machine code needs NVRTC, and is skipped
 // without.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,10 @@ TEST(EmbedTest, PrepareDuringACaptureIsRefusedBeforeAnyHarm) {
   stream.begin_capture();
   const auto again = made->prepare(kSpec, {.capturing_stream = stream.handle});
   ASSERT_TRUE(again);
+  const auto reworded =
+      made->prepare("fwd  bf16 mask=\"k <= qpos\" heads=4/2 d=64", {.capturing_stream = stream.handle});
+  ASSERT_TRUE(reworded) << reworded.error().message;
+  EXPECT_EQ(*reworded, kernel) << "what is prepared is found in other words, too";
   ASSERT_TRUE((*again)->run(arguments(), stream.handle));
   EXPECT_TRUE(fake_cuda_last_launch().captured);
   EXPECT_EQ(stream.end_capture(), 0);
@@ -166,6 +171,41 @@ TEST(EmbedTest, RunAllocatesNothing) {
     EXPECT_EQ(allocations.made, before) << schedule;
     EXPECT_TRUE(all);
   }
+}
+
+// One spec in 20,000 spellings: one compile, one kernel, and what is kept has a limit.
+void expect_one_kernel(Engine& engine) {
+  const auto first = engine.prepare(kSpec);
+  ASSERT_TRUE(first) << first.error().message;
+  const Counters before = engine.counters();
+  const std::size_t memory = mallinfo2().uordblks;
+  constexpr int kSpellings = 20'000;
+  int others = 0;
+  for (int i = 0; i < kSpellings; ++i) {
+    // Blanks in three places count; each text is some hundred bytes, so that remembering all would show.
+    const auto blanks = [](int count) { return std::string(static_cast<std::size_t>(count), ' '); };
+    const auto found = engine.prepare("fwd " + blanks(i % 100) + "bf16 heads=4/2 " + blanks(i / 100 % 100) +
+                                      "d=64 mask=\"k" + blanks(200 + i / 10'000) + "<= qpos\"");
+    others += !found || *found != *first;
+  }
+  EXPECT_EQ(others, 0);
+  EXPECT_EQ(engine.counters().compiles, before.compiles);
+  EXPECT_EQ(engine.counters().misses, before.misses);
+  EXPECT_EQ(engine.counters().memory_hits, before.memory_hits + kSpellings);
+  EXPECT_LT(mallinfo2().uordblks - memory, std::size_t{3} << 20) << "all texts are 6 MB";
+}
+
+TEST(EmbedTest, AnySpellingFindsTheKernel) {
+  NEED_ALLOCATIONS();
+  ENGINE(gpu, 1);
+  expect_one_kernel(*gpu);
+}
+
+TEST(EmbedTest, AnySpellingFindsTheKernelOfAProcessor) {
+  NEED_ALLOCATIONS();
+  const auto host = Engine::create({.device = Device::Host, .disk_cache = false, .threads = 1});
+  if (!host) GTEST_SKIP() << host.error().message;
+  expect_one_kernel(**host);
 }
 
 TEST(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {

@@ -193,7 +193,9 @@ class FLASHJIT_API Engine {
   // Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once.
-  // The same words for spec and schedule give the same kernel, found in well under a microsecond without a lock.
+  // The same words for spec and schedule give the same kernel, found in well under a microsecond without a lock; other
+  // words that mean the same give it, too, after they were parsed. What texts keep is bounded: beyond some thousand
+  // that are not the first of their kernel, a text is parsed each time.
   // Errors: Invalid, Unsupported, Compile, Capture, NotFound, Driver.
   virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
   virtual std::string target() const = 0;

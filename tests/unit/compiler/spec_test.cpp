@@ -141,6 +141,33 @@ struct RandomSpec {
   }
 };
 
+TEST(Spec, MeaningIsTheSameInOtherWords) {
+  const auto meaning_of = [](const std::string& text) {
+    const auto spec = parse_spec(text);
+    EXPECT_TRUE(spec) << text << ": " << spec.error().message;
+    return spec ? meaning(*spec) : text;
+  };
+  const std::string base = "fwd bf16 d=64 heads=4 ";
+  const std::pair<const char*, const char*> same[] = {
+      {"", "  bytes=16   layout=bshd align=bottom_right"},
+      {"mask=\"causal & window(64, 0)\"", "mask=\" causal&window( 64,0 )\""},
+      {"mask=\"causal\"", "mask=\"k <= qpos\""},
+      {"score=\"s * 2.0\"", "score=\"(s*(2.0))\""},
+      {"score=\"s + t[h]\" params=\"t: fp32[1]\"", "params=\" t:fp32[1]\" score=\"s+t[h]\""},
+  };
+  for (const auto& [one, other] : same) EXPECT_EQ(meaning_of(base + one), meaning_of(base + other));
+  const std::pair<const char*, const char*> different[] = {
+      {"mask=\"causal\"", "mask=\"causal\" align=top_left"},
+      {"mask=\"k <= q\"", "mask=\"k < q\""},
+      {"score=\"s + t[h]\" params=\"t: fp32[1]\"", "score=\"s + t[h]\" params=\"t: bf16[1]\""},
+      {"score=\"s + t[h]\" params=\"t: fp32[1]\"", "score=\"s + u[h]\" params=\"u: fp32[1]\""},
+      {"score=\"s * 2.0\"", "score=\"s * 2.000001\""},
+      {"score=\"bias(t)\"", "score=\"bias_b(t)\""},
+      {"", "lse=ln"},
+  };
+  for (const auto& [one, other] : different) EXPECT_NE(meaning_of(base + one), meaning_of(base + other));
+}
+
 TEST(Spec, ParsePrintRoundTrip) {
   constexpr std::uint64_t kSeed = 20261121;
   RandomSpec source{std::mt19937_64(kSeed)};

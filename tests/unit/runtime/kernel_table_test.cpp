@@ -52,6 +52,25 @@ TEST(KernelTable, KernelsLiveAsLongAsTheTableOrWhoeverHasThem) {
   EXPECT_TRUE(alive.expired());
 }
 
+TEST(KernelTable, WhatOtherTextsKeepIsBounded) {
+  KernelTable table;
+  const auto one = named("one"), two = named("two");
+  table.add("one", "", one);
+  for (std::size_t i = 0; i < 2 * KernelTable::kMostOthers; ++i) table.add("one " + std::to_string(i), "", one);
+  EXPECT_EQ(table.find("one " + std::to_string(KernelTable::kMostOthers - 1), ""), one);
+  EXPECT_EQ(table.find("one " + std::to_string(KernelTable::kMostOthers), ""), nullptr);
+  table.add("two", "", two);
+  EXPECT_EQ(table.find("two", ""), two) << "a kernel has its first text at all times";
+
+  KernelTable wide;
+  wide.add("one", "", one);
+  const std::string half(KernelTable::kMostOtherBytes / 2, 'x');
+  for (const char* end : {"", "1"}) wide.add(half.substr(1) + end, "", one);
+  wide.add(half, "more", one);
+  EXPECT_EQ(wide.find(half.substr(1) + "1", ""), one);
+  EXPECT_EQ(wide.find(half, "more"), nullptr);
+}
+
 TEST(KernelTable, ManyThreadsAddAndFind) {
   KernelTable table;
   constexpr int kThreads = 6, kSpecs = 2000;  // several for each bucket
