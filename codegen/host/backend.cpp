@@ -22,15 +22,24 @@ Result<void> check_plan(const Plan& plan) {
   return {};
 }
 
+// What cannot run here is not compiled either: the error should not come after the work.
+Result<void> check_runs_here(const Plan& plan) {
+  FLASHJIT_TRY(check_plan(plan));
+  if (host::can_run(plan.target)) return {};
+  return unsupported("target: this processor or operating system lacks instructions of " +
+                     std::string(plan.target.name) + "; the best target here is " + host::best_target());
+}
+
 class LlvmBackend final : public HostBackend {
  public:
-  Result<std::unique_ptr<HostKernel>> compile(const Plan& plan, bool naive) override {
-    FLASHJIT_TRY(check_plan(plan));
-    if (!host::can_run(plan.target)) {
-      return unsupported("target: this processor or operating system lacks instructions of " +
-                         std::string(plan.target.name) + "; the best target here is " + host::best_target());
-    }
+  Result<std::vector<std::uint8_t>> compile(const Plan& plan, bool naive) override {
+    FLASHJIT_TRY(check_runs_here(plan));
     return host::compile_kernel(plan, naive);
+  }
+  Result<std::unique_ptr<HostKernel>> link(const Plan& plan, bool naive,
+                                           std::span<const std::uint8_t> object) override {
+    FLASHJIT_TRY(check_runs_here(plan));
+    return host::link_kernel(plan, naive, object);
   }
   Result<std::string> llvm_ir(const Plan& plan) override {
     FLASHJIT_TRY(check_plan(plan));
@@ -43,7 +52,7 @@ class LlvmBackend final : public HostBackend {
 }  // namespace
 }  // namespace flashjit
 
-extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v1() {
+extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v2() {
   static flashjit::LlvmBackend backend;
   return &backend;
 }

@@ -1,10 +1,13 @@
-// The host backend's interface: Plan (of a host target) -> machine code through LLVM. Implemented by the optional
-// library libflashjit_host.so, which holds LLVM; the runtime opens it with dlopen, so nothing else needs LLVM.
+// The host backend's interface: Plan (of a host target) -> object file -> machine code through LLVM. Implemented by the
+// optional library libflashjit_host.so, which holds LLVM; the runtime opens it with dlopen, so nothing else needs LLVM.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "compiler/plan.h"
 #include "templates/kernel_params.h"
@@ -24,14 +27,18 @@ class HostKernel {
   virtual ~HostKernel() = default;
   // Host pointers throughout.
   virtual Result<void> run(const KernelParams& params, const ParallelFor& parallel) const = 0;
-  virtual std::int64_t code_bytes() const = 0;
 };
 
 class HostBackend {
  public:
   virtual ~HostBackend() = default;
+  // A relocatable ELF file, which may be kept: this library makes the same of an equal plan in every process.
   // naive: the textbook version, which writes scores and probabilities to memory between its three steps.
-  virtual Result<std::unique_ptr<HostKernel>> compile(const Plan& plan, bool naive) = 0;
+  virtual Result<std::vector<std::uint8_t>> compile(const Plan& plan, bool naive) = 0;
+  // What compile() gave for an equal plan, as code in memory. It is believed to be that: whoever kept it has to know
+  // that no byte has changed.
+  virtual Result<std::unique_ptr<HostKernel>> link(const Plan& plan, bool naive,
+                                                   std::span<const std::uint8_t> object) = 0;
   // The LLVM IR, for --emit.
   virtual Result<std::string> llvm_ir(const Plan& plan) = 0;
   virtual std::string llvm_version() const = 0;
@@ -39,6 +46,6 @@ class HostBackend {
   virtual std::string best_target() const = 0;
 };
 
-inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v1";  // extern "C" HostBackend* ()
+inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v2";  // extern "C" HostBackend* ()
 
 }  // namespace flashjit

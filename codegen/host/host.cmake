@@ -34,6 +34,7 @@ target_link_libraries(flashjit_host_code PUBLIC
 add_library(flashjit_host SHARED host/backend.cpp host/exit.cpp)
 target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
+  -Wl,--build-id=sha1  # part of the key of stored kernels
   -Wl,--no-undefined -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host/exports.map -s)
 if(FLASHJIT_STATIC_DEPS)
   target_link_options(flashjit_host PRIVATE -static-libstdc++ -static-libgcc)

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 
+#include <llvm/BinaryFormat/ELF.h>
 #include <llvm/ExecutionEngine/Orc/CompileUtils.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Passes/PassBuilder.h>
@@ -24,9 +25,7 @@ std::string features_of(const Capabilities& can) {
   return features;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& target) {
+void initialise() {
   static std::once_flag once;
   std::call_once(once, [] {
     LLVMInitializeX86TargetInfo();
@@ -34,6 +33,24 @@ Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& t
     LLVMInitializeX86TargetMC();
     LLVMInitializeX86AsmPrinter();
   });
+}
+
+// The linker takes objects of every kind it knows, and would make code of those, too.
+Result<void> check_object(std::span<const std::uint8_t> object) {
+  llvm::ELF::Elf64_Ehdr header = {};
+  if (object.size() >= sizeof header) std::memcpy(&header, object.data(), sizeof header);
+  if (header.checkMagic() && header.getFileClass() == llvm::ELF::ELFCLASS64 &&
+      header.getDataEncoding() == llvm::ELF::ELFDATA2LSB && header.e_type == llvm::ELF::ET_REL &&
+      header.e_machine == llvm::ELF::EM_X86_64) {
+    return {};
+  }
+  return Error{ErrorKind::Compile, std::to_string(object.size()) + " bytes that are no object file for x86-64", {}};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& target) {
+  initialise();
   std::string problem;
   const llvm::Target* x86 = llvm::TargetRegistry::lookupTarget(kTriple, problem);
   if (!x86) return Error{ErrorKind::Compile, "LLVM has no x86-64 target: " + problem, {}};
@@ -58,10 +75,16 @@ void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
 }
 
-Result<std::unique_ptr<Code>> Code::link(llvm::Module& module, llvm::TargetMachine& machine) {
+Result<std::vector<std::uint8_t>> object_of(llvm::Module& module, llvm::TargetMachine& machine) {
   llvm::orc::SimpleCompiler compiler(machine);
   auto object = compiler(module);
   if (!object) return compile_error(object.takeError());
+  return std::vector<std::uint8_t>((*object)->getBufferStart(), (*object)->getBufferEnd());
+}
+
+Result<std::unique_ptr<Code>> Code::link(std::span<const std::uint8_t> object) {
+  FLASHJIT_TRY(check_object(object));
+  initialise();
   auto jit = llvm::orc::LLJITBuilder()
                  .setJITTargetMachineBuilder(llvm::orc::JITTargetMachineBuilder(llvm::Triple(kTriple)))
                  .setLinkProcessSymbolsByDefault(false)
@@ -70,7 +93,8 @@ Result<std::unique_ptr<Code>> Code::link(llvm::Module& module, llvm::TargetMachi
   if (!jit) return compile_error(jit.takeError());
   auto code = std::make_unique<Code>();
   code->jit_ = std::move(*jit);
-  code->bytes_ = static_cast<std::int64_t>((*object)->getBufferSize());
+  // Without this they are printed; who looks a function up is told as well.
+  code->jit_->getExecutionSession().setErrorReporter(llvm::consumeError);
   // The only functions LLVM may call on its own: it turns loops into them.
   llvm::orc::SymbolMap known;
   auto add = [&](const char* name, auto* function) {
@@ -83,7 +107,10 @@ Result<std::unique_ptr<Code>> Code::link(llvm::Module& module, llvm::TargetMachi
   if (auto error = code->jit_->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(known)))) {
     return compile_error(std::move(error));
   }
-  if (auto error = code->jit_->addObjectFile(std::move(*object))) return compile_error(std::move(error));
+  const llvm::StringRef bytes(reinterpret_cast<const char*>(object.data()), object.size());
+  if (auto error = code->jit_->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(bytes))) {
+    return compile_error(std::move(error));
+  }
   return code;
 }
 

@@ -1,8 +1,11 @@
-// LLVM: module -> optimised module -> object -> executable memory.
+// LLVM: module -> optimised module -> object file -> executable memory.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/Module.h>
@@ -17,11 +20,12 @@ Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& t
 
 void optimise(llvm::Module& module, llvm::TargetMachine& machine);
 
+Result<std::vector<std::uint8_t>> object_of(llvm::Module& module, llvm::TargetMachine& machine);
+
 // Machine code in memory; freed with the object.
 class Code {
  public:
-  static Result<std::unique_ptr<Code>> link(llvm::Module& module, llvm::TargetMachine& machine);
-  std::int64_t bytes() const { return bytes_; }
+  static Result<std::unique_ptr<Code>> link(std::span<const std::uint8_t> object);
 
   template <class Function>
   Result<Function> find(const char* name) const {
@@ -32,7 +36,6 @@ class Code {
  private:
   Result<std::uintptr_t> address_of(const char* name) const;
   std::unique_ptr<llvm::orc::LLJIT> jit_;
-  std::int64_t bytes_ = 0;
 };
 
 }  // namespace flashjit::host

@@ -120,7 +120,6 @@ class BlockedKernel final : public HostKernel {
                 PackFunction pack_k, PackFunction pack_v)
       : spec_(plan.spec), config_(config), code_(std::move(code)), tile_(tile), pack_k_(pack_k), pack_v_(pack_v) {}
 
-  std::int64_t code_bytes() const override { return code_->bytes(); }
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
@@ -278,8 +277,6 @@ class NaiveKernel final : public HostKernel {
               NaiveFunction softmax, NaiveFunction product)
       : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {}
 
-  std::int64_t code_bytes() const override { return code_->bytes(); }
-
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const Problem problem(spec_, params);
     std::int64_t most_queries = 0, most_keys = 0;
@@ -342,10 +339,14 @@ class NaiveKernel final : public HostKernel {
 
 }  // namespace
 
-Result<std::unique_ptr<HostKernel>> compile_kernel(const Plan& plan, bool naive) {
+Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
+  FLASHJIT_ASSIGN(generated, generate(plan, config_of(plan), naive));
+  return object_of(*generated.module, *generated.machine);
+}
+
+Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   const HostConfig config = config_of(plan);
-  FLASHJIT_ASSIGN(generated, generate(plan, config, naive));
-  FLASHJIT_ASSIGN(code, Code::link(*generated.module, *generated.machine));
+  FLASHJIT_ASSIGN(code, Code::link(object));
   if (naive) {
     FLASHJIT_ASSIGN(scores, code->find<NaiveFunction>(kNaiveScoresName));
     FLASHJIT_ASSIGN(softmax, code->find<NaiveFunction>(kNaiveSoftmaxName));

@@ -7,8 +7,9 @@
 
 namespace flashjit::host {
 
-// Without asking whether this processor can run the plan's target.
-Result<std::unique_ptr<HostKernel>> compile_kernel(const Plan& plan, bool naive);
+// Both without asking whether this processor can run the plan's target.
+Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive);
+Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object);
 
 Result<std::string> optimised_ir(const Plan& plan);
 

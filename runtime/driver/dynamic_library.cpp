@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace flashjit {
@@ -46,6 +47,26 @@ std::string build_id_in_notes(const std::string& notes) {
       return hex;
     }
     at = value_at + ((std::size_t{note.n_descsz} + 3) & ~std::size_t{3});
+  }
+  return {};
+}
+
+// In hex; empty if the file has none or cannot be read.
+std::string elf_build_id(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header;
+  if (!file || !read_at(file, 0, &header, sizeof header)) return {};
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return {};
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return {};
+  for (int i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!read_at(file, header.e_phoff + static_cast<std::uint64_t>(i) * sizeof segment, &segment, sizeof segment))
+      return {};
+    constexpr std::uint64_t kMostNotes = 1 << 20;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kMostNotes) continue;
+    std::string notes(segment.p_filesz, '\0');
+    if (!read_at(file, segment.p_offset, notes.data(), notes.size())) continue;
+    if (std::string id = build_id_in_notes(notes); !id.empty()) return id;
   }
   return {};
 }
@@ -132,23 +153,11 @@ std::string own_directory() {
   return path.substr(0, path.rfind('/'));
 }
 
-std::string elf_build_id(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Elf64_Ehdr header;
-  if (!file || !read_at(file, 0, &header, sizeof header)) return {};
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return {};
-  if (header.e_phentsize != sizeof(Elf64_Phdr)) return {};
-  for (int i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment;
-    if (!read_at(file, header.e_phoff + static_cast<std::uint64_t>(i) * sizeof segment, &segment, sizeof segment))
-      return {};
-    constexpr std::uint64_t kMostNotes = 1 << 20;
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kMostNotes) continue;
-    std::string notes(segment.p_filesz, '\0');
-    if (!read_at(file, segment.p_offset, notes.data(), notes.size())) continue;
-    if (std::string id = build_id_in_notes(notes); !id.empty()) return id;
-  }
-  return {};
+std::string file_identity(const std::string& path) {
+  if (std::string id = elf_build_id(path); !id.empty()) return id;
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  return error ? "unknown" : fmt::format("size-{}", size);
 }
 
 }  // namespace flashjit

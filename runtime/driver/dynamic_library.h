@@ -29,7 +29,7 @@ class DynamicLibrary {
 // The folder of the library or program that this code is part of; empty if the loader does not know.
 std::string own_directory();
 
-// Hex text of an ELF file's GNU build id; empty if it has none or cannot be read.
-std::string elf_build_id(const std::string& path);
+// What tells builds of a library apart where its version does not: its GNU build id in hex, or else its size.
+std::string file_identity(const std::string& path);
 
 }  // namespace flashjit

@@ -6,6 +6,7 @@
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/engine/environment.h"
+#include "runtime/store/store.h"
 
 namespace flashjit {
 
@@ -17,5 +18,7 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
 
 // Where kernels and tuning records are kept; empty: nowhere.
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings);
+StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,
+                           std::shared_ptr<const TrustedList> trusted);
 
 }  // namespace flashjit

@@ -27,6 +27,15 @@ std::string store_path(const EngineOptions& options, const EnvironmentSettings& 
   return options.cache_dir.empty() ? settings.cache_dir : options.cache_dir;
 }
 
+// With FLASHJIT_JIT=off kernels come from bundles alone.
+StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,
+                           std::shared_ptr<const TrustedList> trusted) {
+  return {.directory = store_path(options, settings),
+          .disk = options.disk_cache && settings.jit,
+          .max_bytes = options.cache_max_bytes,
+          .trusted = std::move(trusted)};
+}
+
 const char* version() { return FLASHJIT_VERSION; }
 
 }  // namespace flashjit

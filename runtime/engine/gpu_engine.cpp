@@ -202,10 +202,7 @@ Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, 
     FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
   FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
-  const StoreOptions store{.directory = store_path(options, settings),
-                           .disk = options.disk_cache && settings.jit,
-                           .max_bytes = options.cache_max_bytes,
-                           .trusted = trusted};
+  const StoreOptions store = store_options(options, settings, trusted);
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
   const auto engine =

@@ -35,9 +35,9 @@ Error not_found(const std::string& tried) {
 
 }  // namespace
 
-Result<HostBackend*> host_backend() {
+Result<const HostLibrary*> host_library() {
   static std::mutex mutex;
-  static HostBackend* opened = nullptr;
+  static const HostLibrary* opened = nullptr;  // never freed: a thread may compile while static objects are destroyed
   const std::lock_guard lock(mutex);
   if (opened) return opened;
   std::vector<std::string> places = folders();
@@ -53,7 +53,8 @@ Result<HostBackend*> host_backend() {
     const auto get = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol));
     if (HostBackend* backend = get ? get() : nullptr) {
       CompilerPass::library_was_loaded();
-      return opened = backend;
+      return opened = new HostLibrary{
+                 *backend, fmt::format("llvm {} build {}", backend->llvm_version(), file_identity(library->path()))};
     }
     tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
   }

@@ -89,9 +89,12 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
   const bool same_kernel = same_problem && list.empty();
   for (KeyDifference& d : other) {
     if (d.field == "spec" || d.field == "schedule") continue;
-    if (d.field == "compiler") d.remark = "another NVRTC";
+    if (d.field == "compiler") d.remark = d.here.starts_with("llvm") ? "another host library" : "another NVRTC";
     if (d.field == "schema") d.remark = "another version of FlashJIT";
     if (d.field == "options") d.cause = same_target && same_compiler;
+    if (d.field == "instructions") d.cause = same_target;
+    if (d.field == "wide_ints" || d.field.starts_with("tiles."))
+      d.cause = same_kernel;  // by the compiler, from the spec
     if (d.field.starts_with("generated ")) {
       d.cause = same_kernel;
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import resource
+import shutil
+import subprocess
 
 import harness
 from harness import flashjit, need, read, refused, scratch, write
@@ -92,7 +94,34 @@ def test_host_target():
     need("host")
     line = flashjit("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--emit", "llvm,ir", "--json").line()
     assert "define" in line["files"]["kernel.ll"] and line["family"] == "host"
+    assert line["source"] == "compiled" and len(line["key"]) == 64, line
+    again = flashjit("compile", "fwd  fp32 heads=2 d=64", "--arch", "x86-64-v3", "--json").line()
+    assert again["source"] == "disk" and again["key"] == line["key"], again
+    assert flashjit("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--no-cache", "--json").line()["source"] == "compiled"
+    listed = flashjit("cache", "ls", "--json").line()
+    assert (listed["key"], listed["target"], listed["sound"]) == (line["key"], "x86-64-v3", True), listed
     refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--emit", "ptx", "--json", kind="invalid", says="ptx")
+    refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--json", env={"FLASHJIT_JIT": "off"}, kind="invalid", says="FLASHJIT_JIT=off")
+
+
+def test_another_host_library_has_kernels_of_its_own():
+    need("host")
+    arguments = ["run", "fwd fp32 d=64 heads=2", "--target", "host", "--shape", "q=8", "--json"]
+    assert [flashjit(*arguments).line()["source"] for _ in range(2)] == ["compiled", "disk"]
+    build = scratch("other")
+    for folder, name in [("bin", "flashjit"), ("lib", "libflashjit_host.so")]:
+        os.makedirs(os.path.join(build, folder))
+        shutil.copy(os.path.join(harness.ARGS.build, folder, name), os.path.join(build, folder))
+    path = os.path.join(build, "lib", "libflashjit_host.so")
+    data = bytearray(read(path))
+    note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16  # the build id
+    data[note] ^= 1
+    with open(path, "wb") as file:
+        file.write(data)
+    env = dict(os.environ, FLASHJIT_CACHE_DIR=scratch("store"))
+    other = subprocess.run([os.path.join(build, "bin", "flashjit"), *arguments], env=env, stdout=subprocess.PIPE, check=True)
+    assert json.loads(other.stdout)["source"] == "compiled", other.stdout
+    assert flashjit(*arguments).line()["source"] == "disk"
 
 
 def test_unknown_targets():

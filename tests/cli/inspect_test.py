@@ -51,6 +51,18 @@ def test_cache_explain():
     assert flashjit("cache", "explain", SPEC, "--arch", "sm_86", "--json").line()["nearest"]["key"] == compiled["key"]
 
 
+def test_cache_explain_on_a_processor():
+    need("host")
+    explain_host = lambda *args: flashjit("cache", "explain", *args, "--arch", "x86-64-v3", "--json").line()
+    assert explain_host(SPEC)["hit"] is False
+    compiled = flashjit("compile", SPEC, "--arch", "x86-64-v3", "--json").line()
+    line = explain_host('fwd  bf16 heads=4/2 d=64 mask=" causal "')
+    assert line["hit"] is True and line["key"] == compiled["key"], line
+    line = explain_host('fwd bf16 d=64 heads=4/2 mask="window(8, 0)"')
+    assert line["hit"] is False and causes(line) == {"spec.mask": ('"window(8, 0)"', '"causal"')}, line
+    assert any(field.startswith("tiles.") for field in follows(line)), line
+
+
 def test_cache_explain_of_layers_and_damage():
     need("nvrtc")
     flashjit("compile", SPEC, "--arch", "sm_80", env={"FLASHJIT_CACHE_DIR": scratch("site")})
@@ -66,7 +78,6 @@ def test_cache_explain_of_layers_and_damage():
 
 def test_cache_explain_refuses():
     refused("cache", "explain", "fwd nonsense", "--arch", "sm_80", "--json", kind="invalid")
-    refused("cache", "explain", SPEC, "--arch", "x86-64-v3", "--json", kind="invalid", says="processor")
     refused("cache", "explain", SPEC, "--json", code=2)
     refused("cache", "explain", SPEC, "--arch", "sm_80", "--json", env={"FLASHJIT_NVRTC": "/nonexistent"}, kind="not_found", says="FLASHJIT_NVRTC")
 
@@ -160,7 +171,7 @@ def test_log_says_what_decided():
     flashjit("run", "fwd fp32 d=32 heads=2", "--shape", "q=8", "--target", "host", env={"FLASHJIT_LOG": log})
     refused("run", "fwd fp32 d=32 heads=2 dropout=0.5", "--shape", "q=8", "--target", "host", env={"FLASHJIT_LOG": log})
     first = read(log).decode().splitlines()[0]
-    for part in ["prepare fwd fp32 d=32 heads=2: compiled for x86-64", " ms, schedule family=host", "key "]:
+    for part in [f"prepare fwd fp32 d=32 heads=2: compiled (no entry in {scratch('store')}) for x86-64", " ms, schedule family=host", "key "]:
         assert part in first, first
 
 

@@ -158,6 +158,52 @@ TEST(KeyFault, OrderAndSpacesAreNoPartOfIt) {
             key("fwd  bf16 lse=ln heads=4/4 mask=\"causal\"  d=64/64"));
 }
 
+// What the emitters of a host kernel read, which has no source that would tell.
+TEST(KeyFault, EveryPartOfAHostPlan) {
+  const auto base = plan_spec("fwd fp32 d=64 heads=4/2 mask=\"causal\"", "x86-64-v3", "");
+  ASSERT_TRUE(base) << base.error().message;
+  constexpr char kCompiler[] = "llvm 19.1.7 build 1234";
+  std::map<std::string, std::string> digests = {{host_key_of(*base, kCompiler).digest, "the base"}};
+  const auto differs = [&](const std::string& what, const StoreKey& key) {
+    const auto [place, is_new] = digests.emplace(key.digest, what);
+    EXPECT_TRUE(is_new) << what << ": same key as " << place->second;
+  };
+  differs("LLVM's version", host_key_of(*base, "llvm 19.1.8 build 1234"));
+  differs("another build of the library", host_key_of(*base, "llvm 19.1.7 build 1235"));
+  for (const char* text : {"fwd bf16 d=64 heads=4/2 mask=\"causal\"", "fwd fp32 d=64 heads=4/2 mask=\"k < qpos\""})
+    differs(text, host_key_of(*plan_spec(text, "x86-64-v3", ""), kCompiler));
+  differs("target", host_key_of(*plan_spec("fwd fp32 d=64 heads=4/2 mask=\"causal\"", "x86-64-v4", ""), kCompiler));
+  differs("pins",
+          host_key_of(*plan_spec("fwd fp32 d=64 heads=4/2 mask=\"causal\"", "x86-64-v3", "tile_q=16"), kCompiler));
+  struct Row {
+    std::string field;
+    std::function<void(Plan&)> change;
+  };
+  const Expr seven = Expr::integer(7);
+  const Row tiles[] = {{"along", nullptr},  // that of keys, always
+                       {"begin", [&](Plan& p) { p.tiles.begin = seven; }},
+                       {"end", [&](Plan& p) { p.tiles.end = seven; }},
+                       {"full_begin", [&](Plan& p) { p.tiles.full_begin = seven; }},
+                       {"full_end", [&](Plan& p) { p.tiles.full_end = seven; }},
+                       {"may_see", [&](Plan& p) { p.tiles.may_see = Expr::boolean(false); }},
+                       {"line_is_range", [](Plan& p) { p.tiles.line_is_range = !p.tiles.line_is_range; }}};
+  expect_all_named(fields_of_struct("compiler/analysis/interval.h", "TileAnalysis"), tiles, "TileAnalysis");
+  std::vector<Row> rows(std::begin(tiles), std::end(tiles));
+  rows.push_back({"wide_ints", [](Plan& p) { p.wide_ints = !p.wide_ints; }});
+  rows.push_back({"avx2", [](Plan& p) { p.target.can.avx2 = !p.target.can.avx2; }});
+  rows.push_back({"avx512", [](Plan& p) { p.target.can.avx512 = true; }});
+  rows.push_back({"avx512_bf16", [](Plan& p) { p.target.can.avx512_bf16 = true; }});
+  rows.push_back({"amx_bf16", [](Plan& p) { p.target.can.amx_bf16 = true; }});
+  for (const Row& row : rows) {
+    if (!row.change) continue;
+    Plan changed = *base;
+    row.change(changed);
+    differs(row.field, host_key_of(changed, kCompiler));
+  }
+  const auto spaced = plan_spec("fwd  fp32 mask=\" k<=qpos\" d=64 heads=4/2", "x86-64-v3", "");
+  EXPECT_EQ(host_key_of(*spaced, kCompiler).digest, host_key_of(*base, kCompiler).digest);
+}
+
 struct ScheduleRow {
   std::string field;
   const char *one, *other;

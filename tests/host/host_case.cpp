@@ -107,9 +107,14 @@ HostCase::HostCase(const Row& row, Dtype dtype, const Target& target, bool naive
     fail("plan", plan.error());
     return;
   }
-  Result<std::unique_ptr<HostKernel>> kernel = backend()->compile(*plan, naive);
+  const Result<std::vector<std::uint8_t>> object = backend()->compile(*plan, naive);
+  if (!object) {
+    fail("compile", object.error());
+    return;
+  }
+  Result<std::unique_ptr<HostKernel>> kernel = backend()->link(*plan, naive, *object);
   if (!kernel) {
-    fail("compile", kernel.error());
+    fail("link", kernel.error());
     return;
   }
   kernel_ = std::move(*kernel);

@@ -143,7 +143,12 @@ class Case {
       return;
     }
     const double start = seconds();
-    Result<std::unique_ptr<HostKernel>> kernel = host::compile_kernel(*plan, false);
+    const Result<std::vector<std::uint8_t>> object = host::compile_kernel(*plan, false);
+    if (!object) {
+      fail(object.error());
+      return;
+    }
+    Result<std::unique_ptr<HostKernel>> kernel = host::link_kernel(*plan, false, *object);
     if (!kernel) {
       fail(kernel.error());
       return;

@@ -135,7 +135,10 @@ Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
   auto runner = std::make_unique<Runner>();
   runner->options_ = options;
   FLASHJIT_ASSIGN(engine,
-                  Engine::create({.device = options.device, .target = options.target, .threads = options.threads}));
+                  Engine::create({.device = options.device,
+.target = options.target,
+.disk_cache = options.device == Device::Gpu,
+.threads = options.threads}));
   runner->engine_ = engine;
   if (options.device == Device::Gpu) {
     FLASHJIT_ASSIGN(driver, Driver::open());

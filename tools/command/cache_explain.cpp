@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "compiler/spec/text_form.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/compile_host.h"
 #include "runtime/store/key_difference.h"
 #include "tools/support/output.h"
 
@@ -102,6 +102,12 @@ void report_miss(const StoredSpec& missing, const std::optional<Neighbour>& foun
   line["nearest"] = std::move(near);
 }
 
+Result<StoredSpec> find(const Request& request, const CompileOptions& options) {
+  if (request.target.gpu) return find_spec(request, options);
+  FLASHJIT_ASSIGN(library, host_library());
+  return find_host_spec(request, *library, options);
+}
+
 Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text) {
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(path, store_path(args.directory, settings));
@@ -110,7 +116,7 @@ Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":")), .trusted = std::move(trusted)});
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, args.arch, args.schedule));
-  FLASHJIT_ASSIGN(stored, find_spec(request, {.settings = settings, .store = &store}));
+  FLASHJIT_ASSIGN(stored, find(request, {.settings = settings, .store = &store}));
   for (const std::string& note : store.notes()) say_note(note);
   line["spec"] = stored.spec;
   line["schedule"] = stored.schedule;

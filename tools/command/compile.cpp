@@ -11,11 +11,9 @@
 #include <fmt/ranges.h>
 
 #include "compiler/spec/spec.h"
-#include "runtime/compile/compile.h"
+#include "runtime/compile/compile_host.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
-#include "runtime/compile/facts.h"
 #include "runtime/engine/environment.h"
-#include "runtime/engine/host_library.h"
 #include "runtime/launch/thread_pool.h"
 #include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
@@ -104,25 +102,24 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   return {};
 }
 
-Result<void> compile_host(const CompileArgs& args, const DumpSink& dump, CompileJob& job) {
+Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
+                          const DumpSink& dump, CompileJob& job) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
     if (wants(args, kind))
       return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
   }
   if (!args.override_dir.empty())
     return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
-  FLASHJIT_ASSIGN(backend, host_backend());
+  FLASHJIT_ASSIGN(library, host_library());
   FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
-  FLASHJIT_ASSIGN(plan, plan_spec(request, dump));
-  const auto start = std::chrono::steady_clock::now();
-  FLASHJIT_ASSIGN(kernel, backend->compile(plan, false));
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  job.facts = facts_of(plan, "", {}, static_cast<std::size_t>(kernel->code_bytes()), {.source = "compiled"});
-  job.facts.compile_ms = took.count();
-  job.program = flashjit::dump(plan.program);
+  CompileOptions options{.settings = settings, .store = store, .dump = dump};
+  options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
+  FLASHJIT_ASSIGN(compiled, compile_host_spec(request, *library, options));
+  job.facts = compiled.facts;
+  job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);
   if (wants(args, "llvm")) {
-    FLASHJIT_ASSIGN(ir, backend->llvm_ir(plan));
+    FLASHJIT_ASSIGN(ir, library->backend.llvm_ir(compiled.plan));
     job.files.push_back({"kernel.ll", std::move(ir)});
   }
   return {};
@@ -135,7 +132,7 @@ void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, K
   auto row = find_target(job.arch);
   const Result<void> done = !row          ? Result<void>(row.error())
                             : (*row)->gpu ? compile_gpu(args, settings, store, dump, job)
-                                          : compile_host(args, dump, job);
+                                          : compile_host(args, settings, store, dump, job);
   if (!done) job.error = done.error();
 }
 
@@ -169,15 +166,14 @@ Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJ
 }
 
 // A folder per kernel, named by what it is: the same command gives the same tree everywhere.
-Result<std::string> write_files(const CompileArgs& args, const CompileJob& job, std::size_t index) {
-  const std::string folder = job.facts.key.empty() ? fmt::format("{}-{}", job.arch, index)
-                                                   : fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
+Result<std::string> write_files(const CompileArgs& args, const CompileJob& job) {
+  const std::string folder = fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
   const std::filesystem::path place = std::filesystem::path(args.out) / folder;
   for (const SourceFile& file : job.files) FLASHJIT_TRY(write_output(place / file.name, {file.text}));
   return place.string();
 }
 
-void report(const CompileArgs& args, const CompileJob& job, std::size_t index, Output& output) {
+void report(const CompileArgs& args, const CompileJob& job, Output& output) {
   Json line =
       result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
   if (job.error) return output.failure(std::move(line), *job.error);
@@ -190,7 +186,7 @@ void report(const CompileArgs& args, const CompileJob& job, std::size_t index, O
     text += fmt::format("-- after {}\n{}\n", dump.pass, dump.text);
   }
   if (!args.out.empty()) {
-    auto folder = write_files(args, job, index);
+    auto folder = write_files(args, job);
     if (!folder) return output.failure(std::move(line), folder.error());
     line["folder"] = *folder;
     text += fmt::format("  written to {}\n", *folder);
@@ -255,7 +251,7 @@ int compile(CompileArgs args) {
     for (int i = 1; i < workers; ++i) threads.emplace_back(work);
     work();
   }
-  for (std::size_t i = 0; i < jobs.size(); ++i) report(args, jobs[i], i, output);
+  for (std::size_t i = 0; i < jobs.size(); ++i) report(args, jobs[i], output);
   if (store) {
     for (const std::string& note : store->notes()) say_note(note);
   }

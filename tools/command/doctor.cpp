@@ -90,13 +90,13 @@ Finding look_for_nvrtc(const EnvironmentSettings& settings) {
 }
 
 Finding look_for_host() {
-  auto backend = host_backend();
-  if (!backend) return failed("host", backend.error());
-  Finding finding{"host", true,
-                  fmt::format("LLVM {}, target {}, {} threads", (*backend)->llvm_version(), (*backend)->best_target(),
-                              usable_cores())};
-  finding.fields = {
-      {"llvm", (*backend)->llvm_version()}, {"target", (*backend)->best_target()}, {"threads", usable_cores()}};
+  const auto library = host_library();
+  if (!library) return failed("host", library.error());
+  const HostBackend& backend = (*library)->backend;
+  Finding finding{
+      "host", true,
+      fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), backend.best_target(), usable_cores())};
+  finding.fields = {{"llvm", backend.llvm_version()}, {"target", backend.best_target()}, {"threads", usable_cores()}};
   return finding;
 }
 

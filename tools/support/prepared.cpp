@@ -52,9 +52,10 @@ class NaiveHost : public Prepared {
   NaiveHost(Session& session, ProblemData& data) : Prepared(session, data) {}
   Result<void> prepare(const Request& request) {
     const EnvironmentSettings& settings = session_.settings();
-    FLASHJIT_ASSIGN(backend, host_backend());
+    FLASHJIT_ASSIGN(library, host_library());
     FLASHJIT_ASSIGN(plan, plan_spec(request));
-    FLASHJIT_ASSIGN(kernel, backend->compile(plan, true));
+    FLASHJIT_ASSIGN(object, library->backend.compile(plan, true));
+    FLASHJIT_ASSIGN(kernel, library->backend.link(plan, true, object));
     facts_.spec = print(plan.spec);
     facts_.target = session_.target();
     facts_.schedule = print(plan.schedule);

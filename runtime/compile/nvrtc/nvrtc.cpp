@@ -94,14 +94,6 @@ bool bind_all(const DynamicLibrary& library, NvrtcApi& api) {
          bind(library, "nvrtcGetPTX", api.ptx);
 }
 
-// nvrtcVersion has no patch level, so the build ids name the build; a file without one is named by its size.
-std::string file_identity(const std::string& path) {
-  if (std::string id = elf_build_id(path); !id.empty()) return id;
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  return error ? "unknown" : fmt::format("size-{}", size);
-}
-
 // In place of __cxa_atexit for NVRTC. It makes static objects while it first compiles, and exit() would destroy them,
 // as the newest, before it comes to wait for those who compile (CompilerPass): most exits by another thread than the
 // main one in a compile were crashes or hangs.
@@ -281,6 +273,7 @@ Result<std::unique_ptr<Nvrtc>> Nvrtc::load(const std::string& file) {
                                            fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
   // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
   [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
+  // nvrtcVersion has no patch level.
   nvrtc->identity_ = fmt::format("{}{}.{} build {} builtins {}", kIdentity, nvrtc->major_, nvrtc->minor_,
                                  file_identity(nvrtc->path_), file_identity(builtins));
   library.redirect("__cxa_atexit", reinterpret_cast<void*>(&never_destroy));

@@ -383,14 +383,20 @@ TEST_F(BundleTest, ARecordingThatCannotBeWrittenIsRefusedAtOnce) {
 
 TEST_F(BundleTest, AnEngineRecordsWhatItPrepares) {
   const std::string path = folder + "/recorded.txt";
-  const auto engine = Engine::create({.device = Device::Host, .threads = 1, .record = path});
+  const auto engine = Engine::create({.device = Device::Host, .disk_cache = false, .threads = 1, .record = path});
   if (!engine) GTEST_SKIP() << engine.error().message;
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE((*engine)->prepare("fwd  fp32 heads=2 d=32"));
+    ASSERT_TRUE((*engine)->prepare("fwd fp32 d=32 heads=2 mask=\"k <= q\""));
+    ASSERT_TRUE((*engine)->prepare("fwd fp32 d=32 heads=2 mask=\"k<=q\""));
     ASSERT_TRUE((*engine)->prepare("fwd fp32 d=32 heads=2", {.schedule = "tile_q=16"}));
     ASSERT_FALSE((*engine)->prepare("fwd fp32 d=31 heads=2"));
   }
-  EXPECT_EQ(text_of(path), "fwd fp32 d=32 heads=2\nfwd fp32 d=32 heads=2 ;; schedule=tile_q=16\n");
+  // A kernel that is found by what its mask means has a line for each text: by these a bundle is asked.
+  EXPECT_EQ(text_of(path),
+            "fwd fp32 d=32 heads=2\nfwd fp32 d=32 heads=2 mask=\"k <= q\"\nfwd fp32 d=32 heads=2 mask=\"k<=q\"\n"
+            "fwd fp32 d=32 heads=2 ;; schedule=tile_q=16\n");
+  EXPECT_EQ((*engine)->counters().compiles, 3);
 }
 
 TEST_F(BundleTest, TheCInterfaceChecksItsList) {

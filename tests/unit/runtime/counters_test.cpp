@@ -91,7 +91,7 @@ TEST_F(CountersOfAStore, OfEveryPlace) {
 }
 
 TEST(Counters, OfAnEngineThroughBothInterfaces) {
-  auto engine = Engine::create({.device = Device::Host, .threads = 1});
+  auto engine = Engine::create({.device = Device::Host, .disk_cache = false, .threads = 1});
   if (!engine) GTEST_SKIP() << engine.error().message;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE((*engine)->prepare("fwd fp32 d=32 heads=2"));
   ASSERT_FALSE((*engine)->prepare("nonsense"));
@@ -104,6 +104,7 @@ TEST(Counters, OfAnEngineThroughBothInterfaces) {
   flashjit_engine_options options = {};
   options.struct_size = sizeof options;
   options.host = 1;
+  options.no_disk_cache = 1;
   flashjit_engine* c_engine = nullptr;
   flashjit_error* error = nullptr;
   ASSERT_EQ(flashjit_engine_create(&options, &c_engine, &error), FLASHJIT_OK) << flashjit_error_message(error);

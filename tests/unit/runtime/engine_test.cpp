@@ -41,7 +41,7 @@ struct Problem {
 class EngineTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto created = Engine::create({.device = Device::Host, .threads = 2});
+    auto created = Engine::create({.device = Device::Host, .disk_cache = false, .threads = 2});
     if (!created) {
       ASSERT_EQ(created.error().kind, ErrorKind::NotFound) << created.error().message;
       ASSERT_NE(created.error().message.find("llvm-19-dev"), std::string::npos);
@@ -107,7 +107,7 @@ TEST_F(EngineTest, ManyThreadsGetOneKernelAndTheSameBits) {
 TEST_F(EngineTest, TheNumberOfThreadsChangesNoBit) {
   std::vector<float> first;
   for (const int count : {1, 2, 3, 8}) {
-    auto other = Engine::create({.device = Device::Host, .threads = count});
+    auto other = Engine::create({.device = Device::Host, .disk_cache = false, .threads = count});
     ASSERT_TRUE(other);
     auto kernel = (*other)->prepare(kSpec);
     ASSERT_TRUE(kernel);
@@ -185,6 +185,7 @@ TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   flashjit_engine_options options = {};
   options.struct_size = sizeof options;
   options.host = 1;
+  options.no_disk_cache = 1;
   flashjit_engine* c_engine = nullptr;
   flashjit_kernel* kernel = nullptr;
   flashjit_error* error = nullptr;

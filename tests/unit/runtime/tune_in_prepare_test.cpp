@@ -26,7 +26,7 @@ bool tuned(const Kernel& kernel) {
 class TuneInPrepare : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!host_backend()) GTEST_SKIP() << "built without the host backend (LLVM 19)";
+    if (!host_library()) GTEST_SKIP() << "built without the host backend (LLVM 19)";
     fs::remove_all(folder);
     enable_tuning_in_prepare();
   }

@@ -1,0 +1,76 @@
+#include "runtime/compile/compile_host.h"
+
+#include <chrono>
+
+#include "runtime/compile/compiler_pass.h"
+#include "runtime/compile/facts.h"
+#include "runtime/compile/kernel_key.h"
+
+namespace flashjit {
+namespace {
+
+Result<StoreEntry> run_llvm(const Plan& plan, const HostLibrary& library, const CompileBounds& bounds) {
+  if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
+  const CompilerPass pass;
+  FLASHJIT_TRY(pass.status());
+  FLASHJIT_ASSIGN(object, library.backend.compile(plan, false));
+  return StoreEntry{.key_text = {},
+                    .facts = {{"spec", print(plan.spec)},
+                              {"schedule", print(plan.schedule)},
+                              {"target", std::string(plan.target.name)}},
+                    .payload = std::move(object)};
+}
+
+Result<Compiled> begin(const Request& request, const HostLibrary& library, const DumpSink& dump) {
+  FLASHJIT_ASSIGN(plan, plan_spec(request, dump));
+  Compiled compiled{.plan = std::move(plan)};
+  compiled.key = host_key_of(compiled.plan, library.identity);
+  return compiled;
+}
+
+void finish(Compiled& compiled, KernelStore::Fetched fetched) {
+  compiled.binary = std::move(fetched.entry);
+  compiled.facts = facts_of(
+      compiled.plan, compiled.key.digest, compiled.binary->facts, compiled.binary->payload.size(),
+      {.source = fetched.source, .layer = std::move(fetched.layer), .miss = std::move(fetched.miss), .notes = {}});
+}
+
+}  // namespace
+
+Result<void> check_host_jit(const EnvironmentSettings& settings) {
+  if (settings.jit) return {};
+  return invalid(
+      "device=Host with FLASHJIT_JIT=off: kernels of a processor are made, and linked when they are stored, by LLVM, and bundles hold none; unset one of the two");
+}
+
+Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& library, const CompileOptions& options) {
+  FLASHJIT_TRY(check_host_jit(options.settings));
+  const auto start = std::chrono::steady_clock::now();
+  FLASHJIT_ASSIGN(compiled, begin(request, library, options.dump));
+  const auto make = [&] { return run_llvm(compiled.plan, library, options.bounds); };
+  if (options.store) {
+    FLASHJIT_ASSIGN(fetched, options.store->fetch(compiled.key, make, options.bounds));
+    finish(compiled, std::move(fetched));
+  } else {
+    FLASHJIT_ASSIGN(entry, make());
+    finish(compiled, {.entry = std::make_shared<const StoreEntry>(std::move(entry)), .source = "compiled"});
+  }
+  compiled.facts.compile_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::move(compiled);
+}
+
+Result<StoredSpec> find_host_spec(const Request& request, const HostLibrary& library, const CompileOptions& options) {
+  FLASHJIT_ASSIGN(compiled, begin(request, library, options.dump));
+  auto found = options.store->find(compiled.key);
+  StoredSpec stored{.key = compiled.key,
+                    .spec = print(compiled.plan.spec),
+                    .schedule = print(compiled.plan.schedule),
+                    .miss = found.miss};
+  if (!found.entry) return stored;
+  finish(compiled, std::move(found));
+  stored.hit = std::move(compiled);
+  return stored;
+}
+
+}  // namespace flashjit
