@@ -1,7 +1,11 @@
-// PrepareOptions::tune: tuning within the process that wants the kernel.
+// What a prepare may ask of this folder, in the process that wants the kernel: PrepareOptions::tune and verify.
+#include "autotune/measure/in_process.h"
+
 #include <mutex>
 
+#include "autotune/measure/verify.h"
 #include "autotune/search/tune.h"
+#include "runtime/compile/verify.h"
 #include "runtime/tuned/choice.h"
 
 namespace flashjit {
@@ -23,10 +27,13 @@ Result<TunedRecord> tune_here(const TuneOrder& order) {
   return record_of(outcome, session->machine(), today());
 }
 
-[[maybe_unused]] const bool enabled = (enable_tuning_in_prepare(), true);
+[[maybe_unused]] const bool enabled = (enable_in_prepare(), true);
 
 }  // namespace
 
-void enable_tuning_in_prepare() { set_tuner(&tune_here); }
+void enable_in_prepare() {
+  set_tuner(&tune_here);
+  set_verifier(&verify_here);
+}
 
 }  // namespace flashjit

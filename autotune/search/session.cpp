@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "autotune/measure/in_process.h"
 #include "compiler/spec/target.h"
 #include "runtime/engine/create.h"
 #include "runtime/launch/thread_pool.h"
@@ -10,6 +11,7 @@ namespace flashjit {
 
 Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options,
                                                const EnvironmentSettings& settings) {
+  enable_in_prepare();
   bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
   if (where == "host") {
     options.device = Device::Host;

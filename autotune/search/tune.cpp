@@ -74,7 +74,7 @@ class Tuning::Parts {
         std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
     // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
     // keep.
-    FLASHJIT_ASSIGN(untuned, prepare(job_.pins));
+    FLASHJIT_ASSIGN(untuned, prepare(job_.pins, options_.verify));
     untuned_ = untuned->facts().schedule;
     FLASHJIT_ASSIGN(schedule, parse_schedule(untuned_));
     space_ = space_of(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, schedule);
@@ -114,9 +114,10 @@ class Tuning::Parts {
     if (options_.progress) options_.progress(what);
   }
 
-  Result<std::shared_ptr<Kernel>> prepare(const Schedule& schedule) {
+  Result<std::shared_ptr<Kernel>> prepare(const Schedule& schedule, bool verify = false) {
     PrepareOptions options;
     options.schedule = print(schedule);
+    options.verify = verify;
     return session_.engine().prepare(text_, options);
   }
 

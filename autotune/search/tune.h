@@ -28,6 +28,7 @@ struct TuneOptions {
   int jobs = 0;             // threads that compile; 0: all cores
   bool exhaustive = false;  // every legal schedule that is predicted within 1.5 times the first choice's time
   std::uint64_t seed = 1;
+  bool verify = true;  // the default kernel is tried against the reference, small; all others are held against it
   // Called with the default kernel's outputs in the data, before anything is timed; an error ends the job.
   std::function<Result<void>(const AttentionSpec&, ProblemData&)> check;
   std::function<void(const std::string& what)> progress;
@@ -80,8 +81,5 @@ Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& optio
 std::string today();  // "2026-11-21"
 // As a record of the session's machine.
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
-
-// Lets PrepareOptions::tune measure, in this process. libflashjit.so does so by itself.
-void enable_tuning_in_prepare();
 
 }  // namespace flashjit

@@ -1,6 +1,7 @@
 // Everything from a request to a cubin. Needs NVRTC, but no GPU and no driver.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@ namespace flashjit {
 
 class Bundles;
 
+struct Compiled;
+
 struct CompileOptions {
   EnvironmentSettings settings;      // as whoever is at the edge has read them: nothing here looks at the environment
   KernelStore* store = nullptr;      // null: always compile, keep nothing
@@ -25,6 +28,9 @@ struct CompileOptions {
   CompileBounds bounds;              // of all that may wait: other compiles of the same kernel, the compiler
   Effort effort = Effort::Best;      // quick: of a family that can be compiled quickly
   std::string override_dir;  // see source_override.h; the first schedule is then the only one, and is never passed over
+  // Tries a kernel before it enters the store (verify.h) and says what is wrong with it, if anything is. None: it could
+  // not be tried, and shall be taken all the same. No function: none is tried.
+  std::function<Result<std::optional<std::string>>(const Compiled& compiled)> verify;
   std::string
       compiler_program;  // of a compiler in a process of its own (find_compiler_program); empty: in this process
 };

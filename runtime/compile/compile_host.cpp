@@ -1,10 +1,13 @@
 #include "runtime/compile/compile_host.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "runtime/compile/compiler_pass.h"
 #include "runtime/compile/facts.h"
 #include "runtime/compile/kernel_key.h"
+#include "runtime/compile/verify.h"
 
 namespace flashjit {
 namespace {
@@ -47,14 +50,11 @@ Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& li
   FLASHJIT_TRY(check_host_jit(options.settings));
   const auto start = std::chrono::steady_clock::now();
   FLASHJIT_ASSIGN(compiled, begin(request, library, options.dump));
-  const auto make = [&] { return run_llvm(compiled.plan, library, options.bounds); };
-  if (options.store) {
-    FLASHJIT_ASSIGN(fetched, options.store->fetch(compiled.key, make, options.bounds));
-    finish(compiled, std::move(fetched));
-  } else {
-    FLASHJIT_ASSIGN(entry, make());
-    finish(compiled, {.entry = std::make_shared<const StoreEntry>(std::move(entry)), .source = "compiled"});
-  }
+  FLASHJIT_ASSIGN(fetched,
+                  fetch_kernel(compiled, options, [&] { return run_llvm(compiled.plan, library, options.bounds); }));
+  finish(compiled, std::move(fetched));
+  if (const std::string_view wrong = known_wrong(compiled.binary->facts); !wrong.empty())
+    return unsupported(fmt::format("the only kernel for {} computes wrong results: {}", request.target.name, wrong));
   compiled.facts.compile_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return std::move(compiled);

@@ -7,6 +7,7 @@
 #include "runtime/compile/facts.h"
 #include "runtime/compile/kernel_key.h"
 #include "runtime/compile/source_override.h"
+#include "runtime/compile/verify.h"
 
 namespace flashjit {
 namespace {
@@ -68,10 +69,7 @@ Result<Begun> begin(Plan plan, const CompileOptions& options, const Nvrtc& nvrtc
 }
 
 Result<KernelStore::Fetched> fetch(const Compiled& compiled, const CompileOptions& options, const Nvrtc& nvrtc) {
-  const auto make = [&] { return run_compiler(compiled.plan, compiled.source, nvrtc, options); };
-  if (options.store) return options.store->fetch(compiled.key, make, options.bounds);
-  FLASHJIT_ASSIGN(entry, make());
-  return KernelStore::Fetched{.entry = std::make_shared<const StoreEntry>(std::move(entry)), .source = "compiled"};
+  return fetch_kernel(compiled, options, [&] { return run_compiler(compiled.plan, compiled.source, nvrtc, options); });
 }
 
 void finish(Begun& begun, KernelStore::Fetched fetched) {

@@ -9,6 +9,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
 #include "runtime/compile/facts.h"
+#include "runtime/compile/verify.h"
 
 namespace flashjit {
 namespace {
@@ -18,6 +19,8 @@ std::string why_rejected(Family family, const Result<Compiled>& compiled) {
   CompilerFindings findings;
   std::string refused, serialised, ignored;
   if (compiled) {
+    if (const std::string_view wrong = known_wrong(compiled->binary->facts); !wrong.empty())
+      return fmt::format("its results are wrong: {}", wrong);
     serialised = fact(compiled->binary->facts, "serialised");
     ignored = fact(compiled->binary->facts, "setmaxnreg_ignored");
     findings = {compiled->facts.spill_bytes, serialised, ignored, {}};
@@ -84,10 +87,14 @@ class Search {
     for (const Family family : left()) {
       if (!family->compiles_quickly) continue;
       FLASHJIT_ASSIGN(plan, best_of(family));
-      if (plan) return compile_(std::move(*plan));
+      if (!plan) continue;
+      auto compiled = compile_(std::move(*plan));
+      if (!compiled || known_wrong(compiled->binary->facts).empty()) return compiled;
+      notes_.push_back(why_rejected(family, compiled));
     }
     return unsupported(fmt::format("the pins leave no schedule of the {} family, which alone can be compiled quickly",
-                                   name(floor_family(first_.target.gpu))));
+                                   name(floor_family(first_.target.gpu))),
+                       fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
   // Another schedule would need other edits, and who edits wants to see what becomes of them.

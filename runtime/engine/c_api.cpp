@@ -237,6 +237,7 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   options.cancel = from.cancel ? &from.cancel->set : nullptr;
   options.shape = from.shape ? from.shape : "";
   options.tune = std::chrono::milliseconds(from.tune_ms);
+  options.verify = from.verify != 0;
   return options;
 }
 

@@ -7,8 +7,11 @@
 namespace flashjit {
 namespace {
 
+bool is_plain(const PrepareOptions& options) { return options.shape.empty() && !options.verify; }
+
 std::string words_of(const PrepareOptions& options) {
-  return options.shape.empty() ? options.schedule : fmt::format("{}\n{}", options.schedule, options.shape);
+  return is_plain(options) ? options.schedule
+                           : fmt::format("{}\n{}{}", options.schedule, options.shape, options.verify ? "\nverify" : "");
 }
 
 }  // namespace
@@ -16,7 +19,7 @@ std::string words_of(const PrepareOptions& options) {
 // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
 Result<std::shared_ptr<Kernel>> EngineBase::prepare(std::string_view spec, const PrepareOptions& options) {
   if (auto kernel =
-          options.shape.empty() ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
+          is_plain(options) ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
     memory_hits_.add();
     return kernel;
   }
@@ -37,7 +40,8 @@ void EngineBase::record(Facts& facts, const Wanted& wanted) const {
 
 // With the caller's pins beside those that count: a manifest and a bundle have the former.
 std::string Wanted::identity() const {
-  return fmt::format("{}\n{}\n{}", meaning(request.spec), print(asked), print(request.pins));
+  return fmt::format("{}\n{}\n{}{}", meaning(request.spec), print(asked), print(request.pins),
+                     verify ? "\nverify" : "");
 }
 
 Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, const PrepareOptions& options) {
@@ -78,7 +82,7 @@ Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& o
     return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
   FLASHJIT_ASSIGN(request, Request::parse(spec, target_.name, options.schedule, target_.sm_count));
   const Schedule asked = request.pins;
-  Wanted wanted{std::string(spec), std::move(request), asked, {}};
+  Wanted wanted{std::string(spec), std::move(request), asked, {}, options.verify};
   if (tunes && may_tune) {
     const auto measure = [&]() -> Result<std::shared_ptr<const Measured>> {
       FLASHJIT_TRY(tuned_->tune(wanted.request, options));

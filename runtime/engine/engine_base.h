@@ -26,6 +26,7 @@ struct Wanted {
   Request request;      // with the caller's pins, or with a choice that was made for it
   Schedule asked;       // the caller's pins
   std::string note;     // about the choice, for Facts::notes; may be empty
+  bool verify;          // PrepareOptions::verify
 
   // The same for whoever is to get the same kernel, in whatever words.
   std::string identity() const;

@@ -8,6 +8,7 @@
 #include "runtime/bundle/bundle.h"
 #include "runtime/compile/compile.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
+#include "runtime/compile/verify.h"
 #include "runtime/engine/background.h"
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
@@ -21,13 +22,14 @@ namespace {
 class GpuEngine : public EngineBase {
  public:
   GpuEngine(const Target& target, PrepareLog log, GpuContext gpu, const GpuInfo& info, const StoreOptions& store,
-            Bundles bundles, CompileOptions compile)
+            Bundles bundles, CompileOptions compile, std::string untested)
       : EngineBase(target, std::move(log)),
         gpu_(std::move(gpu)),
         info_(info),
         store_(store),
         bundles_(std::move(bundles)),
-        compile_(std::move(compile)) {
+        compile_(std::move(compile)),
+        untested_(std::move(untested)) {
     compile_.store = &store_;
     compile_.bundles = &bundles_;
   }
@@ -47,23 +49,46 @@ class GpuEngine : public EngineBase {
   Promotion::Made make_now(const Wanted& wanted, const CompileBounds& bounds) {
     CompileOptions options = compile_;
     options.bounds = bounds;
+    options.verify = trial(wanted);
     FLASHJIT_ASSIGN(compiled, compile_spec(wanted.request, options));
     return load(std::move(compiled), wanted);
   }
 
+  // Of what was asked for it is an error that it cannot be tried.
+  decltype(CompileOptions::verify) trial(const Wanted& wanted) {
+    if (!wanted.verify && untested_.empty()) return {};
+    return [this, asked = wanted.verify](const Compiled& compiled) -> Result<std::optional<std::string>> {
+      FLASHJIT_ASSIGN(kernel, load_code(compiled));
+      auto problem = verify_kernel(compiled.plan.spec, *kernel, &gpu_);
+      if (problem) return std::optional(std::move(*problem));
+      if (asked) return problem.error();
+      return std::optional<std::string>();
+    };
+  }
+
   Promotion::Made load(Compiled compiled, const Wanted& wanted) {
-    if (compiled.facts.source == "bundle") ++bundle_hits_;
+    if (compiled.facts.source == "bundle") {
+      ++bundle_hits_;
+      if (wanted.verify)
+        compiled.facts.notes.emplace_back("not verified: it comes from a bundle, and is taken as it is");
+    } else if (!untested_.empty()) {
+      compiled.facts.notes.push_back("verified, because " + untested_);
+    }
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     if (const auto held = bundles_.check_target(target_.name); !held && !bundles_.empty())
       compiled.facts.notes.push_back(held.error().message);
     record(compiled.facts, wanted);
+    FLASHJIT_ASSIGN(kernel, load_code(compiled));
+    return std::shared_ptr<RunnableKernel>(std::move(kernel));
+  }
+
+  Result<std::shared_ptr<GpuKernel>> load_code(const Compiled& compiled) {
     std::shared_ptr<WorkCounters> counters;
     if (takes_items(compiled.plan)) {
       FLASHJIT_ASSIGN(shared, work_counters());
       counters = std::move(shared);
     }
-    FLASHJIT_ASSIGN(kernel, GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters)));
-    return std::shared_ptr<RunnableKernel>(std::move(kernel));
+    return GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters));
   }
 
   // The best code if it is there within the budget, or else quick code that is replaced later.
@@ -84,6 +109,7 @@ class GpuEngine : public EngineBase {
     CompileOptions quick = compile_;
     quick.bounds = bounds;
     quick.effort = Effort::Quick;
+    quick.verify = trial(wanted);
     // A schedule that a record or the hint chose is for the best code: quick code has its own.
     Request request = wanted.request;
     request.pins = wanted.asked;
@@ -140,6 +166,7 @@ class GpuEngine : public EngineBase {
   KernelStore store_;
   const Bundles bundles_;
   CompileOptions compile_;
+  const std::string untested_;  // why all kernels are verified; empty: they are not
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
   std::atomic<std::int64_t> bundle_hits_ = 0, quick_ = 0, promoted_ = 0;
@@ -198,15 +225,18 @@ Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, 
     FLASHJIT_ASSIGN(program, find_compiler_program());
     compile.compiler_program = std::move(program);
   }
-  if (bundles.empty())
-    FLASHJIT_TRY(Nvrtc::open(settings.nvrtc, compile.compiler_program));  // else it is only needed for what they lack
+  int nvrtc_version = 0;
+  if (bundles.empty()) {  // else it is only needed for what they lack
+    FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, compile.compiler_program));
+    nvrtc_version = 1000 * nvrtc->major() + 10 * nvrtc->minor();
+  }
   FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store = store_options(options, settings, trusted);
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
-  const auto engine =
-      std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles), std::move(compile));
+  const auto engine = std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles),
+                                                  std::move(compile), why_untested(nvrtc_version, driver->version()));
   if (tuned) {
     engine->use_records(gpu_machine(engine->target(), info, driver->version()), store_path(options, settings), options,
                         settings);

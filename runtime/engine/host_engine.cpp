@@ -5,6 +5,7 @@
 
 #include "runtime/compile/compile_host.h"
 #include "runtime/compile/compiler_pass.h"
+#include "runtime/compile/verify.h"
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
 #include "runtime/launch/kernels.h"
@@ -25,6 +26,14 @@ class HostEngine : public EngineBase {
                                        const CompileBounds& bounds) override {
     const auto start = std::chrono::steady_clock::now();
     CompileOptions options{.store = &store_, .bounds = bounds};
+    if (wanted.verify) {
+      options.verify = [this](const Compiled& made) -> Result<std::optional<std::string>> {
+        FLASHJIT_ASSIGN(code, link(made));
+        HostRunner kernel(made.plan, made.facts, std::move(code), pool_);
+        FLASHJIT_ASSIGN(problem, verify_kernel(made.plan.spec, kernel, nullptr));
+        return std::optional(std::move(problem));
+      };
+    }
     FLASHJIT_ASSIGN(compiled, compile_host_spec(wanted.request, library_, options));
     auto linked = link(compiled);
     if (!linked && compiled.facts.source != "compiled") {

@@ -35,6 +35,14 @@ class SingleFlight {
     return **found->second->result;
   }
 
+  // For values that one caller can use and another cannot. What is being made stays.
+  void forget_unless(const std::string& key, const std::function<bool(const T&)>& is_enough) {
+    const std::lock_guard lock(mutex_);
+    const auto found = slots_.find(key);
+    if (found == slots_.end() || !found->second->result || !*found->second->result) return;
+    if (!is_enough(***found->second->result)) slots_.erase(found);
+  }
+
   // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
   Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make,
               const CompileBounds& bounds = {}) {

@@ -88,18 +88,25 @@ Counters KernelStore::counters() const {
           .compile_us = compile_us_.read()};
 }
 
-Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make& make, const CompileBounds& bounds) {
+Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make& make, const CompileBounds& bounds,
+                                                const IsEnough& is_enough) {
   Fetched how{.source = "compiled"};
-  auto outcome = memory_.get(
-      key.digest,
-      [&]() -> Result<std::shared_ptr<const StoreEntry>> {
-        FLASHJIT_ASSIGN(entry, find_or_make(key, make, bounds, how));
-        return std::make_shared<const StoreEntry>(std::move(entry));
-      },
-      bounds);
+  const auto get = [&] {
+    if (is_enough) memory_.forget_unless(key.digest, is_enough);
+    return memory_.get(
+        key.digest,
+        [&]() -> Result<std::shared_ptr<const StoreEntry>> {
+          FLASHJIT_ASSIGN(entry, find_or_make(key, make, bounds, is_enough, how));
+          return std::make_shared<const StoreEntry>(std::move(entry));
+        },
+        bounds);
+  };
+  using How = SingleFlight<const StoreEntry>::How;
+  auto outcome = get();
+  // Who was waited for may have been content with less.
+  if (outcome.how == How::Waited && outcome.value && is_enough && !is_enough(**outcome.value)) outcome = get();
   if (!outcome.value) return outcome.value.error();
   how.entry = std::move(*outcome.value);
-  using How = SingleFlight<const StoreEntry>::How;
   if (outcome.how == How::Memory) {
     ++memory_hits_;
     how.source = "memory";
@@ -115,7 +122,7 @@ KernelStore::Fetched KernelStore::find(const StoreKey& key) {
   if (auto entry = memory_.find(key.digest)) {
     how.entry = std::move(entry);
     how.source = "memory";
-  } else if (auto stored = look_on_disk(key, how)) {
+  } else if (auto stored = look_on_disk(key, {}, how)) {
     how.entry = std::make_shared<const StoreEntry>(std::move(*stored));
     how.source = "disk";
   }
@@ -123,8 +130,8 @@ KernelStore::Fetched KernelStore::find(const StoreKey& key) {
 }
 
 Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds,
-                                             Fetched& how) {
-  if (auto entry = look_on_disk(key, how)) {
+                                             const IsEnough& is_enough, Fetched& how) {
+  if (auto entry = look_on_disk(key, is_enough, how)) {
     how.source = "disk";
     return std::move(*entry);
   }
@@ -136,7 +143,7 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
   if (!lock) {
     ++private_compiles_;
     how.miss += "; another process took too long to compile it";
-  } else if (auto loaded = look_in(*directory_, key, again)) {
+  } else if (auto loaded = look_in(*directory_, key, is_enough, again)) {
     // Somebody published it between our first look and our lock.
     ++waits_;
     how.source = "waited";
@@ -147,16 +154,19 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
 }
 
 std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory& directory, const StoreKey& key,
-                                                           Fetched& how, const TrustedList* trusted) {
+                                                           const IsEnough& is_enough, Fetched& how,
+                                                           const TrustedList* trusted) {
   StoreDirectory::Loaded loaded = directory.load(key.digest, trusted);
-  if (loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text) {
+  const bool ours = loaded.lookup == StoreDirectory::Lookup::Hit && loaded.entry.key_text == key.text;
+  if (ours && (!is_enough || is_enough(loaded.entry))) {
     bytes_read_ += static_cast<std::int64_t>(loaded.entry.payload.size());
     return loaded;
   }
-  const bool bad = loaded.lookup != StoreDirectory::Lookup::Miss;
+  const bool bad = !ours && loaded.lookup != StoreDirectory::Lookup::Miss;
   if (bad) ++bad_entries_;
   how.miss += fmt::format("{}{} in {}", how.miss.empty() ? "" : "; ",
-                          !bad                                           ? "no entry"
+                          ours                                           ? "an entry that was never verified"
+                          : !bad                                         ? "no entry"
                           : loaded.lookup == StoreDirectory::Lookup::Hit ? "an entry of another key"
                           : loaded.lookup == StoreDirectory::Lookup::Unlisted
                               ? "an entry that is not on the list of trusted files"
@@ -165,7 +175,7 @@ std::optional<StoreDirectory::Loaded> KernelStore::look_in(const StoreDirectory&
   return std::nullopt;
 }
 
-std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, Fetched& how) {
+std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, const IsEnough& is_enough, Fetched& how) {
   if (!directory_ && layers_.empty()) {
     how.miss = "kernels are kept in memory only";
     return std::nullopt;
@@ -173,13 +183,13 @@ std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, Fetched
   const auto start = TimeCounter::Clock::now();
   std::optional<StoreDirectory::Loaded> loaded;
   const StoreDirectory* place = nullptr;
-  if (directory_ && (loaded = look_in(*directory_, key, how))) {
+  if (directory_ && (loaded = look_in(*directory_, key, is_enough, how))) {
     place = &*directory_;
     directory_->refresh(key.digest, loaded->used_ns);
     ++disk_hits_;
   }
   for (auto layer = layers_.begin(); !loaded && layer != layers_.end(); ++layer) {
-    if (!(loaded = look_in(*layer, key, how, options_.trusted.get()))) continue;
+    if (!(loaded = look_in(*layer, key, is_enough, how, options_.trusted.get()))) continue;
     place = &*layer;
     ++layer_hits_;
   }

@@ -42,6 +42,7 @@ class KernelStore {
  public:
   explicit KernelStore(const StoreOptions& options);
 
+  using IsEnough = std::function<bool(const StoreEntry&)>;  // empty: whatever is sound
   struct Fetched {
     std::shared_ptr<const StoreEntry> entry;
     const char* source = "";  // "compiled" "waited" "disk" "memory"
@@ -50,9 +51,9 @@ class KernelStore {
   };
   // Finds the entry, or makes it: once per key in this process, and once per key among the processes that share the
   // directory. `make` fills facts and payload. The only errors are those of `make`, and Timeout and Cancelled of
-  // `bounds`, which `make` has to heed itself.
+  // `bounds`, which `make` has to heed itself. What `is_enough` says no to is made anew, and replaced.
   Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
-                        const CompileBounds& bounds = {});
+                        const CompileBounds& bounds = {}, const IsEnough& is_enough = {});
   // The entry if it is in a directory or in memory; waits for nothing. Without an entry: only `miss`.
   Fetched find(const StoreKey& key);
 
@@ -61,10 +62,12 @@ class KernelStore {
 
  private:
   using Make = std::function<Result<StoreEntry>()>;
-  Result<StoreEntry> find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds, Fetched& how);
-  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key, Fetched& how,
+  Result<StoreEntry> find_or_make(const StoreKey& key, const Make& make, const CompileBounds& bounds,
+                                  const IsEnough& is_enough, Fetched& how);
+  std::optional<StoreDirectory::Loaded> look_in(const StoreDirectory& directory, const StoreKey& key,
+                                                const IsEnough& is_enough, Fetched& how,
                                                 const TrustedList* trusted = nullptr);
-  std::optional<StoreEntry> look_on_disk(const StoreKey& key, Fetched& how);
+  std::optional<StoreEntry> look_on_disk(const StoreKey& key, const IsEnough& is_enough, Fetched& how);
   Result<StoreEntry> make_and_publish(const StoreKey& key, const Make& make);
   void note(const std::string& text);
 

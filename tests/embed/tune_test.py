@@ -12,13 +12,14 @@ SPEC = "fwd bf16 d=64 heads=2 b=1 q_len=128 k_len=128"  # its reference shape is
 
 
 def environment():
+    # What this driver is given to run computes nothing, so tunings on it are not verified.
     return {"LD_LIBRARY_PATH": os.path.join(harness.ARGS.build, "lib", "fake")}
 
 
 def test_tune_on_a_gpu():
     need("nvrtc")
     args = [SPEC, "fwd fp16 d=40 heads=4/2 mask=\"causal\"", "--shape", "q=128", "--target", "gpu", "--device", "1"]
-    lines = flashjit("tune", *args, "--budget", "2s", "--json", "--report-json", "r.json", env=environment()).lines()
+    lines = flashjit("tune", *args, "--budget", "2s", "--no-verify", "--json", "--report-json", "r.json", env=environment()).lines()
     assert len(lines) == 2 and all(line["ok"] and line["target"] == "sm_90a" for line in lines), lines
     for line in lines:
         assert line["best_us"] <= line["default_us"] * 1.02 and line["tried"] >= 4 and line["space"] > 100, line
@@ -39,7 +40,7 @@ def test_tune_on_a_gpu():
 
 def test_kernels_that_need_a_workspace():
     need("nvrtc")
-    line = flashjit("tune", SPEC, "--shape", "q=128", "--schedule", "family=naive", "--target", "gpu", "--device", "1", "--budget", "1s", "--json",
+    line = flashjit("tune", SPEC, "--shape", "q=128", "--schedule", "family=naive", "--target", "gpu", "--device", "1", "--budget", "1s", "--no-verify", "--json",
                     env=environment()).line()
     assert line["ok"] and line["best_us"] > 0 and "family=naive" in line["best_schedule"], line
 

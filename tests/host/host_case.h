@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/host/backend.h"
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 
 namespace flashjit {
 

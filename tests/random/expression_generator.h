@@ -9,7 +9,7 @@
 
 #include "compiler/spec/dtype.h"
 #include "tests/random/random.h"
-#include "tools/reference/semantics.h"
+#include "autotune/reference/semantics.h"
 
 namespace flashjit::testing_random {
 

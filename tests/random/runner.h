@@ -8,7 +8,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/driver.h"
 #include "tests/random/case.h"
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 
 namespace flashjit::testing_random {
 

@@ -30,7 +30,7 @@ struct CompileArgs {
   std::string schedule, out, dump_after, override_dir, compiler_program;
   int jobs = 0;
   std::int64_t timeout_ms = 0;
-  bool no_cache = false, isolate = false, json = false;
+  bool no_cache = false, isolate = false, verify = false, json = false;
 };
 
 struct Dump {
@@ -125,18 +125,30 @@ Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& se
   return {};
 }
 
+// An engine of the target's device puts the kernel into the store, if it is right; what follows finds it there.
+Result<void> verify(const CompileArgs& args, const EnvironmentSettings& settings, const CompileJob& job) {
+  FLASHJIT_ASSIGN(session, Session::open(job.arch, {.isolate_compiler = args.isolate, .tuned = false}, settings));
+  PrepareOptions options;
+  options.schedule = args.schedule;
+  options.timeout = std::chrono::milliseconds(args.timeout_ms);
+  options.verify = true;
+  FLASHJIT_TRY(session->engine().prepare(job.spec, options));
+  return {};
+}
+
 void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store, CompileJob& job) {
   const DumpSink dump = [&](std::string_view pass, const std::string& text) {
     job.dumps.push_back({std::string(pass), text});
   };
   auto row = find_target(job.arch);
-  const Result<void> done = !row          ? Result<void>(row.error())
-                            : (*row)->gpu ? compile_gpu(args, settings, store, dump, job)
-                                          : compile_host(args, settings, store, dump, job);
+  Result<void> done = row ? Result<void>() : Result<void>(row.error());
+  if (done && args.verify) done = verify(args, settings, job);
+  if (done)
+    done = (*row)->gpu ? compile_gpu(args, settings, store, dump, job) : compile_host(args, settings, store, dump, job);
   if (!done) job.error = done.error();
 }
 
-std::string summary(const CompileJob& job) {
+std::string summary(const CompileArgs& args, const CompileJob& job) {
   const Facts& f = job.facts;
   std::string text =
       fmt::format("{}\n  target    {} ({} family)\n  schedule  {}\n  {} in {:.0f} ms, {} of code", f.spec, f.target,
@@ -145,7 +157,7 @@ std::string summary(const CompileJob& job) {
     text += fmt::format(", {} registers, {} spilled, {} shared memory", f.registers, bytes_text(f.spill_bytes),
                         bytes_text(f.smem_bytes));
   }
-  text += "\n";
+  text += args.verify ? "\n  verified on small random data\n" : "\n";
   for (const std::string& note : f.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -180,7 +192,7 @@ void report(const CompileArgs& args, const CompileJob& job, Output& output) {
   add_facts(line, job.facts);
   auto dumps = selected_dumps(args, job);
   if (!dumps) return output.failure(std::move(line), dumps.error());
-  std::string text = summary(job);
+  std::string text = summary(args, job);
   for (const Dump& dump : *dumps) {
     line["dumps"][dump.pass] = dump.text;
     text += fmt::format("-- after {}\n{}\n", dump.pass, dump.text);
@@ -276,21 +288,27 @@ void add_compile(CLI::App& app, int& exit_code) {
   sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")
       ->type_name("PASS");
   sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
-  sub->add_option("--override", args->override_dir,
-                  "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote")
-      ->type_name("DIR");
+  CLI::Option* override_dir =
+      sub->add_option("--override", args->override_dir,
+                      "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote");
+  override_dir->type_name("DIR");
   sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")
       ->type_name("MS")
       ->check(CLI::Range(1, 86'400'000));
   sub->add_flag("--isolate", args->isolate,
                 "Run NVRTC in processes of its own, so that a crash of it is an error of that kernel");
-  sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
+  CLI::Option* no_cache = sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
+  sub->add_flag("--verify", args->verify,
+                "Try each kernel on its device, on small random data, before it enters the store")
+      ->excludes(no_cache)
+      ->excludes(override_dir);
   sub->add_flag("--json", args->json, "One JSON object per kernel");
   sub->footer(
       "\nExamples:\n"
       "  flashjit compile 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_80,sm_90a\n"
       "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --emit cuda\n"
       "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_90a --dump-after all --no-cache\n"
+      "  flashjit compile 'fwd fp32 d=64 heads=16' --arch x86-64-v3 --verify\n"
       "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_80 --out kernels --emit cubin,ptx,facts --json");
   sub->callback([args, &exit_code] { exit_code = compile(*args); });
 }

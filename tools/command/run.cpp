@@ -5,7 +5,7 @@
 
 #include "compiler/spec/spec.h"
 #include "runtime/launch/thread_pool.h"
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
 #include "tools/support/inputs.h"
 #include "tools/support/npy.h"

@@ -20,7 +20,7 @@
 #include "runtime/store/output_file.h"
 #include "runtime/store/store.h"
 #include "runtime/launch/thread_pool.h"
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
@@ -39,7 +39,7 @@ struct TuneArgs {
   std::vector<int> devices;
   std::string sweep, budget, report, report_json, records, export_to, merge_from;
   int jobs = 0;
-  bool exhaustive = false, check = false, json = false;
+  bool exhaustive = false, check = false, unverified = false, json = false;
 };
 
 // What is being measured; threads that compile say it too.
@@ -322,6 +322,7 @@ class Run {
     options.jobs = args_.jobs;
     options.exhaustive = args_.exhaustive;
     options.seed = args_.inputs.seed;
+    options.verify = !args_.unverified;
     if (args_.check)
       options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, ProblemData& data) {
         return check_reference(spec, data, seed);
@@ -455,7 +456,9 @@ void add_tune(CLI::App& app, int& exit_code) {
   sub->add_flag("--exhaustive", args->exhaustive,
                 "Measure every legal schedule predicted within 1.5 times the first choice's time");
   sub->add_flag("--check", args->check,
-                "Hold the default kernel against the float64 reference before anything is timed");
+                "Hold the default kernel's results of the whole shape against the float64 reference, too");
+  sub->add_flag("--no-verify", args->unverified,
+                "Take the default kernel as it is, without a trial on small data before anything is timed");
   sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")
       ->type_name("FILE.html");
   sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");

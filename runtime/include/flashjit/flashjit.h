@@ -116,6 +116,7 @@ typedef struct flashjit_prepare_options {
                         others run too */
   int64_t
       tune_ms; /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
+  int64_t verify; /* 1: a kernel is tried against a reference before it enters the store, see flashjit.hpp */
 } flashjit_prepare_options;
 
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "autotune/measure/in_process.h"
 #include "autotune/search/tune.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/engine/host_library.h"
@@ -28,7 +29,7 @@ class TuneInPrepare : public ::testing::Test {
   void SetUp() override {
     if (!host_library()) GTEST_SKIP() << "built without the host backend (LLVM 19)";
     fs::remove_all(folder);
-    enable_tuning_in_prepare();
+    enable_in_prepare();
   }
   void TearDown() override { fs::remove_all(folder); }
   std::shared_ptr<Engine> engine(bool use_records = true) {

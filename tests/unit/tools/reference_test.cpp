@@ -1,5 +1,5 @@
 // The reference against problems whose answer is known on paper, and proof that its error rule catches wrong kernels.
-#include "tools/reference/reference.h"
+#include "autotune/reference/reference.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {

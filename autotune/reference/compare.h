@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tools/reference/reference.h"
+#include "autotune/reference/reference.h"
 
 namespace flashjit::reference {
 

@@ -1,4 +1,4 @@
-#include "tools/reference/reference.h"
+#include "autotune/reference/reference.h"
 
 #include <algorithm>
 #include <cmath>

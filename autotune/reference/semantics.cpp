@@ -1,4 +1,4 @@
-#include "tools/reference/semantics.h"
+#include "autotune/reference/semantics.h"
 
 #include <cmath>
 

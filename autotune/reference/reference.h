@@ -12,7 +12,7 @@
 #include "compiler/result.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
-#include "tools/reference/semantics.h"
+#include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {
 

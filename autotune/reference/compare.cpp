@@ -1,4 +1,4 @@
-#include "tools/reference/compare.h"
+#include "autotune/reference/compare.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,9 @@
+#pragma once
+
+namespace flashjit {
+
+// Lets PrepareOptions::tune and verify do their work in this process. libflashjit.so does so by itself, and every
+// Session.
+void enable_in_prepare();
+
+}  // namespace flashjit

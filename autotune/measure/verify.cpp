@@ -1,0 +1,64 @@
+#include "autotune/measure/verify.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "autotune/measure/problem.h"
+#include "autotune/reference/compare.h"
+#include "runtime/launch/thread_pool.h"
+
+namespace flashjit {
+namespace {
+
+// More than one tile in each direction, of any schedule, and the last ones not full.
+constexpr std::int64_t kQueries = 197, kKeys = 525;
+constexpr double kWork = 2e7;  // multiply-adds of the reference: of many heads, rows are sampled
+constexpr int kMostThreads = 8;
+constexpr std::uint64_t kSeed = 1;
+
+std::int64_t within(const SizeBound& bound, std::int64_t size) { return std::clamp(size, bound.min, bound.max); }
+
+// What the spec allows of that; packed: sequences of several lengths, one of them empty.
+ProblemShape small_shape(const AttentionSpec& spec) {
+  ProblemShape shape;
+  if (spec.layout != Layout::Packed) {
+    shape.batch = within(spec.batch, 2);
+    shape.q.assign(static_cast<std::size_t>(shape.batch), within(spec.q_len, kQueries));
+    shape.k.assign(static_cast<std::size_t>(shape.batch), within(spec.k_len, kKeys));
+    return shape;
+  }
+  shape.batch = within(spec.batch, 3);
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t part = (b + 1) % 3;  // 1, 2, 0
+    shape.q.push_back(within(spec.q_len, part * kQueries / 2));
+    shape.k.push_back(within(spec.k_len, part * kKeys / 2));
+  }
+  return shape;
+}
+
+Result<void> run_on_gpu(Kernel& kernel, const GpuContext& gpu, ProblemData& data) {
+  FLASHJIT_ASSIGN(stream, Stream::create(gpu));
+  FLASHJIT_ASSIGN(device, DeviceProblem::create(gpu, data));
+  FLASHJIT_TRY(device.make_workspace(gpu, kernel));
+  FLASHJIT_TRY(device.poison(stream));
+  FLASHJIT_TRY(kernel.run(device.arguments(), stream.get()));
+  FLASHJIT_TRY(stream.synchronize());
+  return device.download_outputs(data);
+}
+
+}  // namespace
+
+Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const GpuContext* gpu) {
+  const ProblemShape shape = small_shape(spec);
+  FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, {}, kSeed));
+  data.poison();
+  const Arguments arguments = data.host_arguments();  // the problem points into it
+  FLASHJIT_TRY(gpu ? run_on_gpu(kernel, *gpu, data) : kernel.run(arguments));
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  const reference::Comparison compared =
+      reference::compare(problem, {.work = kWork, .seed = kSeed, .threads = std::min(usable_cores(), kMostThreads)});
+  if (compared.ok) return std::string();
+  return fmt::format("{} (seen with --shape {} --seed {})", compared.problem, print(shape), kSeed);
+}
+
+}  // namespace flashjit

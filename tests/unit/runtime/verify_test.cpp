@@ -1,0 +1,191 @@
+// Kernels that are tried before they are trusted: what the store remembers of it, which kernel comes in place of a wrong
+// one, and that what tries them sees what is wrong.
+#include "runtime/compile/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "autotune/measure/in_process.h"
+#include "autotune/measure/verify.h"
+#include "runtime/engine/environment.h"
+#include "runtime/engine/host_library.h"
+#include "tests/requests.h"
+#include "tests/temporary_folder.h"
+
+namespace flashjit {
+namespace {
+
+constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
+constexpr char kWhere[] = "o differs by 1 (batch 0, head 1, query 2, column 3)";
+
+// What tries them is a function that finds the kernels of one family wrong.
+class VerifiedKernel : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto settings = read_environment();
+    ASSERT_TRUE(settings);
+    if (auto opened = Nvrtc::open(settings->nvrtc); !opened) GTEST_SKIP() << opened.error().message;
+  }
+  CompileOptions trying(KernelStore& store, const std::string& wrong_family) {
+    CompileOptions options{.store = &store};
+    options.verify = [this, wrong_family](const Compiled& compiled) -> Result<std::optional<std::string>> {
+      ++tried;
+      EXPECT_FALSE(compiled.binary->payload.empty());
+      const bool wrong = wrong_family == "all" || name(compiled.plan.schedule.family) == wrong_family;
+      return std::optional<std::string>(wrong ? kWhere : "");
+    };
+    return options;
+  }
+  KernelStore store() const { return KernelStore({.directory = folder.path()}); }
+  static bool is_noted(const Facts& facts) {
+    return std::ranges::any_of(facts.notes,
+                               [](const std::string& note) { return note.find(kWhere) != std::string::npos; });
+  }
+
+  const TemporaryFolder folder;
+  int tried = 0;
+};
+
+TEST_F(VerifiedKernel, AWrongKernelIsPassedOverNowAndByWhoeverFindsIt) {
+  KernelStore first = store();
+  const auto made = compile_spec(kSpec, "sm_90a", "", trying(first, "hopper"));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->facts.family, "sync");
+  EXPECT_TRUE(is_noted(made->facts));
+  EXPECT_EQ(known_wrong(made->binary->facts), "");
+  EXPECT_GE(tried, 2);  // one or more of hopper, and the one that was taken
+  const int before = tried;
+  KernelStore second = store();
+  const auto found = compile_spec(kSpec, "sm_90a", "", {.store = &second});  // does not try anything
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->key.digest, made->key.digest);
+  EXPECT_TRUE(is_noted(found->facts));
+  EXPECT_EQ(second.counters().compiles, 0);
+  KernelStore third = store();
+  ASSERT_TRUE(compile_spec(kSpec, "sm_90a", "", trying(third, "hopper")));
+  EXPECT_EQ(tried, before) << "what is known is not tried again";
+}
+
+TEST_F(VerifiedKernel, AStoredKernelIsTriedOnce) {
+  KernelStore first = store();
+  const auto untried = compile_spec(kSpec, "sm_80", "", {.store = &first});
+  ASSERT_TRUE(untried);
+  for (int i = 0; i < 2; ++i) {
+    KernelStore again = store();
+    const auto verified = compile_spec(kSpec, "sm_80", "", trying(again, "none"));
+    ASSERT_TRUE(verified);
+    EXPECT_EQ(tried, 1);
+    EXPECT_EQ(verified->binary->payload, untried->binary->payload);
+    EXPECT_STREQ(verified->facts.source.c_str(), i == 0 ? "compiled" : "disk");
+  }
+  // In the memory of a store that had it untried.
+  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", trying(first, "none")));
+  EXPECT_EQ(tried, 1);
+  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", trying(first, "none")));
+  EXPECT_EQ(tried, 1);
+}
+
+TEST_F(VerifiedKernel, NothingLeftIsAnErrorThatNamesTheElement) {
+  KernelStore kept = store();
+  const auto made = compile_spec(kSpec, "sm_80", "", trying(kept, "all"));
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().kind, ErrorKind::Unsupported);
+  EXPECT_NE((made.error().message + made.error().detail).find(kWhere), std::string::npos) << made.error().message;
+  CompileOptions quick = trying(kept, "all");
+  quick.effort = Effort::Quick;
+  const auto soon = compile_spec(kSpec, "sm_80", "", quick);
+  ASSERT_FALSE(soon);
+  EXPECT_NE(soon.error().detail.find(kWhere), std::string::npos) << soon.error().detail;
+}
+
+TEST_F(VerifiedKernel, WhatCannotBeTriedIsNotStored) {
+  KernelStore kept = store();
+  CompileOptions options{.store = &kept};
+  options.verify = [](const Compiled&) -> Result<std::optional<std::string>> {
+    return Error{ErrorKind::Driver, "no memory left", {}};
+  };
+  const auto made = compile_spec(kSpec, "sm_80", "", options);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().message, "no memory left");
+  const auto stat = stat_store(folder.path());
+  ASSERT_TRUE(stat);
+  EXPECT_EQ(stat->entries, 0);
+  // Where it was not asked for, it is taken all the same.
+  options.verify = [](const Compiled&) -> Result<std::optional<std::string>> { return std::optional<std::string>(); };
+  EXPECT_TRUE(compile_spec(kSpec, "sm_80", "", options));
+}
+
+TEST(VerifiedUnasked, NewerCompilersAndDriversThanTheTestedOnes) {
+  EXPECT_EQ(why_untested(13000, 13000), "");
+  EXPECT_EQ(why_untested(12080, 12040), "");
+  EXPECT_EQ(why_untested(0, 0), "");
+  EXPECT_NE(why_untested(13010, 13000).find("NVRTC 13.1"), std::string::npos);
+  EXPECT_NE(why_untested(13000, 14020).find("driver 14.2"), std::string::npos);
+}
+
+// A right kernel, of which one element of the results is changed.
+class Wrong : public Kernel {
+ public:
+  Wrong(Kernel& right, std::int64_t element, bool left_out) : right_(right), element_(element), left_out_(left_out) {}
+  const Facts& facts() const override { return right_.facts(); }
+  Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override {
+    return right_.workspace_bytes(arguments);
+  }
+  Result<void> run(const Arguments& arguments, void* stream) override {
+    float& victim = static_cast<float*>(arguments.o.data)[element_];
+    const float poison = victim;
+    FLASHJIT_TRY(right_.run(arguments, stream));
+    victim = left_out_ ? poison : victim + 1;
+    return {};
+  }
+
+ private:
+  Kernel& right_;
+  const std::int64_t element_;
+  const bool left_out_;
+};
+
+class VerifiedHere : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!host_library()) GTEST_SKIP() << "built without the host backend (LLVM 19)";
+    enable_in_prepare();
+    auto made = Engine::create({.device = Device::Host, .disk_cache = false, .threads = 2});
+    ASSERT_TRUE(made);
+    engine = std::move(*made);
+  }
+  std::shared_ptr<Engine> engine;
+};
+
+TEST_F(VerifiedHere, RightKernelsAreRight) {
+  for (const char* spec :
+       {"fwd fp32 d=64 heads=4", "fwd bf16 d=128 heads=8/2 mask=\"causal\" lse=ln", "fwd fp16 d=192/128 heads=2 sink",
+        "fwd bf16 d=64 heads=4 layout=packed mask=\"document(doc)\"", "fwd fp16 d=40 heads=3 q_len=1 k_len=4096",
+        "fwd bf16 d=64 heads=2 b<=1 k_len<=64 score=\"softcap(20)\"",
+        "fwd fp32 d=32 heads=2 score=\"s + t[h, k] * w\" params=\"t: fp32[2], w: fp32\"",
+        "fwd bf16 d=64 heads=4 layout=bhsd mask=\"k < n\" params=\"n: i32\""}) {
+    const auto kernel = engine->prepare(spec, {.verify = true});
+    EXPECT_TRUE(kernel) << spec << ": " << kernel.error().message << kernel.error().detail;
+  }
+}
+
+TEST_F(VerifiedHere, OneWrongElementIsNamed) {
+  // Few enough rows that all are looked at.
+  const std::string text = "fwd fp32 d=32 heads=2 q_len=40 k_len=300";
+  const auto kernel = engine->prepare(text);
+  const auto spec = parse_spec(text);
+  ASSERT_TRUE(kernel && spec);
+  constexpr std::int64_t kElement = ((0 * 40 + 17) * 2 + 1) * 32 + 5;  // query 17, head 1, column 5
+  for (const bool left_out : {false, true}) {
+    Wrong wrong(**kernel, kElement, left_out);
+    const auto problem = verify_here(*spec, wrong, nullptr);
+    ASSERT_TRUE(problem) << problem.error().message;
+    EXPECT_NE(problem->find("batch 0, head 1, query 17, column 5"), std::string::npos) << *problem;
+    EXPECT_NE(problem->find("--seed"), std::string::npos) << *problem;
+  }
+}
+
+}  // namespace
+}  // namespace flashjit
