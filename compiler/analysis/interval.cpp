@@ -12,8 +12,6 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLargestTile = 4096;  // the end of the last tile of a loop may lie this far behind the length
 
 IntInterval range_of(Dtype dtype) {
@@ -21,7 +19,7 @@ IntInterval range_of(Dtype dtype) {
     case Dtype::I32: return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
     case Dtype::U32: return {0, std::numeric_limits<std::uint32_t>::max()};
     case Dtype::U8: return {0, 255};
-    default: return {kLeast, kLargest};
+    default: return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
   }
 }
 
@@ -43,153 +41,37 @@ std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval 
                      shown(divisor));
 }
 
-// x <= y - distance.
-struct Order {
-  Variable x, y;
-  std::int64_t distance;
-};
-// A row's y may be the x of a later row.
-constexpr std::array<Order, 7> orders(Axis along) {
-  const AxisVariables a = variables_of(along), t = variables_of(other(along));
-  return {{{t.lo, t.hi, 0},
-           {t.lo, t.length, 1},
-           {t.hi, t.length, 1},
-           {t.position, t.length, 1},
-           {a.position, a.length, 1},
-           {a.lo, a.hi, 0},
-           {Variable::Hk, Variable::H, 0}}};
-}
-constexpr std::array<Order, 7> kOrders[] = {orders(Axis::Queries), orders(Axis::Keys)};
-
-LinearTerm* find_variable_term(Linear& linear, Variable variable) {
-  for (LinearTerm& term : linear.terms) {
-    if (term.atom->op == Op::Variable && term.atom->variable == variable) return &term;
-  }
-  return nullptr;
-}
-
-// Replaces x by y - distance as far as that cancels y: the result is never smaller.
-void cancel_upwards(Linear& linear, Axis along) {
-  for (const Order& order : kOrders[static_cast<int>(along)]) {
-    LinearTerm* x = find_variable_term(linear, order.x);
-    LinearTerm* y = find_variable_term(linear, order.y);
-    if (!x || !y || x->factor <= 0 || y->factor >= 0 || y->factor == kLeast) continue;
-    const std::int64_t factor = std::min(x->factor, -y->factor);
-    std::int64_t constant = 0;
-    if (__builtin_sub_overflow(linear.constant, factor * order.distance, &constant)) continue;
-    linear.constant = constant;
-    x->factor -= factor;
-    y->factor += factor;
-  }
-}
-
-// x of n * floor(x / n) with a constant n (then `factor` must be a multiple of it) or any n (then the atom is the
-// product).
-struct Floored {
-  Expr x, n;
-  std::int64_t factor = 0;  // of x, once the rounding is forgotten
-};
-std::optional<Floored> floored(const LinearTerm& term) {
-  const Node& atom = *term.atom;
-  if (atom.op == Op::Div && atom.args[1]->op == Op::IntConst) {
-    const std::int64_t n = atom.args[1]->integer;
-    if (n <= 0 || term.factor % n != 0) return std::nullopt;
-    return Floored{atom.args[0], atom.args[1], term.factor / n};
-  }
-  if (atom.op == Op::Mul) {
-    for (int i = 0; i < 2; ++i) {
-      const Node& quotient = *atom.args[i];
-      if (quotient.op == Op::Div && same(quotient.args[1], atom.args[1 - i])) {
-        return Floored{quotient.args[0], quotient.args[1], term.factor};
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-// Forgets the rounding of n * floor(x / n): at most x, and at least x - n + 1. Nothing where there is none.
-std::optional<Linear> without_rounding(const Linear& linear) {
-  if (std::ranges::none_of(linear.terms, [](const LinearTerm& term) { return floored(term).has_value(); }))
-    return std::nullopt;
-  Linear result;
-  result.constant = linear.constant;
-  for (const LinearTerm& term : linear.terms) {
-    std::optional<Linear> next;
-    if (const auto inner = floored(term)) {
-      std::optional<Linear> x = linear_of(inner->x);
-      if (x && inner->factor < 0) {
-        const std::optional<Linear> n = linear_of(inner->n);
-        x = n ? add(*x, *n, -1) : std::nullopt;
-        if (x && __builtin_add_overflow(x->constant, 1, &x->constant)) x.reset();
-      }
-      if (x) next = add(result, *x, inner->factor);
-    } else {
-      Linear alone;
-      alone.terms.push_back({term.atom, 1});
-      next = add(result, alone, term.factor);
-    }
-    if (!next) return std::nullopt;
-    result = std::move(*next);
-  }
-  return result;
-}
-
-std::optional<Linear> negated(Linear linear) {
-  for (LinearTerm& term : linear.terms) {
-    if (__builtin_sub_overflow(std::int64_t{0}, term.factor, &term.factor)) return std::nullopt;
-  }
-  if (__builtin_sub_overflow(std::int64_t{0}, linear.constant, &linear.constant)) return std::nullopt;
-  return linear;
-}
-
 }  // namespace
 
-RangeAnalysis::Int128 RangeAnalysis::plain_upper(const Linear& linear) {
-  constexpr Int128 kUnbounded = Int128{1} << 100;  // the next product must still fit
-  Int128 bound = linear.constant;
-  for (const LinearTerm& term : linear.terms) {
-    const IntInterval range = of(term.atom);
-    bound += static_cast<Int128>(term.factor) * (term.factor > 0 ? range.hi : range.lo);
-    if (bound > kUnbounded || bound < -kUnbounded) return kUnbounded;
+WideInterval RangeAnalysis::bounded(WideInterval wide, const Together& together) {
+  const auto upper = [&](const UpperForms& forms) {
+    const auto range_of = [&](const Expr& atom) { return of(atom); };
+    const Int128 bound = largest(forms.ordered, range_of);
+    return forms.unrounded ? std::min(bound, largest(*forms.unrounded, range_of)) : bound;
+  };
+  if (together.above) wide.hi = std::min(wide.hi, upper(*together.above));
+  if (together.below) wide.lo = std::max(wide.lo, -upper(*together.below));
+  if (together.rounded) {
+    const IntInterval x = of(together.rounded), n = of(together.multiple);
+    if (n.lo >= 1) wide = intersection(wide, rounded_down(x, n));
   }
-  return bound;
-}
-
-RangeAnalysis::Int128 RangeAnalysis::upper(const Linear& linear) {
-  Linear form = linear;
-  cancel_upwards(form, ranges_.along);
-  Int128 bound = plain_upper(form);
-  if (std::optional<Linear> loose = without_rounding(linear)) {
-    cancel_upwards(*loose, ranges_.along);
-    bound = std::min(bound, plain_upper(*loose));
-  }
-  return bound;
-}
-
-RangeAnalysis::Wide RangeAnalysis::sum(const Linear& linear) {
-  const Int128 hi = upper(linear);
-  const std::optional<Linear> opposite = negated(linear);
-  return {opposite ? -upper(*opposite) : Int128{kLeast} * 2, hi};
+  return wide;
 }
 
 IntInterval RangeAnalysis::of(const Linear& linear) {
-  const Wide wide = sum(linear);
-  return {static_cast<std::int64_t>(std::clamp<Int128>(wide.lo, kLeast, kLargest)),
-          static_cast<std::int64_t>(std::clamp<Int128>(wide.hi, kLeast, kLargest))};
+  return cut(bounded(kAnything, together_of(linear, ranges_.along)));
 }
 
 const RangeAnalysis::Known& RangeAnalysis::known(const Expr& expr) {
   if (const auto found = known_.find(expr.get()); found != known_.end()) return found->second;
   const int problems = problems_;
-  const Wide wide = compute(*expr, expr);
-  if (wide.lo < kLeast || wide.hi > kLargest) {
+  const WideInterval wide = compute(expr);
+  if (!fits(wide)) {
     note([&] {
       return fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr));
     });
   }
-  const IntInterval range = {static_cast<std::int64_t>(std::clamp<Int128>(wide.lo, kLeast, kLargest)),
-                             static_cast<std::int64_t>(std::clamp<Int128>(wide.hi, kLeast, kLargest))};
-  return known_.emplace(expr.get(), Known{expr, range, problems_ == problems}).first->second;
+  return known_.emplace(expr.get(), Known{expr, cut(wide), problems_ == problems}).first->second;
 }
 
 IntInterval RangeAnalysis::of(const Expr& expr) { return known(expr).range; }
@@ -204,71 +86,23 @@ IntInterval RangeAnalysis::positive_divisor(const Expr& divisor, const Node& nod
                          why_not_positive(divisor, node, range));
     });
   }
-  return {std::max<std::int64_t>(range.lo, 1), std::max<std::int64_t>(range.hi, 1)};
+  return range;
 }
 
-RangeAnalysis::Wide RangeAnalysis::division(const Node& node) {
-  const IntInterval a = of(node.args[0]), b = positive_divisor(node.args[1], node);
-  const auto floor_div = [](std::int64_t x, std::int64_t y) { return x / y - (x % y < 0); };
-  return {std::min(floor_div(a.lo, b.lo), floor_div(a.lo, b.hi)),
-          std::max(floor_div(a.hi, b.lo), floor_div(a.hi, b.hi))};
-}
-
-RangeAnalysis::Wide RangeAnalysis::remainder(const Node& node) {
-  const IntInterval a = of(node.args[0]), b = positive_divisor(node.args[1], node);
-  if (a.lo >= 0 && a.hi < b.lo) return {a.lo, a.hi};
-  return {0, a.lo >= 0 ? std::min(a.hi, b.hi - 1) : b.hi - 1};
-}
-
-RangeAnalysis::Wide RangeAnalysis::compute(const Node& node, const Expr& expr) {
+WideInterval RangeAnalysis::compute(const Expr& expr) {
+  const Node& node = *expr;
   switch (node.op) {
     case Op::IntConst: return {node.integer, node.integer};
-    case Op::Variable: {
-      const IntInterval range = ranges_.of[static_cast<int>(node.variable)];
-      return {range.lo, range.hi};
-    }
+    case Op::Variable: return wide(ranges_.of[static_cast<int>(node.variable)]);
     case Op::Scalar:
-    case Op::Load: {
-      const IntInterval range = range_of(node.param.dtype);
-      return {range.lo, range.hi};
-    }
-    case Op::Div: return division(node);
-    case Op::Mod: return remainder(node);
+    case Op::Load: return wide(range_of(node.param.dtype));
     default: break;
   }
   const IntInterval a = node.op == Op::Where ? of(node.args[1]) : of(node.args[0]);
-  const IntInterval b = node.args.size() > 1 ? of(node.args.back()) : a;
-  Wide wide = {kLeast, kLargest};
-  switch (node.op) {
-    case Op::Add: wide = {Int128{a.lo} + b.lo, Int128{a.hi} + b.hi}; break;
-    case Op::Sub: wide = {Int128{a.lo} - b.hi, Int128{a.hi} - b.lo}; break;
-    case Op::Neg: wide = {-Int128{a.hi}, -Int128{a.lo}}; break;
-    case Op::Mul: {
-      const auto corners = {Int128{a.lo} * b.lo, Int128{a.lo} * b.hi, Int128{a.hi} * b.lo, Int128{a.hi} * b.hi};
-      wide = {std::min(corners), std::max(corners)};
-      break;
-    }
-    case Op::Min: return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
-    case Op::Max: return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
-    case Op::Where: return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
-    case Op::Abs: {
-      const Int128 most = std::max(-Int128{a.lo}, Int128{a.hi});
-      return {a.lo > 0 ? a.lo : a.hi < 0 ? -Int128{a.hi} : Int128{0}, most};
-    }
-    default: return wide;
-  }
-  // What the parts allow apart from each other, and what they allow together. The sum alone may be impossible to form.
-  if (const std::optional<Linear> linear = linear_of(expr);
-      linear && !(linear->terms.size() == 1 && same(linear->terms[0].atom, expr))) {
-    const Wide together = sum(*linear);
-    wide = {std::max(wide.lo, together.lo), std::min(wide.hi, together.hi)};
-  } else if (node.op == Op::Mul) {
-    if (const auto inner = floored({expr, 1})) {
-      const IntInterval x = of(inner->x), n = of(inner->n);
-      if (n.lo >= 1) wide = {std::max(wide.lo, Int128{x.lo} - n.hi + 1), std::min(wide.hi, Int128{x.hi})};
-    }
-  }
-  return wide;
+  const IntInterval b = node.op == Op::Div || node.op == Op::Mod ? positive_divisor(node.args[1], node)
+                        : node.args.size() > 1                   ? of(node.args.back())
+                                                                 : a;
+  return bounded(combine(node.op, a, b), together_of(expr, ranges_.along));
 }
 
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
@@ -296,15 +130,6 @@ VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std:
 VariableRanges widest_ranges(Axis along) {
   constexpr std::int64_t kAny = std::int64_t{1} << 31;
   return default_ranges(kAny, kAny, kAny, kMaxTokens, kMaxTokens, along);
-}
-
-Result<std::optional<IntInterval>> interval_of(const Expr& expr, const VariableRanges& ranges) {
-  if (!expr || expr->type != Type::Int) return invalid("only an int expression has an interval");
-  RangeAnalysis analysis(ranges);
-  const IntInterval range = analysis.of(expr);
-  if (!analysis.ok()) return invalid(analysis.problem());
-  if (!params_of(expr).empty()) return std::optional<IntInterval>();
-  return std::optional<IntInterval>(range);
 }
 
 namespace {

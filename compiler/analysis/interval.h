@@ -43,10 +43,6 @@ struct VariableRanges {
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
                               std::int64_t max_q_len, std::int64_t max_k_len, Axis along = Axis::Keys);
 
-// The interval of an int expression; nothing for one that depends on tensor data or scalars. Error when the value can
-// leave int64.
-Result<std::optional<IntInterval>> interval_of(const Expr& expr, const VariableRanges& ranges);
-
 // Empty when every int node of `expr` provably fits 32 bits under `ranges`. Otherwise one that does not, though all its
 // parts do. Loads of 64-bit tensors do not, except right under bit(), which takes 64 bits in any case.
 Expr wide_part(const Expr& expr, const VariableRanges& ranges);

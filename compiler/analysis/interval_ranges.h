@@ -6,6 +6,7 @@
 
 #include "compiler/language/expr_linear.h"
 #include "compiler/analysis/interval.h"
+#include "compiler/analysis/interval_arithmetic.h"
 
 namespace flashjit {
 
@@ -26,16 +27,8 @@ class RangeAnalysis {
   bool ok() const { return problem_.empty(); }
 
  private:
-  __extension__ using Int128 = __int128;
-  struct Wide {
-    Int128 lo, hi;
-  };
-  Wide compute(const Node& node, const Expr& expr);
-  Wide division(const Node& node);
-  Wide remainder(const Node& node);
-  Wide sum(const Linear& linear);
-  Int128 upper(const Linear& linear);
-  Int128 plain_upper(const Linear& linear);
+  WideInterval compute(const Expr& expr);
+  WideInterval bounded(WideInterval wide, const Together& together);
   IntInterval positive_divisor(const Expr& divisor, const Node& node);
   // The words are those of the first one.
   template <class Words>

@@ -56,7 +56,8 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
       groups_(plan),
       gpu_(plan.target.gpu),
       tensor_maps_(std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)),
-      ordinal_(ordinal) {
+      ordinal_(ordinal),
+      indices_(spec_) {
   for (const KernelLaunch& launch : plan.launches) grids_.push_back(launch.grid);
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
@@ -72,26 +73,14 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                 .ordinal = ordinal_};
   }
   for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
-  collect_indices(spec_.mask);
-  collect_indices(spec_.score);
-}
-
-void ArgumentChecker::collect_indices(const Expr& expr) {
-  if (!expr) return;
-  // The DAG may share nodes; a stack with a list of those seen keeps this linear.
-  std::vector<Expr> stack = {expr};
-  std::vector<const Node*> seen;
-  while (!stack.empty()) {
-    const Expr at = stack.back();
-    stack.pop_back();
-    if (std::find(seen.begin(), seen.end(), at.get()) != seen.end()) continue;
-    seen.push_back(at.get());
-    stack.insert(stack.end(), at->args.begin(), at->args.end());
-    if (at->op != Op::Load) continue;
-    const auto param = std::find(spec_.params.begin(), spec_.params.end(), at->param);
-    for (std::size_t i = 0; i < at->args.size(); ++i) {
-      indices_.push_back({static_cast<int>(param - spec_.params.begin()), static_cast<int>(i), at->args[i]});
-    }
+  for (const Param& param : spec_.params) {
+    param_rules_.push_back({.name = param.name,
+                            .group = "params.",
+                            .dtype = param.dtype,
+                            .rank = param.rank,
+                            .contiguous_last = false,
+                            .place = place(),
+                            .ordinal = ordinal_});
   }
 }
 
@@ -103,7 +92,8 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_operands(given, extents, params));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
-  FLASHJIT_TRY(fill_params(given, sizes, params));
+  FLASHJIT_TRY(fill_params(given, params));
+  if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
@@ -275,7 +265,7 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
   return {};
 }
 
-Result<void> ArgumentChecker::fill_params(const Given& given, const CallSizes& sizes, KernelParams& params) const {
+Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params) const {
   for (std::size_t i = 0; i < spec_.params.size(); ++i) {
     const Param& param = spec_.params[i];
     const ParamView* found = given.params[i];
@@ -292,45 +282,20 @@ Result<void> ArgumentChecker::fill_params(const Given& given, const CallSizes& s
       params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
       continue;
     }
-    const TensorRule rule{.name = param.name,
-                          .group = "params.",
-                          .dtype = param.dtype,
-                          .rank = param.rank,
-                          .contiguous_last = false,
-                          .place = place(),
-                          .ordinal = ordinal_};
-    FLASHJIT_ASSIGN(d, check_tensor(found->tensor, rule));
+    FLASHJIT_ASSIGN(d, check_tensor(found->tensor, param_rules_[i]));
     params.extra[i].data = found->tensor.data;
     for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
-  }
-  if (sizes.batch == 0 || sizes.q_len == 0 || sizes.k_len == 0) return {};  // no element is read
-  for (const Index& index : indices_) {
-    FLASHJIT_TRY(check_index(index, given.params[index.param]->tensor, sizes));
   }
   return {};
 }
 
-Result<void> ArgumentChecker::check_index(const Index& index, const TensorView& tensor, const CallSizes& sizes) const {
-  VariableRanges ranges = default_ranges(sizes.batch, spec_.heads_q, spec_.heads_kv, sizes.q_len, sizes.k_len);
-  if (spec_.layout != Layout::Packed) {
-    ranges.of[static_cast<int>(Variable::QLen)] = {sizes.q_len, sizes.q_len};
-    ranges.of[static_cast<int>(Variable::KLen)] = {sizes.k_len, sizes.k_len};
+Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes& sizes,
+                                            const KernelParams& params) const {
+  std::int64_t scalars[kMaxParams] = {};
+  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
+    if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
   }
-  IntInterval range;
-  if (index.expr->op == Op::Variable) {
-    range = ranges.of[static_cast<int>(index.expr->variable)];
-  } else {
-    FLASHJIT_ASSIGN(computed, interval_of(index.expr, ranges));
-    if (!computed) return {};  // made of the user's own data: only the user knows its values
-    range = *computed;
-  }
-  const std::int64_t size = tensor.shape[index.dimension];
-  if (range.lo >= 0 && range.hi < size) return {};
-  return invalid(fmt::format(
-      "params.{}: index {} (`{}`) runs from {} to {} at these sizes (b={}, q_len={}, k_len={}), the tensor has "
-      "{} there; pass a larger tensor or clamp the index with min and max",
-      spec_.params[static_cast<std::size_t>(index.param)].name, index.dimension, print(index.expr), range.lo, range.hi,
-      sizes.batch, sizes.q_len, sizes.k_len, size));
+  return indices_.check(spec_, sizes, given.params, scalars);
 }
 
 Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {

@@ -11,6 +11,7 @@
 #include "compiler/result.h"
 #include "runtime/launch/call.h"
 #include "runtime/launch/grid.h"
+#include "runtime/launch/index_check.h"
 #include "runtime/launch/tensor_check.h"
 #include "templates/kernel_params.h"
 
@@ -21,6 +22,7 @@ class ArgumentChecker {
  public:
   // `ordinal`: the GPU that the kernel runs on; ignored for host kernels.
   explicit ArgumentChecker(const Plan& plan, int ordinal = 0);
+  ArgumentChecker(const ArgumentChecker&) = delete;  // rules point to names of the spec
 
   // Fills `params` and `sizes`.
   Result<void> fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const;
@@ -47,12 +49,6 @@ class ArgumentChecker {
     TensorRule rule;
   };
   using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
-  // An index of a tensor parameter, as it stands in the mask or score.
-  struct Index {
-    int param = 0, dimension = 0;
-    Expr expr;
-  };
-  void collect_indices(const Expr& expr);
   Result<void> find_named(const CallArguments& call, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
   Result<void> fill_operands(const Given& given, Extents& extents, KernelParams& params) const;
@@ -60,8 +56,8 @@ class ArgumentChecker {
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;
-  Result<void> fill_params(const Given& given, const CallSizes& sizes, KernelParams& params) const;
-  Result<void> check_index(const Index& index, const TensorView& tensor, const CallSizes& sizes) const;
+  Result<void> fill_params(const Given& given, KernelParams& params) const;
+  Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 
   TensorView::Place place() const { return gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host; }
@@ -74,7 +70,8 @@ class ArgumentChecker {
   HeadGroups groups_;
   bool gpu_, tensor_maps_;
   int ordinal_;
-  std::vector<Index> indices_;
+  std::vector<TensorRule> param_rules_;  // parallel to the parameters of the spec
+  IndexChecker indices_;
 };
 
 }  // namespace flashjit

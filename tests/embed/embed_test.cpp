@@ -208,6 +208,29 @@ TEST(EmbedTest, AnySpellingFindsTheKernelOfAProcessor) {
   expect_one_kernel(**host);
 }
 
+TEST(EmbedTest, RunChecksIndicesWithoutAllocating) {
+  NEED_ALLOCATIONS();
+  ENGINE(made, 1);
+  const auto kernel = made->prepare(
+      "fwd bf16 d=64 heads=4/2 params=\"n: i32, t: fp32[1]\" mask=\"document(doc)\" score=\"s + t[k / 2 + n]\"");
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  static float table[8] = {};
+  static int documents[8] = {};
+  Arguments call = arguments();
+  call.params["t"] = {table, "fp32", {8}, {}};
+  call.params["doc"] = {documents, "i32", {1, 8}, {}};
+  call.scalars["n"] = 4;
+  const std::int64_t before = allocations.made;
+  const bool ran = bool((*kernel)->run(call));
+  EXPECT_EQ(allocations.made, before);
+  EXPECT_TRUE(ran);
+  call.scalars["n"] = 5;
+  const auto refused = (*kernel)->run(call);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("(`k / 2 + n`) runs from 5 to 8"), std::string::npos)
+      << refused.error().message;
+}
+
 TEST(EmbedTest, PreparingAgainAllocatesNothingAndFindsTheSame) {
   NEED_ALLOCATIONS();
   ENGINE(made, 1);

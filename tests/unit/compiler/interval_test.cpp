@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/analysis/interval_ranges.h"
+#include "compiler/analysis/range_program.h"
 #include "tests/unit/compiler/expr_random.h"
 
 namespace flashjit {
@@ -19,6 +21,15 @@ Expr parsed(std::string_view text, bool score = false) {
 
 // Batch 4, 8 query heads, 2 KV heads, up to 100 queries and 1000 keys.
 VariableRanges ranges() { return default_ranges(4, 8, 2, 100, 1000); }
+
+IntInterval prepared_interval(const Expr& expr, const std::vector<Param>& params,
+                              const std::vector<std::int64_t>& scalars, const VariableRanges& of = ranges()) {
+  RangeProgram program(params);
+  const int slot = program.add(expr);
+  std::vector<IntInterval> values(static_cast<std::size_t>(program.slots()));
+  program.evaluate(of, scalars.data(), values.data());
+  return values[static_cast<std::size_t>(slot)];
+}
 
 TEST(Interval, Table) {
   struct Row {
@@ -48,14 +59,38 @@ TEST(Interval, Table) {
       {"q / 64 * 64 - q < 0", -63, 0},
   };
   for (const Row& row : kRows) {
-    const auto interval = interval_of(parsed(row.comparison)->args[0], ranges());
-    ASSERT_TRUE(interval) << row.comparison << ": " << interval.error().message;
-    ASSERT_TRUE(*interval) << row.comparison;
-    EXPECT_EQ((*interval)->lo, row.lo) << row.comparison;
-    EXPECT_EQ((*interval)->hi, row.hi) << row.comparison;
+    const Expr expr = parsed(row.comparison)->args[0];
+    RangeAnalysis analysis(ranges());
+    EXPECT_EQ(analysis.of(expr), (IntInterval{row.lo, row.hi})) << row.comparison;
+    EXPECT_TRUE(analysis.ok()) << row.comparison << ": " << analysis.problem();
+    EXPECT_EQ(prepared_interval(expr, {}, {}), (IntInterval{row.lo, row.hi})) << row.comparison;
   }
-  EXPECT_FALSE(*interval_of(parsed("n + 1 < 0")->args[0], ranges())) << "depends on a scalar";
-  EXPECT_FALSE(*interval_of(parsed("lens[b] < 0")->args[0], ranges())) << "depends on data";
+}
+
+// What a launch knows of its scalars: the values.
+TEST(Interval, OfScalars) {
+  struct Row {
+    const char* comparison;
+    std::int64_t n, lo, hi;
+  };
+  static const Row kRows[] = {
+      {"n < 0", -3, -3, -3},
+      {"n < 0", 4000000000, 4000000000, 4000000000},
+      {"k + n < 0", -1, -1, 998},
+      {"k * n < 0", -2, -1998, 0},
+      {"min(n, 7) < 0", -5, -5, -5},
+      {"min(max(n, 0), 7) < 0", 100, 7, 7},
+      {"k % max(n, 1) < 0", 4, 0, 3},
+      {"(k + n) / 10 < 0", -5, -1, 99},
+      {"where(k < n, n, 2) < 0", 9, 2, 9},
+      {"n - n < 0", 1000, 0, 0},
+      {"q / max(n, 1) * max(n, 1) - q < 0", 8, -7, 0},
+  };
+  const Param n{"n", Dtype::I32, 0};
+  for (const Row& row : kRows) {
+    const IntInterval range = prepared_interval(parsed(row.comparison)->args[0], {{n}}, {{row.n}});
+    EXPECT_EQ(range, (IntInterval{row.lo, row.hi})) << row.comparison << " with n=" << row.n;
+  }
 }
 
 TEST(Interval, Refusals) {
@@ -141,9 +176,12 @@ TEST(Interval, ContainsEveryValue) {
   int checked = 0;
   for (int i = 0; i < 3000; ++i) {
     const Expr expr = random.make(Type::Int, 1 + i % 4);
-    const auto interval = interval_of(expr, default_ranges(8, 8, 8, 40, 50));
-    if (!interval || !*interval) continue;
+    const VariableRanges ranges = default_ranges(8, 8, 8, 40, 50);
+    RangeAnalysis analysis(ranges);
+    const IntInterval interval = analysis.of(expr);
+    if (!analysis.ok() || !params_of(expr).empty()) continue;
     ++checked;
+    ASSERT_EQ(prepared_interval(expr, {}, {}, ranges), interval) << "seed " << seed << "\n" << print(expr);
     for (int j = 0; j < 10; ++j) {
       random.fill(world);
       auto& v = world.environment.variables;
@@ -156,8 +194,8 @@ TEST(Interval, ContainsEveryValue) {
       at(Variable::H) = random.pick(8);
       at(Variable::Hk) = random.pick(1 + static_cast<int>(at(Variable::H)));
       const std::int64_t value = evaluate(expr, world.environment).integer;
-      ASSERT_GE(value, (*interval)->lo) << "seed " << seed << "\n" << print(expr);
-      ASSERT_LE(value, (*interval)->hi) << "seed " << seed << "\n" << print(expr);
+      ASSERT_GE(value, interval.lo) << "seed " << seed << "\n" << print(expr);
+      ASSERT_LE(value, interval.hi) << "seed " << seed << "\n" << print(expr);
     }
   }
   EXPECT_GT(checked, 300);

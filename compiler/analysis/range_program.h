@@ -1,0 +1,54 @@
+// The interval analysis of a few int expressions, prepared: what a launch evaluates with its own sizes and scalars, in
+// some ten nanoseconds and without allocating.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "compiler/analysis/interval.h"
+#include "compiler/analysis/interval_arithmetic.h"
+
+namespace flashjit {
+
+class RangeProgram {
+ public:
+  // `params`: those that may occur, as scalars alone.
+  explicit RangeProgram(std::span<const Param> params) : params_(params.begin(), params.end()) {}
+
+  // Where evaluate() puts the interval of this expression.
+  int add(const Expr& expr);
+  int slots() const { return static_cast<int>(steps_.size()); }
+  // Of ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars, parallel to the params.
+  // `values`: slots() of them.
+  void evaluate(const VariableRanges& ranges, const std::int64_t* scalars, IntInterval* values) const;
+
+ private:
+  static constexpr int kNone = -1;
+  struct Term {
+    int atom = kNone;
+    std::int64_t factor = 0;
+  };
+  struct Form {
+    std::vector<Term> terms;
+    std::int64_t constant = 0;
+  };
+  struct Step {
+    Op op = Op::IntConst;
+    std::int64_t integer = 0;  // IntConst: the value. Variable, Scalar: which
+    int a = kNone, b = kNone;  // the slots of its arguments
+    std::vector<Form> above, below;
+    int rounded = kNone, multiple = kNone;
+  };
+  int step_of(const Expr& expr);
+  std::vector<Form> prepared(const UpperForms& forms) const;
+  static WideInterval interval_of(const Step& step, const IntInterval* values);
+
+  std::vector<Param> params_;
+  std::vector<Step> steps_;                     // after those they use
+  std::unordered_map<const Node*, int> slots_;  // by nodes that `kept_` keeps alive
+  std::vector<Expr> kept_;
+};
+
+}  // namespace flashjit

@@ -1,0 +1,77 @@
+#include "runtime/launch/index_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace flashjit {
+namespace {
+
+constexpr int kUsualSlots = 128;  // more of them take an allocation per launch
+
+VariableRanges ranges_of(const AttentionSpec& spec, const CallSizes& sizes) {
+  VariableRanges ranges = default_ranges(sizes.batch, spec.heads_q, spec.heads_kv, sizes.q_len, sizes.k_len);
+  if (spec.layout == Layout::Packed) return ranges;  // the lengths lie on the device
+  ranges.of[static_cast<int>(Variable::QLen)] = {sizes.q_len, sizes.q_len};
+  ranges.of[static_cast<int>(Variable::KLen)] = {sizes.k_len, sizes.k_len};
+  return ranges;
+}
+
+}  // namespace
+
+IndexChecker::IndexChecker(const AttentionSpec& spec) : ranges_(spec.params) {
+  collect(spec, spec.mask);
+  collect(spec, spec.score);
+}
+
+void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
+  if (!expr) return;
+  // The DAG may share nodes; a stack with a list of those seen keeps this linear.
+  std::vector<Expr> stack = {expr};
+  std::vector<const Node*> seen;
+  while (!stack.empty()) {
+    const Expr at = stack.back();
+    stack.pop_back();
+    if (std::ranges::find(seen, at.get()) != seen.end()) continue;
+    seen.push_back(at.get());
+    stack.insert(stack.end(), at->args.begin(), at->args.end());
+    if (at->op != Op::Load) continue;
+    const auto param = std::ranges::find(spec.params, at->param) - spec.params.begin();
+    const bool by_position = uses(at, Variable::Q) || uses(at, Variable::K);
+    for (std::size_t i = 0; i < at->args.size(); ++i) {
+      indices_.push_back(
+          {static_cast<int>(param), static_cast<int>(i), by_position, ranges_.add(at->args[i]), at->args[i]});
+    }
+  }
+}
+
+Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
+                                 const std::int64_t* scalars) const {
+  if (sizes.batch == 0 || sizes.q_len == 0) return {};  // no element is read
+  std::array<IntInterval, kUsualSlots> usual;
+  std::vector<IntInterval> many;
+  if (ranges_.slots() > kUsualSlots) many.resize(static_cast<std::size_t>(ranges_.slots()));
+  IntInterval* const values = many.empty() ? usual.data() : many.data();
+  ranges_.evaluate(ranges_of(spec, sizes), scalars, values);
+  for (const Index& index : indices_) {
+    if (sizes.k_len == 0 && index.by_position) continue;
+    const IntInterval range = values[index.slot];
+    const std::int64_t size = params[index.param]->tensor.shape[index.dimension];
+    if (range.lo >= 0 && range.hi < size) continue;
+    std::string with;
+    for (const Param& scalar : params_of(index.expr)) {
+      const auto at = std::ranges::find(spec.params, scalar) - spec.params.begin();
+      if (!is_float(scalar.dtype)) with += fmt::format(", {}={}", scalar.name, scalars[at]);
+    }
+    return invalid(fmt::format(
+        "params.{}: index {} (`{}`) {} at these sizes (b={}, q_len={}, k_len={}{}), the tensor has {} there; pass a "
+        "larger tensor{} or clamp the index with min and max",
+        spec.params[static_cast<std::size_t>(index.param)].name, index.dimension, print(index.expr),
+        range.lo == range.hi ? fmt::format("is {}", range.lo) : fmt::format("runs from {} to {}", range.lo, range.hi),
+        sizes.batch, sizes.q_len, sizes.k_len, with, size, with.empty() ? "" : ", another scalar"));
+  }
+  return {};
+}
+
+}  // namespace flashjit

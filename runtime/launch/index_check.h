@@ -1,0 +1,38 @@
+// Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call?
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/analysis/range_program.h"
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+#include "runtime/launch/call.h"
+#include "runtime/launch/grid.h"
+
+namespace flashjit {
+
+class IndexChecker {
+ public:
+  explicit IndexChecker(const AttentionSpec& spec);
+  bool nothing() const { return indices_.empty(); }
+
+  // `params`, `scalars`: parallel to those of the spec, which outlives this.
+  Result<void> check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
+                     const std::int64_t* scalars) const;
+
+ private:
+  // As it stands in the mask or score.
+  struct Index {
+    int param = 0, dimension = 0;
+    bool by_position = false;  // the element depends on q or k: without keys it is not read
+    int slot = 0;              // of its range
+    Expr expr;
+  };
+  void collect(const AttentionSpec& spec, const Expr& expr);
+
+  RangeProgram ranges_;
+  std::vector<Index> indices_;
+};
+
+}  // namespace flashjit
