@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <mutex>
 
 #include "compiler/spec/dtype.h"
@@ -139,6 +140,10 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
     return invalid(fmt::format("{}.ndim: {} is outside 0..4", name, from->ndim));
   }
   if (from->ndim > 0 && !from->shape) return invalid(fmt::format("{}.shape: null", name));
+  if (from->byte_offset > std::numeric_limits<std::uintptr_t>::max() - reinterpret_cast<std::uintptr_t>(from->data)) {
+    return invalid(fmt::format("{}.byte_offset: {} from data {} on leads beyond 64 bits; it counts forwards only", name,
+                               from->byte_offset, from->data));
+  }
   to.data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
   to.dtype = dtype_name(from->dtype);
   to.rank = from->ndim;

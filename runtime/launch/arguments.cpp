@@ -18,6 +18,9 @@ namespace {
 // Persistent kernels count in ints, and each block a little beyond the last item.
 constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max() - 65535;
 
+// Blocks write it and read it in no order, so outputs and inputs have to lie elsewhere.
+constexpr TensorRule kWorkspace{.name = "workspace", .dtype = Dtype::U8, .rank = 1, .output = true};
+
 // The value as the kernel reads it: the bits of the declared type.
 Result<Int64> scalar_bits(const Param& param, double value) {
   const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
@@ -89,11 +92,16 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   Given given;
   FLASHJIT_TRY(find_named(call, given));
   Extents extents = extents_;
-  FLASHJIT_TRY(fill_operands(given, extents, params));
+  Overlaps overlaps;
+  FLASHJIT_TRY(fill_operands(given, extents, params, overlaps));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
-  FLASHJIT_TRY(fill_params(given, params));
+  FLASHJIT_TRY(fill_params(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
+  const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
+  const TensorView workspace{.data = call.workspace, .dtype = "u8", .rank = 1, .shape = &bytes};
+  if (call.workspace) overlaps.add(workspace, kWorkspace, {.bytes = bytes});
+  FLASHJIT_TRY(overlaps.check());
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
@@ -180,7 +188,8 @@ Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const Cal
   return {};
 }
 
-Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents, KernelParams& params) const {
+Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents, KernelParams& params,
+                                            Overlaps& overlaps) const {
   std::string_view first_of_rows;
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
@@ -192,6 +201,7 @@ Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents
     }
     FLASHJIT_ASSIGN(d, check_tensor(tensor, row.rule));
     FLASHJIT_TRY(check_extents(i, d, extents));
+    overlaps.add(tensor, row.rule, d);
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
     if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
@@ -265,7 +275,7 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
   return {};
 }
 
-Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params) const {
+Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const {
   for (std::size_t i = 0; i < spec_.params.size(); ++i) {
     const Param& param = spec_.params[i];
     const ParamView* found = given.params[i];
@@ -283,6 +293,7 @@ Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& para
       continue;
     }
     FLASHJIT_ASSIGN(d, check_tensor(found->tensor, param_rules_[i]));
+    overlaps.add(found->tensor, param_rules_[i], d);
     params.extra[i].data = found->tensor.data;
     for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
   }

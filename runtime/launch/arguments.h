@@ -12,6 +12,7 @@
 #include "runtime/launch/call.h"
 #include "runtime/launch/grid.h"
 #include "runtime/launch/index_check.h"
+#include "runtime/launch/overlap.h"
 #include "runtime/launch/tensor_check.h"
 #include "templates/kernel_params.h"
 
@@ -51,12 +52,12 @@ class ArgumentChecker {
   using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
   Result<void> find_named(const CallArguments& call, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
-  Result<void> fill_operands(const Given& given, Extents& extents, KernelParams& params) const;
+  Result<void> fill_operands(const Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;
-  Result<void> fill_params(const Given& given, KernelParams& params) const;
+  Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace flashjit {
@@ -40,19 +41,29 @@ Result<Dimensions> read_dimensions(const TensorView& tensor, const TensorRule& r
                                  rule.name, i, tensor.strides[i]));
     }
   }
-  std::int64_t next = 1, last = 0;
+  std::int64_t next = 1;
   for (int i = d.rank - 1; i >= 0; --i) {
     d.stride[i] = tensor.strides ? tensor.strides[i] : next;
     std::int64_t reach = 0;
     if (__builtin_mul_overflow(next, std::max<std::int64_t>(d.size[i], 1), &next) ||
         __builtin_mul_overflow(d.stride[i], std::max<std::int64_t>(d.size[i] - 1, 0), &reach) ||
-        __builtin_add_overflow(last, reach, &last) || last > kLargestOffset || next > kLargestOffset) {
+        __builtin_add_overflow(d.reach, reach, &d.reach) || d.reach > kLargestOffset || next > kLargestOffset) {
       return invalid(
           fmt::format("{}{}: shape and strides reach beyond 2^56 elements; look at dimension {} (size {}, stride {})",
                       rule.group, rule.name, i, d.size[i], d.stride[i]));
     }
   }
   return d;
+}
+
+Result<void> check_address(const TensorView& tensor, const Dimensions& d, const TensorRule& rule) {
+  if (!tensor.data) return invalid(fmt::format("{}{}.data: null, and the tensor is not empty", rule.group, rule.name));
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (std::numeric_limits<std::uintptr_t>::max() - begin >= static_cast<std::uintptr_t>(d.bytes)) return {};
+  return invalid(
+      fmt::format("{}{}.data: {:#x} and the {} bytes of the tensor end beyond 64 bits; look at the address, "
+                  "the shape and the strides",
+                  rule.group, rule.name, begin, d.bytes));
 }
 
 // Sorted by stride, each dimension has to step over everything that the smaller ones reach.
@@ -105,8 +116,6 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
 
 }  // namespace
 
-bool Dimensions::empty() const { return std::find(size, size + rank, 0) != size + rank; }
-
 Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule) {
   if (!tensor.given()) return invalid(fmt::format("{}{}: missing; this spec needs it", rule.group, rule.name));
   if (tensor.dtype != name(rule.dtype)) {
@@ -119,8 +128,10 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
   }
   FLASHJIT_TRY(check_place(tensor, rule));
   FLASHJIT_ASSIGN(d, read_dimensions(tensor, rule));
-  if (d.empty()) return d;  // never touched: data, strides and alignment mean nothing
-  if (!tensor.data) return invalid(fmt::format("{}{}.data: null, and the tensor is not empty", rule.group, rule.name));
+  // Without elements it is never touched: data, strides and alignment mean nothing.
+  if (std::find(d.size, d.size + d.rank, 0) != d.size + d.rank) return d;
+  d.bytes = (d.reach + 1) * size_of(rule.dtype);
+  FLASHJIT_TRY(check_address(tensor, d, rule));
   const int last = d.rank - 1;
   if (rule.contiguous_last && d.size[last] > 1 && d.stride[last] != 1) {
     return invalid(

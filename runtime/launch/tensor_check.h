@@ -14,7 +14,8 @@ namespace flashjit {
 struct Dimensions {
   int rank = 0;
   std::int64_t size[4] = {}, stride[4] = {};
-  bool empty() const;
+  std::int64_t reach = 0;  // elements from the first to the last one
+  std::int64_t bytes = 0;  // from the begin of the first one to the end of the last one; 0 if there is none
 };
 
 struct TensorRule {

@@ -59,5 +59,89 @@ TEST(Arguments, WithoutKeysElementsOfBatchesAreRead) {
   EXPECT_TRUE(fill(plan_of(kSpec + " params=\"t: i32[1]\" mask=\"q < t[k]\""), a));
 }
 
+TEST(Arguments, OutputsShareNoMemory) {
+  const char* spec = " lse=ln params=\"pos: fp32[1]\" score=\"s + pos[h]\"";
+  const auto base = [] {
+    Arguments a = dense();
+    a.lse = {address(0x80000), "fp32", {kBatch, 4, kQ}, {}};
+    a.params["pos"] = {address(0x70000), "fp32", {4}, {}};
+    return a;
+  };
+  ASSERT_TRUE(fill(plan_of(kSpec + spec), base()));
+  const auto bytes_of_o = kBatch * kQ * 4 * 64 * 2;
+  expect_refused(
+      {
+          {"o is q", spec, [](Arguments& a) { a.o.data = a.q.data; },
+           "o: its bytes 0x1000..0x23ff overlap 0x1000..0x23ff of q, which the kernel reads at the same time; give o "
+           "memory of its own"},
+          {"o and k", spec, [](Arguments& a) { a.k.data = static_cast<char*>(a.o.data) + 512; }, "o: its bytes"},
+          {"last byte", spec, [=](Arguments& a) { a.v.data = static_cast<char*>(a.o.data) + bytes_of_o - 16; },
+           " of v, which the kernel reads"},
+          {"o and lse", spec, [](Arguments& a) { a.lse.data = a.o.data; }, " of lse, which the kernel writes"},
+          {"parameter", spec, [](Arguments& a) { a.params["pos"].data = a.lse.data; },
+           "lse: its bytes 0x80000..0x8009f overlap 0x80000..0x8000f of params.pos"},
+          {"beyond 64 bits", spec, [](Arguments& a) { a.q.data = address(~std::uintptr_t{0} - 15); },
+           "q.data: 0xfffffffffffffff0 and the 5120 bytes of the tensor end beyond 64 bits"},
+      },
+      base);
+  Arguments a = base();
+  a.v.data = static_cast<char*>(a.o.data) + bytes_of_o;  // right behind it
+  a.k.data = a.v.data;                                   // inputs may be one
+  EXPECT_TRUE(fill(plan_of(kSpec + spec), a));
+}
+
+TEST(Arguments, TheWorkspaceSharesNoMemory) {
+  Plan plan = plan_of(kSpec);
+  plan.workspace = {{.name = "scores", .bytes = 4096, .extents = {}}};
+  Arguments a = dense();
+  a.workspace = address(0x100000);
+  a.workspace_bytes = 4096;
+  EXPECT_TRUE(fill(plan, a));
+  a.workspace = a.k.data;
+  const auto in_k = fill(plan, a);
+  ASSERT_FALSE(in_k);
+  EXPECT_NE(in_k.error().message.find("workspace: its bytes 0x20000..0x20fff overlap"), std::string::npos)
+      << in_k.error().message;
+  a.workspace = static_cast<char*>(a.o.data) - 256;
+  EXPECT_FALSE(fill(plan, a));
+  plan.workspace.clear();
+  EXPECT_TRUE(fill(plan, a)) << "given, and not used";
+}
+
+// Slices of one tensor interleave, and share no byte.
+TEST(Arguments, OutputsMayBeColumnsBesideInputs) {
+  const std::string spec = "fwd bf16 d=64 heads=4";
+  constexpr std::int64_t kRow = 4 * 64, kPart = 2 * kRow;  // elements, bytes of the heads of a token
+  const auto slice = [](int part, std::int64_t tokens) {   // of [batch, tokens, q k v o, heads, d]
+    const std::int64_t token = 4 * kRow;
+    return Tensor{address(0x1000 + static_cast<std::uintptr_t>(part * kPart)),
+                  "bf16",
+                  {kBatch, tokens, 4, 64},
+                  {tokens * token, token, 64, 1}};
+  };
+  Arguments a;
+  a.q = slice(0, kQ), a.k = slice(1, kQ), a.v = slice(2, kQ), a.o = slice(3, kQ);
+  const auto filled = fill(plan_of(spec), a);
+  EXPECT_TRUE(filled) << filled.error().message;
+  std::swap(a.q, a.o);
+  EXPECT_TRUE(fill(plan_of(spec), a));
+  a.o.data = static_cast<char*>(a.o.data) + kPart / 2;  // half in the columns of k
+  const auto half = fill(plan_of(spec), a);
+  ASSERT_FALSE(half);
+  EXPECT_NE(half.error().message.find(" of k, which the kernel reads"), std::string::npos) << half.error().message;
+
+  // Columns of each head: [batch, tokens, heads, q k v o, d].
+  const auto column = [](int part) {
+    return Tensor{address(0x1000 + static_cast<std::uintptr_t>(part) * 128),
+                  "bf16",
+                  {kBatch, kQ, 4, 64},
+                  {kQ * 4 * kRow, 4 * kRow, 256, 1}};
+  };
+  a.q = column(3), a.k = column(1), a.v = column(2), a.o = column(0);
+  EXPECT_TRUE(fill(plan_of(spec), a));
+  a.k.strides[1] += 64;  // no longer in step
+  EXPECT_FALSE(fill(plan_of(spec), a));
+}
+
 }  // namespace
 }  // namespace flashjit

@@ -204,8 +204,8 @@ class LaunchTest : public testing::Test {
     arguments.q = {data(0x1000), "bf16", {3, 130, 4, 64}, {}};
     arguments.k = {data(0x2000), "bf16", {3, 200, 2, 64}, {}};
     arguments.v = {data(0x3000), "bf16", {3, 200, 2, 64}, {}};
-    arguments.o = {data(0x4000), "bf16", {3, 130, 4, 64}, {}};
-    arguments.lse = {data(0x5000), "fp32", {3, 4, 130}, {}};
+    arguments.o = {data(0xa0000), "bf16", {3, 130, 4, 64}, {}};
+    arguments.lse = {data(0x90000), "fp32", {3, 4, 130}, {}};
     arguments.params["pos"] = {data(0x6000), "fp32", {4, 130, 200}, {}};
     arguments.scalars["cap"] = 1.5;
   }
@@ -334,7 +334,7 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
   load(stores_by_tma);
   ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
   EXPECT_EQ(record.encodings, 4);
-  EXPECT_EQ(record.maps.o.words[0], 0x4000u);
+  EXPECT_EQ(record.maps.o.words[0], 0xa0000u);
 }
 
 TEST_F(LaunchTest, GridsOfHopperKernels) {
@@ -349,7 +349,7 @@ TEST_F(LaunchTest, GridsOfHopperKernels) {
   expect_grid(c, 21, 5);
   for (Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v, &arguments.o}) tensor->shape[0] = 1;
   arguments.q.shape[1] = arguments.o.shape[1] = 20;
-  arguments.lse = {data(0x5000), "fp32", {1, 4, 20}, {}};
+  arguments.lse = {data(0x90000), "fp32", {1, 4, 20}, {}};
   ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
   EXPECT_EQ(record.config.grid_x, 2u);  // fewer items than SMs
 }
