@@ -1,0 +1,83 @@
+// Calls of any scalars and sizes on the host: none of them reads or writes beyond its tensors.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "fmt/format.h"
+#include "tests/random/guarded_calls.h"
+
+namespace flashjit {
+namespace {
+
+using testing_random::Guarded;
+using testing_random::GuardedCalls;
+
+char last_call[8192];  // for the one who looks into a fault
+
+void print_last_call(int) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, last_call, std::strlen(last_call));
+  signal(SIGSEGV, SIG_DFL);
+  raise(SIGSEGV);
+}
+
+class HostGuarded : public Guarded {
+ public:
+  HostGuarded() {
+    base_ = static_cast<char*>(
+        mmap(nullptr, kSize + 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_, kPage, PROT_NONE);
+    mprotect(base_ + kPage + kSize, kPage, PROT_NONE);
+  }
+  ~HostGuarded() override { munmap(base_, kSize + 2 * kPage); }
+  HostGuarded(const HostGuarded&) = delete;
+  HostGuarded& operator=(const HostGuarded&) = delete;
+  char* begin() const override { return base_ + kPage; }
+  char* end() const override { return begin() + kSize; }
+  void write(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  char* base_;
+};
+
+TEST(GuardedCalls, AreRefusedOrStayInside) {
+  auto engine = Engine::create({.device = Device::Host, .threads = 1});
+  if (!engine) GTEST_SKIP() << engine.error().message;
+  const auto start = std::chrono::steady_clock::now();
+  const auto first = static_cast<std::uint64_t>(start.time_since_epoch().count());
+  fmt::print("seeds from {} on\n", first);
+  const auto before = signal(SIGSEGV, print_last_call);
+  const HostGuarded owned[GuardedCalls::kTensors];
+  std::vector<const Guarded*> memory;
+  for (const HostGuarded& one : owned) memory.push_back(&one);
+  int ran = 0, refused = 0;
+  for (std::uint64_t seed = first; std::chrono::steady_clock::now() - start < std::chrono::seconds(4); ++seed) {
+    GuardedCalls calls(seed, false);
+    auto kernel = (*engine)->prepare(calls.spec());
+    ASSERT_TRUE(kernel) << "seed " << seed << ": " << calls.spec() << "\n" << kernel.error().message;
+    for (int i = 0; i < 300; ++i) {
+      const Arguments call = calls.draw(memory);
+      const std::string text =
+          fmt::format("a fault: seed {}, call {}, {}\n{}\n", seed, i, calls.spec(), GuardedCalls::text(call));
+      std::snprintf(last_call, sizeof last_call, "%s", text.c_str());
+      const auto done = (*kernel)->run(call);
+      (done ? ran : refused) += 1;
+      if (done) continue;
+      ASSERT_EQ(done.error().kind, ErrorKind::Invalid) << text;
+      ASSERT_NE(done.error().message.find("clamp the index"), std::string::npos) << text << done.error().message;
+    }
+  }
+  signal(SIGSEGV, before);
+  fmt::print("{} calls ran, {} were refused\n", ran, refused);
+  EXPECT_GT(ran, 20);
+  EXPECT_GT(refused, 20);
+}
+
+}  // namespace
+}  // namespace flashjit
