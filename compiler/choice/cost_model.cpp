@@ -106,6 +106,8 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
   return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
 }
 
+std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
+
 Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   Shape shape;
@@ -126,12 +128,15 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   return schedule.family->predict(problem, schedule, shape, work);
 }
 
-std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape) {
-  const AttentionSpec& spec = problem.spec;
-  const Target& target = problem.target;
-  // Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
+// Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
+std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   std::vector<Shape> shapes = {shape};
   if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
+  return shapes;
+}
+
+std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape) {
+  const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
   std::vector<WorkSamplers> samplers;
   for (const Shape& each : shapes) samplers.emplace_back(problem, each);
   std::vector<Schedule> schedules = enumerate_schedules(problem, pins);

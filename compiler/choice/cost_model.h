@@ -18,6 +18,7 @@ struct Shape {
   std::int64_t b = 1, q_len = 0, k_len = 0;
   bool operator==(const Shape&) const = default;
 };
+std::string print(const Shape& shape);  // "b=1,q=2,k=3"
 
 // The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens
 // in sequences of 4k.
@@ -50,7 +51,10 @@ struct Prediction {
 };
 Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
 
-// Every schedule that honours the pins, for `shape`: the legal ones by predicted time, then the illegal ones.
+// By whose predicted times together schedules are ranked for `shape`; the first is `shape`.
+std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& target, const Shape& shape);
+
+// Every schedule that honours the pins, for `shape`: the legal ones as they are ranked, then the illegal ones.
 std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape);
 
 // The teaching figures: what a fused kernel saves, and which limit binds.

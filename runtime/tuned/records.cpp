@@ -141,8 +141,6 @@ Machine host_machine(const std::string& target, int threads) { return {target, p
 
 bool TunedRecord::operator==(const TunedRecord& other) const { return print(*this) == print(other); }
 
-std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
-
 std::string print(const TunedRecord& r) {
   return fmt::format(
       "spec={}\ttarget={}\tdevice={}\tunits={}\tdriver={}\tversion={}\tshape={}\tschedule={}\tus={:.3f}\tus_low={:.3f}\t"

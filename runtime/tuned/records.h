@@ -48,7 +48,6 @@ std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_
 
 // "b=4,q=4096,k=4096": b defaults to 1, k to q. The hint of PrepareOptions::shape.
 Result<Shape> parse_shape_hint(std::string_view text);
-std::string print(const Shape& shape);
 
 // The class of a shape: every size rounded up to a power of two. Shapes of a class share schedules. Tuning and look-up
 // both use this function, and records hold shapes, not classes, so the two cannot differ.

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -298,6 +299,24 @@ def test_explain():
         assert word in text, f"explain does not mention {word}"
 
 
+def test_explain_has_one_shape():
+    """What is predicted above is what the list says of the same schedule, and the list is in its own order."""
+    for spec, arch, *shape in [(SPEC, "sm_90a", "b=1,q=300"), ('fwd bf16 d=128 heads=32/8 mask="causal"', "sm_90a", "b=16,q=1,k=8192"),
+                               ("fwd bf16 d=128 heads=32/8", "sm_90a"), ("fwd fp32 d=64 heads=8", "x86-64-v3", "b=1,q=512")]:
+        args = ("explain", spec, "--arch", arch, *(["--shape", *shape] if shape else []))
+        line = flashjit(*args, "--json").line()
+        legal = [c for c in line["candidates"] if c["why_illegal"] is None]
+        predicted = [c["predicted_us"] for c in legal]
+        assert predicted == sorted(predicted), (args, predicted[:10])
+        assert [c["predicted_us"] for c in legal if c["schedule"] == line["schedule"]] == [line["roofline"]["predicted_us"]], args
+        text = flashjit(*args).out
+        sizes = "b={b},q={q},k={k}".format(**line["shape"])
+        assert f"what it costs at {sizes}\n" in text and f"candidates (predicted time at {sizes};" in text, text
+        assert re.search(rf"{line['roofline']['predicted_us']:.1f} us \* {re.escape(line['schedule'])}\n", text), text
+        is_first = legal[0]["schedule"] == line["schedule"]
+        assert ("* is not the first: where prepare is told no sizes" in text) is not is_first, text
+
+
 def test_explain_names_what_it_counts_as_zero():
     for params, mask in [("left: i32", "k >= qpos - left"), ("doc: i32[1]", "k >= doc[b]")]:
         name = params.split(":")[0]
@@ -320,7 +339,7 @@ def test_explain_families():
     assert "60 %" not in text
     # Without pins the best of every family is listed.
     for family in families("sm_90a"):
-        assert f"us  family={family}," in flashjit("explain", spec, "--arch", "sm_90a").out
+        assert re.search(rf" us [ *] family={family},", flashjit("explain", spec, "--arch", "sm_90a").out)
     # A tile of the map is what the queries of a block visit together; grouped heads make it lower.
     def cell(schedule):
         words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out

@@ -61,20 +61,42 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
   return text;
 }
 
-std::string candidates_text(const Plan& plan) {
-  std::string text = "candidates (predicted time on the shape they are ranked by; the first is taken)\n";
+// All at the shape that the other figures are for, by predicted time; the schedule that was chosen is among them.
+Candidates candidates_at(const Plan& plan, const Schedule& pins, const Shape& shape) {
+  const Problem problem(plan.spec, plan.target, plan.tiles);
+  Candidates all = candidates(problem, pins, shape);
+  if (std::ranges::find(all, plan.schedule, &Candidate::schedule) == all.end()) {
+    const Work work = work_of(problem, shape, plan.schedule);
+    all.push_back({.schedule = plan.schedule, .predicted_us = predict(problem, plan.schedule, shape, work).total});
+  }
+  std::ranges::stable_sort(all, {}, [](const Candidate& c) { return std::pair(!c.legal, c.predicted_us); });
+  return all;
+}
+
+// Why the first of the list is not the schedule that was chosen.
+std::string why_not_first(const Plan& plan) {
+  std::string shapes;
+  for (const Shape& shape : ranking_shapes(plan.spec, plan.target, reference_shape(plan.spec)))
+    shapes += (shapes.empty() ? "" : " and ") + print(shape);
+  return fmt::format("  * is not the first: where prepare is told no sizes, a schedule is chosen for {}\n", shapes);
+}
+
+std::string candidates_text(const Plan& plan, const Candidates& all, const Shape& shape) {
+  std::string text = fmt::format("candidates (predicted time at {}; * is the schedule above)\n", print(shape));
   int shown = 0, legal = 0, listed = 0, refused = 0;
   std::map<Family, int> of_family;
-  for (const Candidate& candidate : *plan.candidates) {
+  for (const Candidate& candidate : all) {
     if (!candidate.legal) continue;
     const int earlier = of_family[candidate.schedule.family]++;
-    if (legal++ >= kShownCandidates && earlier >= kShownOfOthers) continue;
-    text += fmt::format("  {:9.1f} us  {}\n", candidate.predicted_us, print(candidate.schedule));
+    const bool chosen = candidate.schedule == plan.schedule;
+    if (legal++ >= kShownCandidates && earlier >= kShownOfOthers && !chosen) continue;
+    text += fmt::format("  {:9.1f} us {} {}\n", candidate.predicted_us, chosen ? '*' : ' ', print(candidate.schedule));
     ++listed;
   }
   if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
+  if (all.front().schedule != plan.schedule) text += why_not_first(plan);
   std::vector<std::string> reasons;
-  for (const Candidate& candidate : *plan.candidates) {
+  for (const Candidate& candidate : all) {
     if (candidate.legal) continue;
     ++refused;
     if (shown == kShownRefusals) continue;
@@ -130,9 +152,9 @@ std::string map_text(const Result<MaskMap>& map) {
   return text;
 }
 
-Json candidates_json(const Plan& plan) {
+Json candidates_json(const Plan& plan, const Candidates& all) {
   Json list = Json::array();
-  for (const Candidate& candidate : *plan.candidates) {
+  for (const Candidate& candidate : all) {
     list.push_back(
         {{"schedule", print(candidate.schedule)},
          {"predicted_us", candidate.predicted_us},
@@ -222,7 +244,8 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();
   line["notes"] = plan.notes;
-  line["candidates"] = candidates_json(plan);
+  const Candidates all = candidates_at(plan, request.pins, shape);
+  line["candidates"] = candidates_json(plan, all);
   line["program"] = dump(plan.program);
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
   line["hinted_schedule"] = hinted ? Json(print(*hinted)) : Json();
@@ -237,7 +260,7 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const
   }
   const std::vector<Measured> tuned = measured(plan, store);
   line["measured"] = measured_json(tuned);
-  text += measured_text(tuned) + candidates_text(plan) + "\nprogram\n" + dump(plan.program) + "\n";
+  text += measured_text(tuned) + candidates_text(plan, all, shape) + "\nprogram\n" + dump(plan.program) + "\n";
   output.result(line, text);
   return {};
 }
@@ -262,7 +285,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
   sub->add_option(
       "--shape", args->shape,
-      "Sizes the figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
+      "Sizes that all figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   sub->add_flag("--json", args->json, "One JSON object per target");
   sub->footer(
