@@ -182,7 +182,7 @@ function draw(view) {
     figures([['default', microseconds(spec.default_us)], ['best', microseconds(spec.best_us)], ['gain', times(view.gain)],
       ["model's first choice", microseconds(spec.first_choice_us)], ['its regret', percent(view.regret)],
       ['tried', view.tried]], 'large'),
-    note('Best schedule: ', code(spec.best_schedule ?? DASH)), legend(view), wide,
+    note('Best schedule: ', code(spec.best_schedule ?? DASH), spec.best_why ? `, ${spec.best_why}` : null), legend(view), wide,
     heading('Time by field'), note('The line joins the best time of each value; dashed is the default. ',
       constant.length ? `The same in all: ${constant.join(', ')}.` : ''), small,
     heading('Cut before measuring'), cutList(view), heading('Candidates'), ...candidateTable(view), readoutOf(view));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -21,7 +22,7 @@ constexpr int kWarmUpRounds = 2;    // at least
 constexpr double kHopeless = 1.4;   // over the fastest in the warm-up, where clocks still move
 constexpr int kFirstJudgement = 3;  // rounds
 constexpr int kRetries = 3;         // of a sample that is no time
-constexpr double kMostTie = 0.02;   // on a machine noisier than that the medians decide: a rule may not cost more
+constexpr double kMostTie = 0.02;
 
 class Search {
  public:
@@ -83,23 +84,23 @@ class Search {
       }
       if (round > 0 && elapsed() > options_.seconds / 4) break;  // slow subjects are warm after one run
     }
-    double fastest = warm_us_[reference_];
+    best_ = reference_;
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
-      if (alive(i)) fastest = std::min(fastest, warm_us_[i]);
+      if (alive(i) && warm_us_[i] < warm_us_[best_]) best_ = i;
     }
+    const double fastest = warm_us_[best_];
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
-      if (alive(i) && i != reference_ && warm_us_[i] > kHopeless * fastest)
-        stop(i, warm_us_[i] / fastest, "in the warm-up");
+      const double ratio = warm_us_[i] / fastest;
+      if (alive(i) && i != reference_ && ratio > kHopeless) stop(i, {ratio, ratio, ratio}, "in the warm-up");
     }
     if (fastest < kShortUs) starts_ = std::min(kMostStarts, static_cast<int>(std::ceil(kSampleUs / fastest)));
-    best_ = reference_;
     return {};
   }
 
-  void stop(std::size_t i, double ratio, const std::string& when) {
+  void stop(std::size_t i, const MedianInterval& over_best, const std::string& when) {
     result_.subjects[i].state = State::Stopped;
-    result_.subjects[i].over_best = ratio;
-    result_.subjects[i].why = fmt::format("{:.0f} % slower than the best {}", (ratio - 1) * 100, when);
+    result_.subjects[i].why = fmt::format("{:.0f} % slower than the best {}", (over_best.median - 1) * 100, when);
+    stopped_.push_back({i, best_, over_best});
   }
 
   Result<void> round() {
@@ -163,7 +164,7 @@ class Search {
       if (!alive(i) || i == best_) continue;
       const MedianInterval ratio = median_interval(ratios(i, best_));
       if (i != reference_ && ratio.low > 1 + margin) {
-        stop(i, ratio.median, fmt::format("after {} rounds", result_.rounds));
+        stop(i, ratio, fmt::format("after {} rounds", result_.rounds));
       } else if (ratio.low <= 1 + result_.noise && ratio.high > 1 + result_.noise) {
         settled_ = false;  // whether it is tied with the best is open
       }
@@ -177,25 +178,33 @@ class Search {
     return result_.rounds >= options_.min_rounds && settled_;
   }
 
+  void set_time(std::size_t i, double fastest_us, const MedianInterval& over_fastest) {
+    SearchSubject& subject = result_.subjects[i];
+    subject.us = fastest_us * over_fastest.median;
+    subject.us_low = fastest_us * over_fastest.low, subject.us_high = fastest_us * over_fastest.high;
+  }
+
   void conclude() {
+    const MedianInterval own = median_interval(samples_[reference_]);
+    SearchSubject& reference = result_.subjects[reference_];
+    reference.us = own.median, reference.us_low = own.low, reference.us_high = own.high;
+    if (best_ != reference_) set_time(best_, own.median, median_interval(ratios(best_, reference_)));
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
-      SearchSubject& subject = result_.subjects[i];
-      subject.rounds = static_cast<int>(samples_[i].size());
-      if (!samples_[i].empty()) {
-        const MedianInterval us = median_interval(samples_[i]);
-        subject.us = us.median, subject.us_low = us.low, subject.us_high = us.high;
-      } else {
-        subject.us = subject.us_low = subject.us_high = warm_us_[i];
-      }
-      if (alive(i)) subject.over_best = median_interval(ratios(i, best_)).median;
+      result_.subjects[i].rounds = static_cast<int>(samples_[i].size());
+      if (alive(i) && i != best_ && i != reference_)
+        set_time(i, result_.subjects[best_].us, median_interval(ratios(i, best_)));
     }
-    result_.best = best_;
-    for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
-      if (!alive(i) || result_.subjects[i].over_best > 1 + std::min(result_.noise, kMostTie)) continue;
-      result_.best = i;
-      break;
+    // The last first: who was the best then may have been stopped after that, or failed.
+    for (auto at = stopped_.rbegin(); at != stopped_.rend(); ++at) {
+      const double best_us = result_.subjects[at->best].us;
+      set_time(at->subject, best_us > 0 ? best_us : own.median, at->over_best);
     }
   }
+
+  struct Stop {
+    std::size_t subject, best;
+    MedianInterval over_best;
+  };
 
   const std::size_t reference_;
   const SearchBench& bench_;
@@ -203,6 +212,7 @@ class Search {
   SearchResult result_;
   std::vector<std::vector<double>> samples_;  // per subject and round; the last is the reference's twin
   std::vector<double> warm_us_;               // least of the warm-up
+  std::vector<Stop> stopped_;                 // in that order
   std::uint64_t random_;
   std::size_t best_ = 0;
   int starts_ = 1;
@@ -217,6 +227,15 @@ MedianInterval median_interval(std::vector<double> samples) {
   const double n = static_cast<double>(samples.size());
   const auto rank = static_cast<std::size_t>(std::max(0.0, std::floor((n - 1.96 * std::sqrt(n)) / 2)));
   return {percentile(samples, 0.5), samples[rank], samples[samples.size() - 1 - rank]};
+}
+
+double tie_of(double noise) { return std::min(noise, kMostTie); }
+
+std::size_t first_of_fastest(std::span<const double> us, double tie) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const double each : us) least = each > 0 ? std::min(least, each) : least;
+  const auto first = std::ranges::find_if(us, [&](double each) { return each > 0 && each <= least * (1 + tie); });
+  return static_cast<std::size_t>(first - us.begin());
 }
 
 Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,

@@ -1,10 +1,11 @@
 // Finds the fastest of some subjects, honestly: interleaved rounds in random order with the best so far in each,
-// medians with intervals, what is clearly slower stopped early, what cannot be told apart decided by rule. Knows
-// nothing of kernels: the stopwatch and the clock are given, so tests can fake both.
+// medians with intervals, what is clearly slower stopped early, a rule for what cannot be told apart. Knows nothing of
+// kernels: the stopwatch and the clock are given, so tests can fake both.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,22 +30,26 @@ struct SearchBench {
 struct SearchSubject {
   enum class State { Measured, Stopped, Failed };
   State state = State::Measured;
-  double us = 0, us_low = 0, us_high = 0;  // median of the samples and its 95 % interval
-  double over_best = 0;                    // median of the ratios to the best in the same round
+  // The reference's: median of its samples and 95 % interval. All others': by the ratios to the fastest, or to what was
+  // that when they were stopped, in the same rounds; so who was stopped as slower is slower here, too. 0: Failed.
+  double us = 0, us_low = 0, us_high = 0;
   int rounds = 0;
   std::string why;  // of Stopped and Failed
 };
 
 struct SearchResult {
   std::vector<SearchSubject> subjects;
-  std::size_t best = 0;
   double noise = 0;  // how far apart two measurements of one kernel were found to be: the threshold of "faster"
   int rounds = 0;
 };
 
-// Subjects are in order of preference: of those that the noise (2 % of it at most) does not let tell apart from the
-// fastest, the first is the best. `reference` is never stopped, and runs twice in each round: how far it differs from
-// itself is the noise. An error is the reference's; other subjects that fail are marked.
+// Times that differ by less than this share are tied: the noise, but at most 2 %. On a machine noisier than that the
+// times decide: a rule may not cost more.
+double tie_of(double noise);
+// Of the times within `tie` of the least, the first; those that are 0 do not count. Some are not.
+std::size_t first_of_fastest(std::span<const double> us, double tie);
+
+// `reference` is never stopped, and runs twice in each round: how far it differs from itself is the noise. An error is the reference's; other subjects that fail are marked.
 Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
                             const SearchOptions& options);
 

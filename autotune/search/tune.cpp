@@ -31,7 +31,6 @@ struct Entry {
   TunedCandidate candidate;
   std::shared_ptr<Kernel> kernel;  // null: not to be measured
   bool enumerated = true;          // false: a neighbour, or given from outside
-  double untuned_us = 0;           // the default's time in the search that timed this one
 };
 
 bool in_model_order(const Entry& a, const Entry& b) {
@@ -301,7 +300,7 @@ class Tuning::Parts {
                       print(entries_[subjects[best]].candidate.schedule)));
     };
     FLASHJIT_ASSIGN(found, search(subjects.size(), reference, bench, options));
-    const double untuned_us = found.subjects[reference].us;
+    if (searched_) keep_ratios(subjects, found.subjects);
     for (std::size_t i = 0; i < subjects.size(); ++i) {
       Entry& entry = entries_[subjects[i]];
       const SearchSubject& timed = found.subjects[i];
@@ -314,12 +313,33 @@ class Tuning::Parts {
         continue;
       }
       entry.candidate.us = timed.us, entry.candidate.us_low = timed.us_low, entry.candidate.us_high = timed.us_high;
-      entry.untuned_us = untuned_us;
     }
-    best_ = subjects[found.best];
     searched_ = true;
     outcome_.noise = std::max(outcome_.noise, found.noise);
+    choose_best();
     return {};
+  }
+
+  // Clocks move between the searches of a job: what only an earlier one timed stays as much slower than its best, which
+  // was timed again. If that failed now, than the default.
+  void keep_ratios(const std::vector<std::size_t>& subjects, const std::vector<SearchSubject>& timed) {
+    const auto of = [&](std::size_t entry) -> double {
+      return timed[static_cast<std::size_t>(std::ranges::find(subjects, entry) - subjects.begin())].us;
+    };
+    const std::size_t known = of(best_) > 0 ? best_ : untuned_place_;
+    const double factor = of(known) / entries_[known].candidate.us;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      TunedCandidate& c = entries_[i].candidate;
+      if (std::ranges::find(subjects, i) != subjects.end()) continue;
+      c.us *= factor, c.us_low *= factor, c.us_high *= factor;
+    }
+  }
+
+  void choose_best() {
+    std::vector<double> us;
+    for (const Entry& entry : entries_) us.push_back(entry.candidate.status == "measured" ? entry.candidate.us : 0);
+    best_ = first_of_fastest(us, tie_of(outcome_.noise));
+    outcome_.fastest = first_of_fastest(us, 0);
   }
 
   // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
@@ -336,14 +356,7 @@ class Tuning::Parts {
   TuneOutcome conclude() {
     outcome_.spec = job_.spec;
     outcome_.shape = job_.shape;
-    const double untuned_us = entries_[untuned_place_].candidate.us;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      TunedCandidate& c = entries_[i].candidate;
-      // Clocks move between the searches of a job; the default was in all of them.
-      const double drift = entries_[i].untuned_us > 0 ? untuned_us / entries_[i].untuned_us : 1;
-      c.us *= drift, c.us_low *= drift, c.us_high *= drift;
-      outcome_.candidates.push_back(c);
-    }
+    for (const Entry& entry : entries_) outcome_.candidates.push_back(entry.candidate);
     outcome_.first_choice = first_choice();
     outcome_.untuned = untuned_place_;
     outcome_.best = best_;
@@ -400,6 +413,14 @@ Result<std::unique_ptr<Tuning>> Tuning::compile(Session& session, TuneJob job, c
 }
 
 Result<TuneOutcome> Tuning::measure() { return parts_->measure(); }
+
+std::string TuneOutcome::why_best() const {
+  if (best == fastest) return "the fastest of those that were measured";
+  return fmt::format(
+      "{} was {:.1f} % faster, which is a tie (up to {:.1f} %{}): of such the first in the model's order is taken",
+      print(of(fastest).schedule), 100 * (1 - of(fastest).us / of(best).us), 100 * tie_of(noise),
+      tie_of(noise) < noise ? ", however large the noise" : ", the noise");
+}
 
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options) {
   FLASHJIT_ASSIGN(tuning, Tuning::compile(session, std::move(job), options));

@@ -48,9 +48,9 @@ struct TuneOutcome {
   AttentionSpec spec;
   ProblemShape shape;
   double flops = 0, bytes = 0;
-  double peak_tflops = 0, peak_tbs = 0;                 // of the target's row
-  std::size_t untuned = 0, first_choice = 0, best = 0;  // indices into candidates
-  std::vector<TunedCandidate> candidates;               // in the model's order: what was compiled
+  double peak_tflops = 0, peak_tbs = 0;                              // of the target's row
+  std::size_t untuned = 0, first_choice = 0, best = 0, fastest = 0;  // indices into candidates
+  std::vector<TunedCandidate> candidates;                            // in the model's order: what was compiled
   double noise = 0;
   int space = 0, legal = 0;
   std::vector<CutReason> cut;
@@ -59,6 +59,7 @@ struct TuneOutcome {
 
   const TunedCandidate& of(std::size_t i) const { return candidates[i]; }
   double regret() const { return candidates[first_choice].us / candidates[best].us - 1; }
+  std::string why_best() const;  // the fastest, or what decided against that
   double gain() const { return candidates[untuned].us / candidates[best].us; }
 };
 

@@ -70,6 +70,9 @@ Json tuned_json(const TuneOutcome& outcome) {
   json["best_low"] = best.us_low;
   json["best_high"] = best.us_high;
   json["best_schedule"] = print(best.schedule);
+  json["best_why"] = outcome.why_best();
+  json["fastest_us"] = outcome.of(outcome.fastest).us;
+  json["fastest_schedule"] = print(outcome.of(outcome.fastest).schedule);
   json["first_choice_us"] = first.us;
   json["first_choice"] = print(first.schedule);
   json["regret"] = outcome.regret();
@@ -105,10 +108,11 @@ Json report_json(const Machine& machine, const std::string& date, const std::vec
 
 Json tuned_line(const Json& spec, const std::string& target) {
   Json line = result_line(spec.value("spec", ""), target, spec.value("best_schedule", ""));
-  for (const char* name : {"shape", "default_us", "best_us", "best_schedule", "tried", "default_schedule",
-                           "first_choice", "first_choice_us", "regret", "noise", "space", "legal", "best_low",
-                           "best_high", "clock_mhz", "temperature", "compile_s", "measure_s"}) {
-    line[name] = spec[name];
+  for (const char* name :
+       {"shape", "default_us",       "best_us",      "best_schedule",   "best_why",    "fastest_us", "fastest_schedule",
+        "tried", "default_schedule", "first_choice", "first_choice_us", "regret",      "noise",      "space",
+        "legal", "best_low",         "best_high",    "clock_mhz",       "temperature", "compile_s",  "measure_s"}) {
+    line[name] = spec.value(name, Json());
   }
   return line;
 }
@@ -123,23 +127,26 @@ std::string tuned_text(const Json& spec) {
     text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
   }
   const double us = number(spec, "best_us");
-  text += fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n",
-                      number(spec, "default_us"), spec.value("default_schedule", ""), us,
-                      spec.value("best_schedule", ""), number(spec, "best_low"), number(spec, "best_high"));
+  text +=
+      fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n            {}\n",
+                  number(spec, "default_us"), spec.value("default_schedule", ""), us, spec.value("best_schedule", ""),
+                  number(spec, "best_low"), number(spec, "best_high"), spec.value("best_why", ""));
   std::vector<Json> others;
   for (const Json& c : spec["candidates"]) {
     if (!c["us"].is_null() && c["schedule"] != spec["best_schedule"]) others.push_back(c);
   }
   std::ranges::sort(others, [](const Json& a, const Json& b) { return a["us"] < b["us"]; });
   for (std::size_t i = 0; i < std::min(others.size(), kListedCandidates); ++i) {
-    text += fmt::format("            {:.1f} us  {}\n", number(others[i], "us"), others[i].value("schedule", ""));
+    const std::string why = others[i].value("why", "");
+    text += fmt::format("  {:<8}  {:.1f} us  {}{}\n", i == 0 ? "others" : "", number(others[i], "us"),
+                        others[i].value("schedule", ""), why.empty() ? "" : ": " + why);
   }
   for (const Json& c : spec["candidates"]) {
     if (c["status"] == "wrong" || c["status"] == "failed")
       text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
   }
-  return text + fmt::format("  noise     {:.1f} %: what differs by less is decided by the model's order\n",
-                            100 * number(spec, "noise"));
+  return text +
+         fmt::format("  noise     {:.1f} %, by which the default differs from itself\n", 100 * number(spec, "noise"));
 }
 
 std::string tuned_table(const std::vector<Json>& specs) {

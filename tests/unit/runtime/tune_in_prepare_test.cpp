@@ -151,6 +151,11 @@ TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
     EXPECT_TRUE(0 < c.us_low && c.us_low <= c.us && c.us <= c.us_high);
   }
   EXPECT_EQ(outcome->candidates[outcome->best].status, "measured");
+  // The best is the fastest, or is said why not; what was stopped as slower has a time that is.
+  const double fastest = outcome->of(outcome->fastest).us, best = outcome->of(outcome->best).us;
+  for (const TunedCandidate& c : outcome->candidates) EXPECT_GE(c.us, fastest) << print(c.schedule) << ": " << c.why;
+  EXPECT_LE(best, fastest * (1 + tie_of(outcome->noise)));
+  EXPECT_EQ(outcome->why_best().find(" is a tie ") == std::string::npos, outcome->best == outcome->fastest);
   EXPECT_EQ(outcome->candidates[outcome->untuned].status, "measured");
   const auto record = parse_tuned_record(print(record_of(*outcome, (*session)->machine(), "2026-11-21")));
   ASSERT_TRUE(record);
