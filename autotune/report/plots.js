@@ -196,7 +196,8 @@ function rooflinePlot(view, width) {
   const reached = view.best && time(view.best) ? rate(view.best) : null;
   return figure('Roofline', plot, caption(
     `${plain(intensity)} FLOP per byte: ${intensity > ridge ? 'arithmetic' : 'memory'} is the limit. `,
-    reached && html('b', {}, `The best reaches ${plain(reached)} TFLOP/s, `, `${percent(reached / roof(intensity))} of the roof.`)));
+    reached && html('b', {}, `The best reaches ${plain(reached)} TFLOP/s, `, `${percent(reached / roof(intensity))} of the roof.`),
+    view.spec.peak_how ? ` The roof: ${view.spec.peak_how}.` : null));
 }
 
 function bars(view) {

@@ -248,7 +248,7 @@ function summary(views) {
 }
 
 function machine(found) {
-  const names = {gpu: 'GPU', clock_mhz: 'clock, MHz', temperature: 'temperature, \u00b0C'};
+  const names = {gpu: 'GPU', sms: 'SMs', clock_mhz: 'clock, MHz', temperature: 'temperature, \u00b0C'};
   const shown = (name, value) => typeof value !== 'number' ? String(value) : name === 'noise' ? percent(value) : plain(value);
   byId('machine').replaceWith(figures(Object.entries(found).filter(([, value]) => value !== null)
     .map(([name, value]) => [Object.hasOwn(names, name) ? names[name] : name, shown(name, value)])));

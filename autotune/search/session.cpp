@@ -5,7 +5,6 @@
 #include "autotune/measure/in_process.h"
 #include "compiler/spec/target.h"
 #include "runtime/engine/create.h"
-#include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
 
@@ -42,7 +41,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
   if (!engine) return engine.error();
   session->engine_ = std::move(*engine);
   if (options.device == Device::Host) {
-    session->machine_ = host_machine(session->target(), settings.threads > 0 ? settings.threads : usable_cores());
+    session->machine_ = host_machine(session->target(), host_threads(options, settings));
     return session;
   }
   FLASHJIT_ASSIGN(driver, Driver::open());

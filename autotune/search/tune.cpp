@@ -65,7 +65,7 @@ class Tuning::Parts {
       return invalid("shape: there is nothing to measure; every size must be at least 1");
     FLASHJIT_ASSIGN(row, find_target(session_.target()));
     Request request(job_.spec, *row, job_.pins);
-    if (session_.on_gpu()) request.target.sm_count = session_.machine().units;
+    request.target.sm_count = session_.machine().units;
     text_ = request.text;
     FLASHJIT_ASSIGN(plan, plan_spec(request));
     plan_ = std::move(plan);
@@ -364,11 +364,11 @@ class Tuning::Parts {
     outcome_.legal = static_cast<int>(space_.schedules.size());
     outcome_.cut = space_.cut;
     outcome_.compile_seconds = compile_seconds_;
-    add_roofline();
+    count_work();
     return std::move(outcome_);
   }
 
-  void add_roofline() {
+  void count_work() {
     const bool packed = job_.spec.layout == Layout::Packed;
     for (std::size_t i = 0; i < (packed ? job_.shape.q.size() : 1); ++i) {
       if (job_.shape.q[i] == 0) continue;
@@ -376,10 +376,6 @@ class Tuning::Parts {
       outcome_.flops += one.flops;
       outcome_.bytes += one.fused_bytes;
     }
-    const Target& target = plan_.target;
-    const double rate = std::max(target.wgmma_flops_per_clock, target.mma_flops_per_clock);
-    outcome_.peak_tflops = rate * target.clock_ghz * target.sm_count * 1e-3;
-    outcome_.peak_tbs = target.memory_tbs;
   }
 
   Session& session_;

@@ -48,7 +48,6 @@ struct TuneOutcome {
   AttentionSpec spec;
   ProblemShape shape;
   double flops = 0, bytes = 0;
-  double peak_tflops = 0, peak_tbs = 0;                              // of the target's row
   std::size_t untuned = 0, first_choice = 0, best = 0, fastest = 0;  // indices into candidates
   std::vector<TunedCandidate> candidates;                            // in the model's order: what was compiled
   double noise = 0;

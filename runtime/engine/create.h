@@ -16,6 +16,9 @@ Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, cons
 Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings);
 Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings);
 
+// How many threads compute on a processor.
+int host_threads(const EngineOptions& options, const EnvironmentSettings& settings);
+
 // Where kernels and tuning records are kept; empty: nowhere.
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings);
 StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,

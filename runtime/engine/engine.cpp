@@ -3,6 +3,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/engine/create.h"
 #include "runtime/engine/without_exceptions.h"
+#include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
 
@@ -25,6 +26,10 @@ Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, cons
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings) {
   if (!options.disk_cache) return {};
   return options.cache_dir.empty() ? settings.cache_dir : options.cache_dir;
+}
+
+int host_threads(const EngineOptions& options, const EnvironmentSettings& settings) {
+  return options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
 }
 
 // With FLASHJIT_JIT=off kernels come from bundles alone.

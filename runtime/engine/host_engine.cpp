@@ -85,7 +85,7 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
   const std::string target = best ? library->backend.best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
-  const int threads = options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
+  const int threads = host_threads(options, settings);
   const auto engine =
       std::make_shared<HostEngine>(*row, std::move(log), *library, store_options(options, settings, trusted), threads);
   if (options.tuned)

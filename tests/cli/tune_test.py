@@ -39,6 +39,12 @@ def test_json_table_and_report():
     assert is_fastest == line["best_why"].startswith("the fastest") and (is_fastest or line["best_why"].startswith(line["fastest_schedule"])), line
     assert spec["best_why"] == line["best_why"], spec
     assert spec["candidates"][0]["fields"]["family"] == "host", spec
+    # What is said of the machine is true of a processor: two pipes of 16 products of pairs at 7 GHz, or a tile's 1024 products, are a core's most.
+    machine = report["machine"]
+    assert machine["processor"] and machine["threads"] >= 1 and not {"gpu", "units", "sms", "driver"} & set(machine), machine
+    assert machine["clock_mhz"] is None and machine["temperature"] is None and line["clock_mhz"] is None, machine
+    assert spec["peak_how"].startswith(f"measured on {machine['threads']} thread"), spec["peak_how"]
+    assert 0 < spec["peak_tflops"] < machine["threads"] * 128 * 7e-3 and spec["peak_tbs"] > 0, spec
     page = read(scratch("r.html")).decode()
     assert page.lstrip().lower().startswith("<!doctype html") and "fwd fp32 d=32 heads=2" in page
     text = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s").out

@@ -67,6 +67,19 @@ def test_draws_every_spec():
         assert count(tab, "#spec-1 tbody tr") == len(report["specs"][0]["candidates"])
 
 
+def test_a_processor_is_called_one():
+    spec = data.report(explain, 1)["specs"][0] | {"peak_how": "measured on 2 threads: AVX2 FMA", "best_why": "the fastest of those that were measured"}
+    with browser() as tab:
+        tab.open(page({"machine": {"processor": "Some Processor", "threads": 2, "clock_mhz": None}, "specs": [spec]}))
+        drawn(tab)
+        tab.open_details()
+        drawn(tab)
+        shown = tab.eval("document.body.innerText")
+        for text in ["Some Processor", "The roof: measured on 2 threads: AVX2 FMA", "the fastest of those that were measured"]:
+            assert text in shown, shown
+        assert "GPU" not in shown and "clock" not in tab.eval("document.querySelector('header').innerText"), shown
+
+
 # Texts of the same plot that lie on each other, texts outside of the page, and what is wider than the page.
 MISFITS = """(() => {
   const found = [];

@@ -73,8 +73,8 @@ def test_environment_is_read_in_one_place():
 
 
 def test_nothing_is_started_or_loaded_by_name_of_a_file():
-    """No shell, and nothing that was read from a store is ever loaded into this process: the libraries that are opened are the driver, NVRTC and
-    the host backend, and NVML for the clock and the temperature of a GPU."""
+    """No shell, and no file of a store is ever opened as a library (object files of host kernels are linked by LLVM once the store has found them
+    sound): the libraries that are opened are the driver, NVRTC and the host backend, and NVML for the clock and the temperature of a GPU."""
     shell = re.compile(r"\b(?:std::)?(system|popen|execlp?e?|execvpe?|wordexp)\s*\(")
     opening = {"runtime/driver/dynamic_library.h", "runtime/driver/dynamic_library.cpp", "runtime/compile/nvrtc/compiler_process.cpp", "runtime/driver/driver.cpp", "runtime/compile/nvrtc/nvrtc.cpp", "runtime/engine/host_library.cpp",
                "autotune/measure/gpu_monitor.cpp"}

@@ -365,6 +365,7 @@ class Run {
   }
 
   Result<void> write_report(const Machine& machine) {
+    if (args_.report.empty() && args_.report_json.empty()) return {};
     const std::string json =
         report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
     if (!args_.report_json.empty()) FLASHJIT_TRY(write_output(args_.report_json, {json, "\n"}));

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
+
+#include "autotune/measure/peak.h"
+#include "runtime/compile/request.h"
 
 namespace flashjit {
 namespace {
@@ -46,7 +50,36 @@ Json candidate_json(const TunedCandidate& c) {
   return json;
 }
 
-double number(const Json& spec, const char* name) { return spec.value(name, 0.0); }
+// 0: missing, or not known.
+double number(const Json& spec, const char* name) {
+  const auto found = spec.find(name);
+  return found != spec.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+Json if_known(double value) { return value > 0 ? Json(value) : Json(); }
+
+// Of the specs of a report, whose machine is `machine`: what it takes to measure is spent once for a type of products.
+class Peaks {
+ public:
+  explicit Peaks(const Machine& machine) : machine_(machine) {}
+
+  void add_to(Json& spec) {
+    const auto request = Request::parse(spec.value("spec", ""), machine_.target, "");
+    if (!request) return;
+    const auto plan = plan_spec(*request);
+    if (!plan) return;
+    auto [place, is_new] = known_.try_emplace(plan->spec.dtype);
+    if (is_new) place->second = peak_of(*plan, machine_.units);
+    const Peak& peak = place->second;
+    spec["peak_tflops"] = if_known(peak.tflops);
+    spec["peak_tbs"] = if_known(peak.tbs);
+    spec["peak_how"] = peak.how;
+  }
+
+ private:
+  const Machine& machine_;
+  std::map<Dtype, Peak> known_;
+};
 
 std::string shortened(const std::string& text, std::size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
@@ -62,8 +95,6 @@ Json tuned_json(const TuneOutcome& outcome) {
   json["shape"] = print(outcome.shape);
   json["flops"] = outcome.flops;
   json["bytes"] = outcome.bytes;
-  json["peak_tflops"] = outcome.peak_tflops;
-  json["peak_tbs"] = outcome.peak_tbs;
   json["default_us"] = untuned.us;
   json["default_schedule"] = print(untuned.schedule);
   json["best_us"] = best.us;
@@ -80,8 +111,8 @@ Json tuned_json(const TuneOutcome& outcome) {
   json["space"] = outcome.space;
   json["legal"] = outcome.legal;
   json["noise"] = outcome.noise;
-  json["clock_mhz"] = outcome.after.clock_mhz;
-  json["temperature"] = outcome.after.temperature;
+  json["clock_mhz"] = if_known(outcome.after.clock_mhz);
+  json["temperature"] = if_known(outcome.after.temperature);
   json["compile_s"] = outcome.compile_seconds;
   json["measure_s"] = outcome.measure_seconds;
   json["cut"] = Json::array();
@@ -91,19 +122,26 @@ Json tuned_json(const TuneOutcome& outcome) {
   return json;
 }
 
-Json report_json(const Machine& machine, const std::string& date, const std::vector<Json>& specs) {
+Json report_json(const Machine& machine, const std::string& date, std::vector<Json> specs) {
   double noise = 0, clock = 0, temperature = 0;
   for (const Json& spec : specs) {
     noise = std::max(noise, number(spec, "noise"));
     clock = std::max(clock, number(spec, "clock_mhz"));
     temperature = std::max(temperature, number(spec, "temperature"));
   }
-  Json json;
-  json["machine"] = {
-      {"gpu", machine.device}, {"target", machine.target}, {"units", machine.units}, {"driver", machine.driver},
-      {"date", date},          {"noise", noise},           {"clock_mhz", clock},     {"temperature", temperature}};
-  json["specs"] = specs;
-  return json;
+  const auto row = find_target(machine.target);
+  const bool gpu = row && (*row)->gpu;
+  Json about = {{gpu ? "gpu" : "processor", machine.device},
+                {"target", machine.target},
+                {gpu ? "sms" : "threads", machine.units},
+                {"date", date},
+                {"noise", noise},
+                {"clock_mhz", if_known(clock)},
+                {"temperature", if_known(temperature)}};
+  if (gpu) about["driver"] = machine.driver;
+  Peaks peaks(machine);
+  for (Json& spec : specs) peaks.add_to(spec);
+  return {{"machine", std::move(about)}, {"specs", std::move(specs)}};
 }
 
 Json tuned_line(const Json& spec, const std::string& target) {

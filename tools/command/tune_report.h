@@ -10,8 +10,8 @@
 namespace flashjit {
 
 Json tuned_json(const TuneOutcome& outcome);
-// The object that html_report takes: {"machine": {...}, "specs": [...]}.
-Json report_json(const Machine& machine, const std::string& date, const std::vector<Json>& specs);
+// The object that html_report takes: {"machine": {...}, "specs": [...]}. Measures the roof of a processor.
+Json report_json(const Machine& machine, const std::string& date, std::vector<Json> specs);
 // The line of `--json`.
 Json tuned_line(const Json& spec, const std::string& target);
 

@@ -118,6 +118,18 @@ TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
   EXPECT_TRUE(tuned(*kernels.front()));
 }
 
+// A record is of as many threads as the engine has, whatever the machine has.
+TEST_F(TuneInPrepare, TheRecordIsOfTheEnginesThreads) {
+  PrepareOptions tune;
+  tune.shape = "q=20";
+  tune.tune = milliseconds(200);
+  const auto own = Engine::create({.device = Device::Host, .cache_dir = folder, .threads = 1});
+  ASSERT_TRUE(own);
+  const auto kernel = (*own)->prepare(kSpec, tune);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_TRUE(tuned(**kernel));
+}
+
 TEST_F(TuneInPrepare, APinnedNumericsClassIgnoresHints) {
   const auto own = engine();
   const std::string spec = std::string(kSpec).append(" numerics=batch_invariant");
