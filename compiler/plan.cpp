@@ -106,8 +106,9 @@ std::string why_passed_over(Family family, const Plan& plan, const Schedule& pin
     return fmt::format("{} is pinned, which {} schedules do not have", field, name(family));
   const auto best = std::ranges::find(*plan.candidates, family, [](const Candidate& c) { return c.schedule.family; });
   if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
-  return fmt::format("{:.1f} us are predicted for it, {:.1f} us for the best of the {} family",
-                     plan.candidates->front().predicted_us, best->predicted_us, name(family));
+  return fmt::format("{:.1f} us are predicted for it at {}, {:.1f} us for the best of the {} family",
+                     plan.candidates->front().predicted_us, print(reference_shape(plan.spec)), best->predicted_us,
+                     name(family));
 }
 
 std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
