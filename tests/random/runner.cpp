@@ -134,11 +134,10 @@ std::string check_text_form(const AttentionSpec& spec) {
 Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
   auto runner = std::make_unique<Runner>();
   runner->options_ = options;
-  FLASHJIT_ASSIGN(engine,
-                  Engine::create({.device = options.device,
-.target = options.target,
-.disk_cache = options.device == Device::Gpu,
-.threads = options.threads}));
+  FLASHJIT_ASSIGN(engine, Engine::create({.device = options.device,
+                                          .target = options.target,
+                                          .disk_cache = options.device == Device::Gpu,
+                                          .threads = options.threads}));
   runner->engine_ = engine;
   if (options.device == Device::Gpu) {
     FLASHJIT_ASSIGN(driver, Driver::open());
