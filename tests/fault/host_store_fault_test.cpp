@@ -35,11 +35,9 @@ class HostStoreFault : public StoreFault {
     a.o = tensor(o);
     if (!(*kernel)->run(a)) return 93;
     // All scores are alike: a row is the mean of the rows of V that it sees.
-    for (int row = 0; row < kTokens; ++row) {
-      for (int d = 0; d < kDim; ++d) {
-        const float expected = static_cast<float>(row * kDim) / 2 + static_cast<float>(d);
-        if (std::abs(o[static_cast<std::size_t>(row * kDim + d)] - expected) > 1e-3f) return kWrong;
-      }
+    for (std::size_t i = 0; i < o.size(); ++i) {
+      const std::size_t row = i / kDim, d = i % kDim;
+      if (std::abs(o[i] - (static_cast<float>(row * kDim) / 2 + static_cast<float>(d))) > 1e-3f) return kWrong;
     }
     const std::string& source = (*kernel)->facts().source;
     return source == "compiled" ? kCompiled : source == "disk" ? kDisk : kWaited;
