@@ -105,6 +105,28 @@ TEST_F(HostKernels, NanAndInfinityReachTheRowsThatSeeThem) {
   }
 }
 
+// The error rule is wide where a float cannot tell scores apart: of a row whose scores are all the same the result is the
+// mean of V, however far below zero they are.
+TEST_F(HostKernels, KeysThatAreAllHiddenByTheLeastFloatWeighTheSame) {
+  for (const double bias : {-0x1.fffffep127, -0x1.fep127, 0x1.fep127}) {
+    Row row{"fwd {} d=32 heads=1 params=\"t: fp32[1]\" score=\"s + t[k]\" lse=log2", 1, 3, 90, {}};
+    row.data = {{"t", Dtype::F32, {90}, [bias](std::int64_t) { return bias; }}};
+    for (const bool naive : {false, true}) {
+      SCOPED_TRACE(std::to_string(bias) + (naive ? " naive" : ""));
+      HostCase one(row, Dtype::F32, *runnable_targets().back(), naive);
+      ASSERT_TRUE(one.ok()) << one.problem();
+      one.run(1);
+      const auto* o = static_cast<const float*>(one.arguments().o.data);
+      const auto* v = static_cast<const float*>(one.arguments().v.data);
+      for (int i = 0; i < 3 * 32; ++i) {
+        double mean = 0;
+        for (int k = 0; k < 90; ++k) mean += v[k * 32 + i % 32] / 90.0;
+        ASSERT_NEAR(o[i], mean, 1e-6) << i;
+      }
+    }
+  }
+}
+
 TEST_F(HostKernels, LongSequencesOfLargeScoresStayFinite) {
   // Scores near +-1000: every exponential but the largest underflows.
   const Row row{"fwd {} d=64 heads=1 scale=40 lse=ln", 1, 20, 700, {}};

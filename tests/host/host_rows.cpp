@@ -7,6 +7,7 @@ namespace {
 
 using reference::Dual;
 using reference::Position;
+using reference::Semantics;
 
 bool causal(const Position& at) { return at.k <= at.q + at.k_len - at.q_len; }
 
@@ -72,6 +73,32 @@ void add_functions_of_the_score(std::vector<Row>& all) {
                     const double more = static_cast<double>(std::max<std::int64_t>(at.q - at.k, 3)) * 0.01;
                     return Dual(bent.f + static_cast<float>(more), bent.d + more);
                   }}});
+}
+
+// finfo.min and the like, which frameworks add to hide keys: of all keys of a row, of some; and as large above zero.
+// Half of the largest number is further from it than exp can tell.
+double large_bias(std::int64_t q, std::int64_t k, double most) {
+  switch (q % 4) {
+    case 0: return -most;
+    case 1: return k % 3 == 0 ? -most : -most / 2;
+    case 2: return k % 2 == 0 ? -most : 0.5;
+    default: return k % 5 == 0 ? most : k % 5 == 1 ? most / 2 : -most;
+  }
+}
+
+void add_scores_as_large_as_floats(std::vector<Row>& all) {
+  const auto add = [&](const std::string& spec, Dtype dtype, double most, decltype(Semantics::visible) visible) {
+    const auto score = [most](const Position& at, Dual s) {
+      const double bias = large_bias(at.q, at.k, most);
+      return Dual(s.f + static_cast<float>(bias), s.d + bias);
+    };
+    const auto value = [most](std::int64_t i) { return large_bias(i / 150, i % 150, most); };
+    all.push_back(
+        {spec, 1, 70, 150, {std::move(visible), score}, {}, {}, Row().pins, {{"t", dtype, {70, 150}, value}}});
+  };
+  add("fwd {} d=64 heads=1 params=\"t: bf16[2]\" score=\"s + t[q, k]\" lse=ln max_logit", Dtype::BF16, 0x1.fep127, {});
+  add("fwd {} d=64 heads=1 params=\"t: fp32[2]\" score=\"s + t[q, k]\" sink mask=\"causal\"", Dtype::F32,
+      0x1.fffffep127, causal);
 }
 
 // Parameters that scores read: contiguous, gathered.
@@ -166,6 +193,7 @@ std::vector<Row> rows() {
   add_masks(all);
   add_rows_that_see_nothing(all);
   add_functions_of_the_score(all);
+  add_scores_as_large_as_floats(all);
   add_parameters_of_scores(all);
   add_parameters_of_masks(all);
   add_wide_ints_and_packed(all);

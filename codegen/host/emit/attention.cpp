@@ -120,7 +120,7 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   // Nothing to rescale while nothing has been added.
   Value* rises = b_.CreateAnd(b_.CreateFCmpOGT(m, before), b_.CreateFCmpOGT(before, Ir::real(ir_.f32, -kInfinity)));
   ir_.if_then(rises, "rescale", [&] {
-    Value* factor = ir_.splat(exp2(ir_, b_.CreateFSub(before, m)));
+    Value* factor = ir_.splat(exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(before, m))));
     ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, l_address), factor), l_address);
     Value* o = row_of(ir_, tile.scratch(c_.o_at()), row, c_.o_stride());
     for (int first = 0; first < c_.width_v; first += c_.lanes) {
@@ -154,7 +154,7 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
 
 void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
-  Value* unit = Ir::real(ir_.f32v, stored ? 1.0 : plan_.spec.effective_scale() * std::numbers::log2e);
+  Value* unit = Ir::real(ir_.f32v, stored ? 1.0 : plan_.spec.effective_scale() * logit_unit(plan_));
   const Ir::Values sums =
       ir_.loop(ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
                [&](Value* column, const Ir::Values& carried) {
@@ -165,7 +165,7 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
                    // Not fused: the largest logit was rounded after the multiplication, and its difference from itself
                    // must be 0.
                    Value* logit = stored ? x : b_.CreateFMul(x, unit);
-                   Value* power = b_.CreateFAdd(logit, minus_m);
+                   Value* power = emit_power(ir_, plan_, b_.CreateFAdd(logit, minus_m));
                    Value* value = exp2(ir_, power);
                    next[v] = b_.CreateFAdd(next[v], value);
                    if (c_.pack == 1) {

@@ -59,7 +59,8 @@ class NaiveEmitter {
     Value* minus_m = ir_.splat(b_.CreateFNeg(reference_of(ir_, m)));
     const Ir::Values sums = ir_.loop(
         ir_.integer(0), keys, c_.lanes, "first", {Ir::real(ir_.f32v, 0)}, [&](Value* first, const Ir::Values& carried) {
-          Value* value = exp2(ir_, b_.CreateFAdd(ir_.load(ir_.f32v, ir_.word(scores, first)), minus_m));
+          Value* value =
+              exp2(ir_, emit_power(ir_, plan_, b_.CreateFAdd(ir_.load(ir_.f32v, ir_.word(scores, first)), minus_m)));
           ir_.store(value, ir_.word(p, first));
           return Ir::Values{b_.CreateFAdd(carried[0], value)};
         });

@@ -13,6 +13,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
+double logit_unit(const Plan& plan) { return plan.spec.score ? 1 : std::numbers::log2e; }
+
+Value* emit_power(Ir& ir, const Plan& plan, Value* difference) {
+  const double unit = std::numbers::log2e / logit_unit(plan);
+  return unit == 1 ? difference : ir.b.CreateFMul(difference, Ir::real(difference->getType(), unit));
+}
+
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key) {
   auto& b = ir.b;
   const AttentionSpec& spec = plan.spec;
@@ -35,9 +42,9 @@ Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* product
   Value* logits = nullptr;
   if (spec.score) {
     expressions.set(Variable::S, b.CreateFMul(products, Ir::real(ir.f32v, scale)));
-    logits = b.CreateFMul(expressions.vector(spec.score), Ir::real(ir.f32v, std::numbers::log2e));
+    logits = expressions.vector(spec.score);
   } else {
-    logits = b.CreateFMul(products, Ir::real(ir.f32v, scale * std::numbers::log2e));
+    logits = b.CreateFMul(products, Ir::real(ir.f32v, scale * logit_unit(plan)));
   }
   if (!end_key) return logits;
   Value* hidden = Ir::real(ir.f32v, -kInfinity);
@@ -52,23 +59,31 @@ Value* reference_of(Ir& ir, Value* m) {
 Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l) {
   auto& b = ir.b;
   Value* zero = Ir::real(ir.f32, 0);
-  if (outputs.max_logit) ir.store(b.CreateFMul(m, Ir::real(ir.f32, std::numbers::ln2)), outputs.max_logit);
+  const double unit = logit_unit(plan);
+  const auto natural = [&](Value* logit) {
+    return unit == 1 ? logit : b.CreateFMul(logit, Ir::real(ir.f32, std::numbers::ln2));
+  };
+  if (outputs.max_logit) ir.store(natural(m), outputs.max_logit);
   Value* total = l;
   Value* top = m;
   Value* own = nullptr;  // what the row's own exponentials are multiplied with
   if (outputs.sink) {
-    Value* sink = b.CreateFMul(outputs.sink, Ir::real(ir.f32, std::numbers::log2e));
+    Value* sink = unit == 1 ? outputs.sink : b.CreateFMul(outputs.sink, Ir::real(ir.f32, unit));
     top = ir.max(sink, m);
     Value* reference = reference_of(ir, top);
-    own = exp2(ir, b.CreateFSub(m, reference));
-    total = ir.fma(l, own, exp2(ir, b.CreateFSub(sink, reference)));
+    own = exp2(ir, emit_power(ir, plan, b.CreateFSub(m, reference)));
+    total = ir.fma(l, own, exp2(ir, emit_power(ir, plan, b.CreateFSub(sink, reference))));
   }
   Value* empty = b.CreateFCmpOEQ(total, zero);
   if (outputs.lse) {
-    Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
-    Value* lse = b.CreateFAdd(reference_of(ir, top), log2_sum);
+    Value* lse = nullptr;
     if (plan.spec.lse == Lse::ln) {
-      lse = ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
+      // One rounding where there is a product to round.
+      lse = unit == 1 ? b.CreateFAdd(reference_of(ir, top), log(ir, total))
+                      : ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
+    } else {
+      Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
+      lse = b.CreateFAdd(emit_power(ir, plan, reference_of(ir, top)), log2_sum);
     }
     ir.store(b.CreateSelect(empty, Ir::real(ir.f32, -kInfinity), lse), outputs.lse);
   }

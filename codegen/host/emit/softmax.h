@@ -10,11 +10,17 @@ struct RowPlace {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
 };
 
-// Logits times log2(e) of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask
-// hides, get -inf; with a null `end_key` every key exists and is visible.
+// What logits are in natural units multiplied with, and what their differences are then to be multiplied with for exp2.
+// Products are scaled anyway, so log2(e) goes with the scale. What a score function gives may be as large as floats are
+// (frameworks add -3.4e38 to hide a key), and log2(e) times that is infinite: it goes to the differences.
+double logit_unit(const Plan& plan);
+Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
+
+// Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get
+// -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
 
-// The end of a row with maximum m (log2 units) and sum l: writes LSE and maximum where asked for, returns the factor
+// The end of a row with maximum m (a logit) and sum l: writes LSE and maximum where asked for, returns the factor
 // that makes the sum of the row's outputs the result.
 struct RowOutputs {
   Value *lse, *max_logit;  // addresses of the row's elements, or null
