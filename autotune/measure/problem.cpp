@@ -202,6 +202,11 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   }
 
   data.tensors_ = std::move(builder.tensors);
+  if (inputs.logits.name != LogitKind::Name::Normal) {
+    if (inputs.files.contains("q") || inputs.files.contains("k"))
+      return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
+    shape_logits(inputs.logits, spec, shape, seed, *data.find("q"), *data.find("k"));
+  }
   if (packed) {
     data.longest_q_ = shape.longest_q();
     data.longest_k_ = shape.longest_k();

@@ -13,6 +13,7 @@
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
+#include "autotune/measure/logits.h"
 #include "autotune/measure/shape.h"
 
 namespace flashjit {
@@ -34,6 +35,7 @@ bool comes_from_files(const Operand& operand);
 struct InputFiles {
   std::map<std::string, std::string> files;
   std::map<std::string, double> scalars;
+  LogitKind logits;  // of a Q and K that are drawn
   // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there
   // are files.
   std::function<Result<void>(const std::string& file, bool exact_shape, NamedTensor& tensor)> read;

@@ -49,6 +49,9 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
                  "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
       ->type_name("DIR");
   app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
+  app.add_option("--data", args.data, fmt::format("How the logits of random inputs are distributed: {}", kLogitKinds))
+      ->type_name("NAME")
+      ->capture_default_str();
   app.add_option(
          "--param", args.params,
          "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: what alibi, document "
@@ -71,6 +74,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
 Result<InputFiles> input_files(const InputArgs& args) {
   InputFiles inputs;
   inputs.read = read_tensor;
+  FLASHJIT_ASSIGN(logits, parse_logit_kind(args.data));
+  inputs.logits = logits;
   for (const auto& [name, file] : args.files) {
     if (!file.empty()) inputs.files[name] = file;
   }

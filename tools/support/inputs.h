@@ -13,7 +13,7 @@
 namespace flashjit {
 
 struct InputArgs {
-  std::string shape, target = "auto", schedule, override_dir;
+  std::string shape, target = "auto", schedule, override_dir, data = "normal";
   int device = 0;
   std::uint64_t seed = 1;
   std::map<std::string, std::string> files;  // of operands, by name
