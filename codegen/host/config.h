@@ -95,6 +95,9 @@ struct TileCall {
   char* scratch;
   std::int64_t q_token, o_token;  // strides in elements
   std::int64_t v_panel_words;
+  const std::uint8_t* not_finite;  // by key, see PackCall; null: all of V is finite
+  const void* v_source;            // V as it is, of key 0
+  std::int64_t v_token;            // its stride in elements
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
@@ -107,6 +110,7 @@ struct PackCall {
   std::int64_t token;  // stride in elements
   std::int64_t keys;
   std::int64_t v_panel_words;
+  std::uint8_t* not_finite;  // V: 1 for keys with an infinity or NaN, for which zeros are packed; 0 for all others
 };
 
 // One call of a step of the textbook version: one query row of one head.

@@ -3,6 +3,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
@@ -127,11 +128,12 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_at = 0, v_at = 0;              // bytes from the start of the packed area
-    std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
+    std::int64_t k_at = 0, v_at = 0, flags_at = 0;  // bytes from the start of the packed area
+    std::int64_t first_pack = 0, first_tile = 0;    // work items before this pair's
   };
   std::int64_t packed_bytes(std::int64_t keys) const {
-    return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64);
+    return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) +
+           round_up(keys + config_.panel, 64);  // a flag for each key of V
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
@@ -172,6 +174,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
     }
     pairs[i].k_at = bytes;
     pairs[i].v_at = bytes + round_up(config_.k_bytes(pairs[i].sequence.k_len), 64);
+    pairs[i].flags_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
     bytes += more;
     largest = std::max(largest, bytes);
   }
@@ -239,6 +242,7 @@ void BlockedKernel::pack(const Problem& problem, const KernelParams& params, con
   call.source = problem.v(pair.b, pair.hk, pair.sequence.k_first + first);
   call.target = packed + pair.v_at + first / config_.pack * config_.panel * 4;
   call.token = params.v_stride.token;
+  call.not_finite = reinterpret_cast<std::uint8_t*>(packed) + pair.flags_at + first;
   pack_v_(&call);
 }
 
@@ -260,6 +264,10 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.q_token = params.q_stride.token;
   call.o_token = params.o_stride.token;
   call.v_panel_words = config_.v_panel_words(s.k_len);
+  const auto* flags = reinterpret_cast<const std::uint8_t*>(packed) + pair.flags_at;
+  call.not_finite = std::memchr(flags, 1, static_cast<std::size_t>(s.k_len)) ? flags : nullptr;
+  call.v_source = problem.v(pair.b, pair.hk, s.k_first);
+  call.v_token = params.v_stride.token;
   call.b = pair.b;
   call.h = head;
   call.hk = pair.hk;

@@ -127,6 +127,56 @@ TEST_F(HostKernels, KeysThatAreAllHiddenByTheLeastFloatWeighTheSame) {
   }
 }
 
+// Five keys have a NaN or -inf in V, each in a column of its own. Rows that see the key get it there; all others keep
+// their bits.
+void expect_only_seen_values(const std::string& rest, const std::function<bool(int q, int k)>& sees, Dtype dtype,
+                             const Target& target, bool naive) {
+  SCOPED_TRACE(rest + " " + std::string(name(dtype)) + " " + std::string(target.name) + (naive ? " naive" : ""));
+  constexpr int kQueries = 70, kWidth = 40, kFirstColumn = 33;
+  constexpr int kKeys[] = {0, 40, 41, 127, 149};
+  const Row row{"fwd {} d=64/40 heads=1 out=fp32 " + rest, 1, kQueries, 150, {}};
+  HostCase clean(row, dtype, target, naive);
+  HostCase one(row, dtype, target, naive, [&](char which, std::int64_t index, double drawn) {
+    const std::int64_t place = index % kWidth - kFirstColumn;
+    if (which != 'v' || place < 0 || place >= 5 || index / kWidth != kKeys[place]) return drawn;
+    return place % 2 ? -static_cast<double>(kInfinity) : std::nan("");
+  });
+  ASSERT_TRUE(clean.ok() && one.ok()) << clean.problem();
+  clean.run(2);
+  one.run(2);
+  const auto* expected = static_cast<const float*>(clean.arguments().o.data);
+  const auto* o = static_cast<const float*>(one.arguments().o.data);
+  for (int i = 0; i < kQueries * kWidth; ++i) {
+    const int q = i / kWidth, place = i % kWidth - kFirstColumn;
+    if (place < 0 || place >= 5 || !sees(q, kKeys[place])) {
+      ASSERT_EQ(o[i], expected[i]) << "query " << q << ", column " << i % kWidth;
+    } else {
+      ASSERT_TRUE(place % 2 ? o[i] == -kInfinity : std::isnan(o[i]))
+          << o[i] << ", query " << q << ", key " << kKeys[place];
+    }
+  }
+}
+
+TEST_F(HostKernels, ValuesOfHiddenKeysChangeNothing) {
+  const auto causal = [](int q, int k) { return k <= q + 80; };
+  const auto check = [&](Dtype dtype, const Target& target, bool naive) {
+    const auto all = [](int, int) { return true; };
+    const auto few = [](int q, int k) { return k < 41 && q != 5; };
+    const auto holes = [](int q, int k) { return (q + k) % 7 != 0; };
+    expect_only_seen_values("", all, dtype, target, naive);
+    expect_only_seen_values("mask=\"causal\" sink", causal, dtype, target, naive);
+    expect_only_seen_values("score=\"where(causal, s, -inf)\"", causal, dtype, target, naive);
+    expect_only_seen_values("mask=\"k < 41 & q != 5\"", few, dtype, target, naive);
+    expect_only_seen_values("mask=\"(q + k) % 7 != 0\"", holes, dtype, target, naive);
+  };
+  for (const Target* target : runnable_targets()) {
+    check(Dtype::F32, *target, false);
+    check(Dtype::BF16, *target, false);
+  }
+  check(Dtype::F16, *runnable_targets().front(), false);
+  check(Dtype::BF16, *runnable_targets().back(), true);
+}
+
 TEST_F(HostKernels, LongSequencesOfLargeScoresStayFinite) {
   // Scores near +-1000: every exponential but the largest underflows.
   const Row row{"fwd {} d=64 heads=1 scale=40 lse=ln", 1, 20, 700, {}};

@@ -76,6 +76,8 @@ class TileEmitter {
   Range emit_range(const RowPlace& place, Value* q_lo, Value* q_hi);
   void emit_kv_loop(const Tile& tile);
   llvm::Function* emit_kv_tile(const char* name, bool masked, llvm::Function* softmax);
+  void emit_values_that_are_not_finite(const Tile& tile, Value* k_lo, Value* columns,
+                                       const std::function<Value*(Value* row)>& seen);
   Value* seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns);
   Value* padded(Value* columns) {
     return b_.CreateAnd(b_.CreateAdd(columns, ir_.integer(c_.panel - 1)), ir_.integer(-c_.panel));
@@ -304,8 +306,51 @@ llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::F
       });
     });
   });
+  emit_values_that_are_not_finite(tile, k_lo, columns, seen);
   ir_.finish();
   return function;
+}
+
+// In place of keys whose V has an infinity or NaN zeros were packed, because 0 times those is NaN and hidden keys have
+// probability 0. Here such values reach the rows in which their key has a probability above 0.
+void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo, Value* columns,
+                                                  const std::function<Value*(Value* row)>& seen) {
+  llvm::Type* element = c_.dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
+  Value* flags = tile.pointer(offsetof(TileCall, not_finite), "not_finite");
+  Value* source = tile.pointer(offsetof(TileCall, v_source), "v_source");
+  Value* token = tile.integer(offsetof(TileCall, v_token), "v_token");
+  Value* p = tile.scratch(c_.pack == 1 ? c_.s_at() : c_.p_at());
+  const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
+  auto weighs = [&](Value* row, Value* column) {
+    Value* of_row = row_of(ir_, p, row, p_stride);
+    if (c_.pack == 1) return b_.CreateFCmpUNE(ir_.load(ir_.f32, ir_.word(of_row, column)), Ir::real(ir_.f32, 0));
+    Value* bits = ir_.load(ir_.i16, b_.CreateGEP(ir_.i16, of_row, column), 2);
+    return b_.CreateICmpNE(bits, llvm::ConstantInt::get(ir_.i16, 0));
+  };
+  auto add = [&](Value* row, Value* values) {
+    Value* o = row_of(ir_, tile.scratch(c_.o_at()), row, c_.o_stride());
+    ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d", [&](Value* d) {
+      Value* raw = ir_.load(element, b_.CreateGEP(element, values, d), size_of(c_.dtype));
+      Value* value = widen(ir_, raw, c_.dtype);
+      Value* size = ir_.call(llvm::Intrinsic::fabs, {ir_.f32}, {value});
+      Value* finite = b_.CreateFCmpOLT(size, Ir::real(ir_.f32, kInfinity));
+      Value* address = ir_.word(o, d);
+      Value* sum = b_.CreateFAdd(ir_.load(ir_.f32, address), value);
+      ir_.store(b_.CreateSelect(finite, ir_.load(ir_.f32, address), sum), address);
+    });
+  };
+  auto each_key = [&](Value* column) {
+    Value* key = b_.CreateAdd(k_lo, column);
+    Value* flag = ir_.load(ir_.i8, ir_.byte_offset(flags, key), 1);
+    ir_.if_then(b_.CreateIsNotNull(flag), "not_finite", [&] {
+      Value* values = b_.CreateGEP(element, source, b_.CreateMul(key, token));
+      ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
+        ir_.if_then(b_.CreateICmpSLT(column, seen(row)), "seen",
+                    [&] { ir_.if_then(weighs(row, column), "weighs", [&] { add(row, values); }); });
+      });
+    });
+  };
+  ir_.if_then(b_.CreateIsNotNull(flags), "any", [&] { ir_.loop(ir_.integer(0), columns, 1, "column", each_key); });
 }
 
 void TileEmitter::emit_end(const Tile& tile) {

@@ -88,7 +88,10 @@ class NaiveEmitter {
       Value* row = b_.CreateGEP(element_, v, b_.CreateMul(key, token));
       ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d", [&](Value* d) {
         Value* address = ir_.word(sums, d);
-        ir_.store(add_product(weight, element_at(row, d), ir_.load(ir_.f32, address)), address);
+        Value* before = ir_.load(ir_.f32, address);
+        // Of a hidden key anything may be the value, and 0 times infinity or NaN is NaN.
+        Value* hidden = b_.CreateFCmpOEQ(weight, Ir::real(ir_.f32, 0));
+        ir_.store(b_.CreateSelect(hidden, before, add_product(weight, element_at(row, d), before)), address);
       });
     });
     emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), Ir::real(ir_.f32, 1),

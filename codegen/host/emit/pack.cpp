@@ -101,6 +101,15 @@ void emit_pack_k(Ir& ir) {
   ir.finish();
 }
 
+// Of each element: is it an infinity or NaN?
+Value* not_finite(Ir& ir, Value* raw) {
+  const Dtype dtype = ir.config.dtype;
+  const std::int64_t exponent = dtype == Dtype::F32 ? 0x7f800000 : dtype == Dtype::BF16 ? 0x7f80 : 0x7c00;
+  llvm::Type* integers = ir.vector_of(dtype == Dtype::F32 ? ir.i32 : ir.i16);
+  Value* mask = llvm::ConstantInt::getSigned(integers, exponent);
+  return ir.b.CreateICmpEQ(ir.b.CreateAnd(ir.b.CreateBitCast(raw, integers), mask), mask);
+}
+
 void emit_pack_v(Ir& ir) {
   auto& b = ir.b;
   const HostConfig& c = ir.config;
@@ -113,9 +122,11 @@ void emit_pack_v(Ir& ir) {
   Value* token = ir.member(call, offsetof(PackCall, token), ir.i64, "token");
   Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
   Value* panel_words = ir.member(call, offsetof(PackCall, v_panel_words), ir.i64, "panel_words");
+  Value* flags = ir.member(call, offsetof(PackCall, not_finite), ir.ptr, "not_finite");
   Value* padded = b.CreateAnd(b.CreateAdd(keys, ir.integer(c.panel - 1)), ir.integer(-c.panel));
   ir.loop(ir.integer(0), padded, c.pack, "key", [&](Value* key) {
     std::vector<Value*> rows;
+    std::vector<Value*> found(static_cast<std::size_t>(c.pack), llvm::Constant::getNullValue(ir.vector_of(ir.i1)));
     for (int i = 0; i < c.pack; ++i) {
       Value* one = b.CreateAdd(key, ir.integer(i));
       rows.push_back(
@@ -124,10 +135,15 @@ void emit_pack_v(Ir& ir) {
     Value* to = ir.word(target, b.CreateMul(b.CreateSDiv(key, ir.integer(c.pack)), ir.integer(c.panel)));
     for (int column = 0; column < c.width_v; column += c.lanes) {
       std::vector<Value*> values;
-      for (Value* row : rows) {
-        values.push_back(column >= c.d_v ? llvm::Constant::getNullValue(ir.vector_of(element))
-                                         : load_elements(ir, element, b.CreateConstGEP1_64(element, row, column),
-                                                         c.lanes, c.d_v - column));
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        Value* zero = llvm::Constant::getNullValue(ir.vector_of(element));
+        values.push_back(zero);
+        if (column >= c.d_v) continue;
+        Value* from = b.CreateConstGEP1_64(element, rows[i], column);
+        Value* raw = load_elements(ir, element, from, c.lanes, c.d_v - column);
+        Value* here = not_finite(ir, raw);
+        found[i] = b.CreateOr(found[i], here);
+        values.back() = b.CreateSelect(here, zero, raw);
       }
       Value* words = nullptr;
       if (c.pack == 2) {
@@ -137,6 +153,10 @@ void emit_pack_v(Ir& ir) {
       }
       Value* panel = b.CreateMul(panel_words, ir.integer(column / c.panel));
       ir.store(words, ir.word(ir.word(to, panel), column % c.panel), 4 * c.lanes);
+    }
+    for (int i = 0; i < c.pack; ++i) {
+      Value* flag = b.CreateZExt(b.CreateOrReduce(found[static_cast<std::size_t>(i)]), ir.i8);
+      ir.store(flag, ir.byte_offset(flags, b.CreateAdd(key, ir.integer(i))), 1);
     }
   });
   ir.finish();
