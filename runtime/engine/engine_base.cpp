@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/engine/without_exceptions.h"
+#include "runtime/engine/with_stack.h"
 
 namespace flashjit {
 namespace {
@@ -23,7 +23,11 @@ Result<std::shared_ptr<Kernel>> EngineBase::prepare(std::string_view spec, const
     memory_hits_.add();
     return kernel;
   }
-  return without_exceptions("prepare", [&] { return make_once(spec, options); });
+  return without_exceptions("prepare", [&] {
+    // Asked here: a stream can be that of the thread.
+    const auto may_make = options.capturing_stream ? check_capture(options.capturing_stream) : Result<void>();
+    return with_stack("prepare", [&] { return make_once(spec, options, may_make); });
+  });
 }
 
 Counters EngineBase::counters() const {
@@ -44,10 +48,10 @@ std::string Wanted::identity() const {
                      verify ? "\nverify" : "");
 }
 
-Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, const PrepareOptions& options) {
+Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, const PrepareOptions& options,
+                                                      const Result<void>& may_make) {
   const CompileBounds bounds(options.timeout, options.cancel);
   if (auto over = bounds.over()) return std::move(*over);  // called off before it began, wherever the kernel may be
-  const auto may_make = options.capturing_stream ? check_capture(options.capturing_stream) : Result<void>();
   const auto wanted = decide(spec, options, static_cast<bool>(may_make), bounds);
   if (!wanted) {
     log_.log(wanted.error(), spec);

@@ -57,7 +57,8 @@ class EngineBase : public Engine {
   const PrepareLog log_;
 
  private:
-  Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options);
+  Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options,
+                                            const Result<void>& may_make);
   Result<Wanted> decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
                         const CompileBounds& bounds);
   Result<std::shared_ptr<Kernel>> make_chosen(Wanted wanted, const PrepareOptions& options,

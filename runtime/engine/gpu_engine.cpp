@@ -13,7 +13,7 @@
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
 #include "runtime/engine/tiered_kernel.h"
-#include "runtime/engine/without_exceptions.h"
+#include "runtime/engine/with_stack.h"
 #include "runtime/launch/kernels.h"
 
 namespace flashjit {
@@ -99,7 +99,7 @@ class GpuEngine : public EngineBase {
     const auto promotion = std::make_shared<Promotion>();
     background_.add([this, promotion, wanted](const std::atomic<bool>& stop) {
       const CompileBounds until_stop(std::chrono::milliseconds(0), &stop);
-      auto made = without_exceptions("prepare", [&] { return make_now(wanted, until_stop); });
+      auto made = with_stack("prepare", [&] { return make_now(wanted, until_stop); });
       log_.log(as_kernel(made), wanted.written);
       if (promotion->deliver(std::move(made))) ++promoted_;
     });
@@ -198,7 +198,9 @@ Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
 Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
                              const std::string_view target, const TrustedList* trusted) {
   FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles, trusted));
-  if (!options.required.empty()) FLASHJIT_TRY(bundles.check_manifest(options.required, target));
+  if (!options.required.empty()) {
+    FLASHJIT_TRY(with_stack("required", [&] { return bundles.check_manifest(options.required, target); }));
+  }
   if (!settings.jit && bundles.empty()) {
     return Error{
         ErrorKind::NotFound,

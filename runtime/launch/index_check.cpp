@@ -37,11 +37,15 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
     seen.push_back(at.get());
     stack.insert(stack.end(), at->args.begin(), at->args.end());
     if (at->op != Op::Load) continue;
-    const auto param = std::ranges::find(spec.params, at->param) - spec.params.begin();
+    const auto place = [&](const Param& param) { return std::ranges::find(spec.params, param) - spec.params.begin(); };
     const bool by_position = uses(at, Variable::Q) || uses(at, Variable::K);
     for (std::size_t i = 0; i < at->args.size(); ++i) {
-      indices_.push_back(
-          {static_cast<int>(param), static_cast<int>(i), by_position, ranges_.add(at->args[i]), at->args[i]});
+      const Expr& expr = at->args[i];
+      Index& index = indices_.emplace_back(Index{
+          static_cast<int>(place(at->param)), static_cast<int>(i), by_position, ranges_.add(expr), print(expr), {}});
+      for (const Param& scalar : params_of(expr)) {
+        if (!is_float(scalar.dtype)) index.scalars.push_back(static_cast<std::size_t>(place(scalar)));
+      }
     }
   }
 }
@@ -60,14 +64,13 @@ Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& siz
     const std::int64_t size = params[index.param]->tensor.shape[index.dimension];
     if (range.lo >= 0 && range.hi < size) continue;
     std::string with;
-    for (const Param& scalar : params_of(index.expr)) {
-      const auto at = std::ranges::find(spec.params, scalar) - spec.params.begin();
-      if (!is_float(scalar.dtype)) with += fmt::format(", {}={}", scalar.name, scalars[at]);
+    for (const std::size_t scalar : index.scalars) {
+      with += fmt::format(", {}={}", spec.params[scalar].name, scalars[scalar]);
     }
     return invalid(fmt::format(
         "params.{}: index {} (`{}`) {} at these sizes (b={}, q_len={}, k_len={}{}), the tensor has {} there; pass a "
         "larger tensor{} or clamp the index with min and max",
-        spec.params[static_cast<std::size_t>(index.param)].name, index.dimension, print(index.expr),
+        spec.params[static_cast<std::size_t>(index.param)].name, index.dimension, index.text,
         range.lo == range.hi ? fmt::format("is {}", range.lo) : fmt::format("runs from {} to {}", range.lo, range.hi),
         sizes.batch, sizes.q_len, sizes.k_len, with, size, with.empty() ? "" : ", another scalar"));
   }

@@ -1,7 +1,9 @@
 // Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call?
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "compiler/analysis/range_program.h"
@@ -27,7 +29,9 @@ class IndexChecker {
     int param = 0, dimension = 0;
     bool by_position = false;  // the element depends on q or k: without keys it is not read
     int slot = 0;              // of its range
-    Expr expr;
+    // For messages: as text, and the places of the int scalars in it. A launch walks no expression: that takes stack.
+    std::string text;
+    std::vector<std::size_t> scalars;
   };
   void collect(const AttentionSpec& spec, const Expr& expr);
 

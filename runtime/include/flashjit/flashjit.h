@@ -7,6 +7,7 @@
  *
  * Threads. Every function may be called from any thread at any time, also with the same engine or kernel. Destroying
  * something must be the last use of it. The CUDA context that is current on the calling thread is the same afterwards.
+ * 64 KB of stack are enough: where prepare finds less than 1 MB, it works on a thread of its own, and the caller waits.
  *
  * Versions. Structures begin with their size and only grow: a library takes the smaller ones of older programs, where
  * what is missing is as if it was zero, and larger ones of newer programs as long as what it does not know is zero. So

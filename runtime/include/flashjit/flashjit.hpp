@@ -8,7 +8,8 @@
 // No exceptions: what fails gives an Error with a kind, a message of one line and sometimes a detail. Every function
 // can also fail with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name the other kinds. The
 // library never prints and never exits. Engine and Kernel may be used from many threads at once, each on streams of its
-// own; the CUDA context that is current on the calling thread is the same afterwards.
+// own; the CUDA context that is current on the calling thread is the same afterwards. 64 KB of stack are
+// enough: where prepare() finds less than 1 MB, it works on a thread of its own, for which the caller waits.
 //
 // The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; compiler/SPEC.md is the reference,
 // and `flashjit explain SPEC` shows what becomes of one:

@@ -1,0 +1,67 @@
+#include "runtime/engine/with_stack.h"
+
+#include <pthread.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flashjit {
+namespace {
+
+// The deepest specs take 320 KB, NVRTC and LLVM included.
+constexpr std::size_t kEnough = std::size_t{1} << 20, kBytes = 8 * kEnough;
+
+struct Bounds {
+  std::uintptr_t low = 0, high = 0;
+};
+
+// Empty if they cannot be found.
+Bounds bounds_of_thread() {
+  Bounds bounds;
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return bounds;
+  void* low = nullptr;
+  std::size_t bytes = 0;
+  if (pthread_attr_getstack(&attributes, &low, &bytes) == 0) {
+    bounds.low = reinterpret_cast<std::uintptr_t>(low);
+    bounds.high = bounds.low + bytes;
+  }
+  pthread_attr_destroy(&attributes);
+  return bounds;
+}
+
+// Fibers lie beyond the bounds of their thread. Bounds cannot be found for lack of memory, which then is the error.
+bool is_enough_left() {
+  static thread_local Bounds bounds;  // of a main thread they take reading a file
+  if (bounds.high == 0) bounds = bounds_of_thread();
+  if (bounds.high == 0) return true;
+  const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  return here > bounds.low && here < bounds.high && here - bounds.low >= kEnough;
+}
+
+struct Work {
+  void (*function)(void*);
+  void* of;
+};
+
+void* start(void* at) {
+  const Work& work = *static_cast<const Work*>(at);
+  work.function(work.of);
+  return nullptr;
+}
+
+}  // namespace
+
+void run_with_stack(void (*function)(void*), void* of) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  Work work = {function, of};
+  if (is_enough_left() || pthread_attr_init(&attributes) != 0) return function(of);
+  pthread_attr_setstacksize(&attributes, kBytes);
+  const bool started = pthread_create(&thread, &attributes, start, &work) == 0;
+  pthread_attr_destroy(&attributes);
+  if (!started) return function(of);
+  pthread_join(thread, nullptr);
+}
+
+}  // namespace flashjit
