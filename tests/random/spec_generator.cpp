@@ -287,9 +287,9 @@ class Generator {
         reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
       }
     }
-    const char* names[] = {"normal",    "sharp",      "equal",     "huge",      "zero",         "a few inf and nan",
-                           "late jump", "early peak", "early low", "staircase", "large values", "poisoned",
-                           "neighbours"};
+    const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",      "a few inf and nan",
+                           "late jump", "early peak", "early low",    "staircase", "one key",   "rising",
+                           "falling",   "combs",      "large values", "poisoned",  "neighbours"};
     case_.data = names[static_cast<int>(data_)];
   }
 
@@ -335,6 +335,12 @@ class Generator {
       case Data::Staircase:
         lift_keys(scale, [&](const Place& p) { return jump * static_cast<double>((p.len - 1 - p.at) / kStair); });
         break;
+      case Data::OneKey:
+        lift_keys(scale, [&](const Place& p) { return p.at == (p.head * 379 + 211) % p.len ? jump : 0; });
+        break;
+      case Data::Rising: lift_keys(scale, [&](const Place& p) { return jump * p.at / p.len; }); break;
+      case Data::Falling: lift_keys(scale, [&](const Place& p) { return jump * (p.len - p.at) / p.len; }); break;
+      case Data::Combs: lift_keys(scale, [&](const Place& p) { return p.at % kStair == 0 ? jump : 0; }); break;
       case Data::Poisoned: poison_places(); break;
       case Data::Neighbours: poison_neighbours(); break;
       default: break;

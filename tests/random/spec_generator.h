@@ -30,6 +30,10 @@ enum class Data {
   EarlyPeak,    // that of the last key is
   EarlyLow,     // the last 300 keys are below the others
   Staircase,    // logits rise by `jump` every 64 keys towards key 0
+  OneKey,       // the logit of one key, another one in every head, is above the others
+  Rising,       // logits rise by `jump` from key 0 to the last, evenly
+  Falling,      // they fall
+  Combs,        // every 64th key is above the others
   LargeValues,  // LateJump, and V is near the largest number of fp16, or so large in bf16 that 2^30 times it is no fp32
   Poisoned,     // single infinities and NaN: in Q, at key 0 or at the last key of K or V, another place in every head
   Neighbours,   // every second sequence is NaN and infinities
