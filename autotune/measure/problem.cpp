@@ -96,7 +96,8 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
 
 class Builder {
  public:
-  Builder(const InputFiles& inputs, std::uint64_t seed) : inputs_(inputs), seed_(seed) {}
+  Builder(const InputFiles& inputs, std::uint64_t seed, double most_bytes)
+      : inputs_(inputs), seed_(seed), most_bytes_(most_bytes) {}
 
   Result<void> input(NamedTensor tensor, bool exact_shape) {
     const auto file = inputs_.files.find(tensor.name);
@@ -124,6 +125,11 @@ class Builder {
   // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
   Result<void> room_for(const NamedTensor& tensor) {
     planned_ += static_cast<double>(byte_count(tensor));
+    if (most_bytes_ > 0) {
+      if (planned_ <= most_bytes_) return {};
+      return invalid(fmt::format("the tensors up to {} need {:.1f} GB, more than {:.1f} GB", tensor.name,
+                                 planned_ * 1e-9, most_bytes_ * 1e-9));
+    }
     const double memory =
         static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
     if (planned_ <= 0.8 * memory) return {};
@@ -134,6 +140,7 @@ class Builder {
 
   const InputFiles& inputs_;
   const std::uint64_t seed_;
+  const double most_bytes_;
   double planned_ = 0;
 };
 
@@ -166,7 +173,7 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
 bool comes_from_files(const Operand& operand) { return operand.role == OperandRole::Input && !is_offsets(operand); }
 
 Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
-                                        std::uint64_t seed) {
+                                        std::uint64_t seed, double most_bytes) {
   FLASHJIT_TRY(check_names(spec, inputs));
   const bool packed = spec.layout == Layout::Packed;
   if (packed && std::max(shape.q_tokens(), shape.k_tokens()) > SizeBound::kLargest) {
@@ -174,7 +181,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
         fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have",
                     SizeBound::kLargest));
   }
-  Builder builder(inputs, seed);
+  Builder builder(inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);

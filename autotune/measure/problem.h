@@ -43,8 +43,9 @@ struct InputFiles {
 
 class ProblemData {
  public:
+  // `most_bytes`: for all tensors; 0: what this machine has.
   static Result<ProblemData> create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
-                                    std::uint64_t seed);
+                                    std::uint64_t seed, double most_bytes = 0);
 
   // Overwrites the outputs with NaN: what a kernel does not write is then seen.
   void poison();

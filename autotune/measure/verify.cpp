@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kQueries = 197, kKeys = 525;
 constexpr double kWork = 2e7;  // multiply-adds of the reference: of many heads, rows are sampled
 constexpr int kMostThreads = 8;
+// Where the spec pins large sizes, a problem is not small: beyond these, trying takes seconds and more.
+constexpr double kMostBytes = 1e9, kMostHostWork = 1e12, kMostGpuWork = 1e13;
 constexpr std::uint64_t kSeed = 1;
 
 std::int64_t within(const SizeBound& bound, std::int64_t size) { return std::clamp(size, bound.min, bound.max); }
@@ -36,6 +38,24 @@ ProblemShape small_shape(const AttentionSpec& spec) {
   return shape;
 }
 
+Error cannot_be_tried(const std::string& why) {
+  return unsupported(fmt::format(
+      "verify: this kernel cannot be tried on small random data: {}; leave verify out, and see what `flashjit run "
+      "--check` says of it",
+      why));
+}
+
+Result<void> check_work(const AttentionSpec& spec, const ProblemShape& shape, double most) {
+  constexpr double kScore = 64;  // what its exponential costs, in multiply-adds
+  double scores = 0;
+  for (std::size_t b = 0; b < shape.q.size(); ++b)
+    scores += static_cast<double>(shape.q[b]) * static_cast<double>(shape.k[b]);
+  const double work = scores * spec.heads_q * (spec.d_qk + spec.d_v + kScore);
+  if (work <= most) return {};
+  return cannot_be_tried(
+      fmt::format("the sizes that the spec pins take {:.1g} multiply-adds, more than {:.1g}", work, most));
+}
+
 Result<void> run_on_gpu(Kernel& kernel, const GpuContext& gpu, ProblemData& data) {
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_ASSIGN(device, DeviceProblem::create(gpu, data));
@@ -50,10 +70,12 @@ Result<void> run_on_gpu(Kernel& kernel, const GpuContext& gpu, ProblemData& data
 
 Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const GpuContext* gpu) {
   const ProblemShape shape = small_shape(spec);
-  FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, {}, kSeed));
-  data.poison();
-  const Arguments arguments = data.host_arguments();  // the problem points into it
-  FLASHJIT_TRY(gpu ? run_on_gpu(kernel, *gpu, data) : kernel.run(arguments));
+  FLASHJIT_TRY(check_work(spec, shape, gpu ? kMostGpuWork : kMostHostWork));
+  auto data = ProblemData::create(spec, shape, {}, kSeed, kMostBytes);
+  if (!data) return cannot_be_tried(data.error().message);
+  data->poison();
+  const Arguments arguments = data->host_arguments();  // the problem points into it
+  FLASHJIT_TRY(gpu ? run_on_gpu(kernel, *gpu, *data) : kernel.run(arguments));
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   const reference::Comparison compared =
       reference::compare(problem, {.work = kWork, .seed = kSeed, .threads = std::min(usable_cores(), kMostThreads)});

@@ -16,9 +16,10 @@ constexpr std::string_view kVerified = "verified", kWrong = "wrong";
 
 std::atomic<Verifier> verifier = nullptr;
 
-bool is_tried(const StoreFacts& facts) { return facts.contains(kVerified) || facts.contains(kWrong); }
+bool is_tried(const StoreFacts& facts) { return is_verified(facts) || !known_wrong(facts).empty(); }
 
 Result<void> try_out(const Compiled& compiled, const CompileOptions& options, StoreEntry& entry) {
+  if (auto over = options.bounds.over()) return std::move(*over);  // a kernel, once it runs, cannot be stopped
   Compiled candidate = compiled;
   candidate.binary = std::make_shared<const StoreEntry>(entry);
   FLASHJIT_ASSIGN(problem, options.verify(candidate));
@@ -47,6 +48,8 @@ std::string_view known_wrong(const StoreFacts& facts) {
   const auto found = facts.find(kWrong);
   return found == facts.end() ? std::string_view() : std::string_view(found->second);
 }
+
+bool is_verified(const StoreFacts& facts) { return facts.contains(kVerified); }
 
 Result<KernelStore::Fetched> fetch_kernel(const Compiled& compiled, const CompileOptions& options,
                                           const std::function<Result<StoreEntry>()>& make) {

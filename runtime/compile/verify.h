@@ -21,6 +21,8 @@ Result<std::string> verify_kernel(const AttentionSpec& spec, Kernel& kernel, con
 
 // What was found wrong with it; empty: nothing, or it was never tried.
 std::string_view known_wrong(const StoreFacts& facts);
+// It was tried, and nothing was wrong.
+bool is_verified(const StoreFacts& facts);
 
 // The code of `compiled` from the store, or made by `make`; with `options.verify` it has been tried.
 Result<KernelStore::Fetched> fetch_kernel(const Compiled& compiled, const CompileOptions& options,

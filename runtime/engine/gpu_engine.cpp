@@ -72,7 +72,11 @@ class GpuEngine : public EngineBase {
       if (wanted.verify)
         compiled.facts.notes.emplace_back("not verified: it comes from a bundle, and is taken as it is");
     } else if (!untested_.empty()) {
-      compiled.facts.notes.push_back("verified, because " + untested_);
+      compiled.facts.notes.push_back(
+          is_verified(compiled.binary->facts)
+              ? "verified, because " + untested_
+              : fmt::format("not verified, although {}: it could not be tried; PrepareOptions::verify says why",
+                            untested_));
     }
     for (const std::string& note : store_.notes()) compiled.facts.notes.push_back(note);
     if (const auto held = bundles_.check_target(target_.name); !held && !bundles_.empty())

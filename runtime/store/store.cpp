@@ -103,8 +103,8 @@ Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make&
   };
   using How = SingleFlight<const StoreEntry>::How;
   auto outcome = get();
-  // Who was waited for may have been content with less.
-  if (outcome.how == How::Waited && outcome.value && is_enough && !is_enough(**outcome.value)) outcome = get();
+  // Who was waited for, or came between the two steps of `get`, may have been content with less.
+  while (outcome.how != How::Made && outcome.value && is_enough && !is_enough(**outcome.value)) outcome = get();
   if (!outcome.value) return outcome.value.error();
   how.entry = std::move(*outcome.value);
   if (outcome.how == How::Memory) {

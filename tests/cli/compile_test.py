@@ -105,6 +105,17 @@ def test_host_target():
     refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--json", env={"FLASHJIT_JIT": "off"}, kind="invalid", says="FLASHJIT_JIT=off")
 
 
+def test_verify():
+    need("host")
+    arguments = ["compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--json"]
+    flashjit(*arguments)
+    assert flashjit("cache", "ls", "--json").line()["verified"] is None
+    assert flashjit(*arguments, "--verify").line()["source"] == "disk"
+    assert flashjit("cache", "ls", "--json").line()["verified"] is True
+    # Without a store, what is compiled for the answer is not what was tried.
+    refused(*arguments, "--verify", env={"FLASHJIT_CACHE_DIR": "/proc/none"}, kind="io", says=["--verify", "FLASHJIT_CACHE_DIR"])
+
+
 def test_another_host_library_has_kernels_of_its_own():
     need("host")
     arguments = ["run", "fwd fp32 d=64 heads=2", "--target", "host", "--shape", "q=8", "--json"]

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/compile/verify.h"
 #include "runtime/store/store.h"
 #include "tools/command/cache.h"
 #include "tools/command/commands.h"
@@ -78,10 +79,15 @@ Result<void> list(const Place& place, Output& output, bool only_bad) {
     line["bytes"] = entry.bytes;
     line["used"] = entry.used;
     line["sound"] = entry.sound;
+    const std::string_view wrong = known_wrong(entry.facts);
+    line["verified"] = is_verified(entry.facts) ? Json(true) : wrong.empty() ? Json() : Json(false);
+    if (!wrong.empty()) line["wrong"] = wrong;
     line["directory"] = directory;
     output.result(line, fmt::format("{}  {}  {:>8}  {:8} {}{}\n", entry.digest.substr(0, 16), day(entry.used),
                                     size_text(entry.bytes), fact(entry, "target"), fact(entry, "spec"),
-                                    entry.sound ? "" : "  DAMAGED"));
+                                    !entry.sound    ? "  DAMAGED"
+                                    : wrong.empty() ? ""
+                                                    : "  WRONG"));
   }
   if (!only_bad) return {};
   if (bad > 0 && place.shared) {

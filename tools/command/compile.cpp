@@ -13,6 +13,7 @@
 #include "compiler/spec/spec.h"
 #include "runtime/compile/compile_host.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
+#include "runtime/compile/verify.h"
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
 #include "runtime/store/output_file.h"
@@ -69,6 +70,17 @@ void add_common_files(const CompileArgs& args, CompileJob& job) {
   if (wants(args, "facts")) job.files.push_back({"facts.json", facts_json(job)});
 }
 
+// With --verify the code must be the very code that was tried.
+Result<void> check_verified(const CompileArgs& args, const Compiled& compiled) {
+  if (!args.verify || is_verified(compiled.binary->facts)) return {};
+  return Error{
+      ErrorKind::Io,
+      fmt::format("--verify: the kernel store did not keep the kernel that was tried{}; set FLASHJIT_CACHE_DIR "
+                  "to a folder of your own",
+                  compiled.facts.miss.empty() ? "" : " (" + compiled.facts.miss + ")"),
+      {}};
+}
+
 Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
                          const DumpSink& dump, CompileJob& job) {
   if (wants(args, "llvm"))
@@ -82,6 +94,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   options.compiler_program = args.compiler_program;
   FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
   FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
+  FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
   job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);
@@ -115,6 +128,7 @@ Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& se
   CompileOptions options{.settings = settings, .store = store, .dump = dump};
   options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
   FLASHJIT_ASSIGN(compiled, compile_host_spec(request, *library, options));
+  FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
   job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);

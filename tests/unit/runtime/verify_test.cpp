@@ -117,6 +117,20 @@ TEST_F(VerifiedKernel, WhatCannotBeTriedIsNotStored) {
   EXPECT_TRUE(compile_spec(kSpec, "sm_80", "", options));
 }
 
+TEST_F(VerifiedKernel, NoTrialBeginsAfterTheTimeout) {
+  KernelStore kept = store();
+  std::atomic<bool> cancelled = false;
+  CompileOptions options = trying(kept, "none");
+  options.bounds = CompileBounds(std::chrono::milliseconds(0), &cancelled);
+  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", {.store = &kept}));
+  // What compiles is there already: the only thing left to do is the trial.
+  cancelled = true;
+  const auto called_off = compile_spec(kSpec, "sm_80", "", options);
+  ASSERT_FALSE(called_off);
+  EXPECT_EQ(called_off.error().kind, ErrorKind::Cancelled);
+  EXPECT_EQ(tried, 0);
+}
+
 TEST(VerifiedUnasked, NewerCompilersAndDriversThanTheTestedOnes) {
   EXPECT_EQ(why_untested(13000, 13000), "");
   EXPECT_EQ(why_untested(12080, 12040), "");
@@ -184,6 +198,25 @@ TEST_F(VerifiedHere, OneWrongElementIsNamed) {
     ASSERT_TRUE(problem) << problem.error().message;
     EXPECT_NE(problem->find("batch 0, head 1, query 17, column 5"), std::string::npos) << *problem;
     EXPECT_NE(problem->find("--seed"), std::string::npos) << *problem;
+  }
+}
+
+// A trial is of some 20 to 300 ms, whatever the spec says.
+TEST_F(VerifiedHere, WhatHasNoSmallProblemIsNotTried) {
+  for (const auto& [spec, why] : {
+           std::pair{"fwd fp32 d=8 q_len=200000 k_len=200000", "multiply-adds"},
+           std::pair{"fwd fp32 d=256 heads=64 q_len=200000 k_len=1", "need 26.2 GB"},
+           std::pair{"fwd fp32 d=8 layout=packed b=500000 k_len<=3", "more than 1.0 GB"},
+           std::pair{"fwd fp32 d=8 mask=\"t[min(n, 1000000000)] > 0\" params=\"t: fp32[1], n: u32\"", "up to t"},
+           std::pair{"fwd fp32 d=8 mask=\"t[k + n] > 0\" params=\"t: fp32[1], n: i32\"", "without a known end"},
+       }) {
+    const auto kernel = engine->prepare(spec, {.verify = true});
+    ASSERT_FALSE(kernel) << spec;
+    EXPECT_EQ(kernel.error().kind, ErrorKind::Unsupported) << spec;
+    EXPECT_NE(kernel.error().message.find("verify: this kernel cannot be tried"), std::string::npos)
+        << kernel.error().message;
+    EXPECT_NE(kernel.error().message.find(why), std::string::npos) << kernel.error().message;
+    EXPECT_TRUE(engine->prepare(spec)) << spec;
   }
 }
 
