@@ -33,6 +33,23 @@ struct Place {
   struct stat old = {};
 };
 
+// Planted, it may be, by somebody who wants a file of ours overwritten. The system refuses to follow such links where
+// fs.protected_symlinks is set, which it cannot do for who reads them, as is done here.
+Result<void> check_link(const std::string& path, const std::string& link, const struct stat& info) {
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  const std::filesystem::path above = std::filesystem::path(link).parent_path();
+  struct stat folder;
+  if (::stat(above.empty() ? "." : above.c_str(), &folder) != 0) return failed(path, errno);
+  if ((folder.st_mode & kEverybodys) != kEverybodys || info.st_uid == geteuid() || info.st_uid == folder.st_uid)
+    return {};
+  return Error{
+      ErrorKind::Io,
+      fmt::format("{}: cannot be written: {} is a link of user {} in a folder that everybody can write to; name "
+                  "the file that is meant, or remove the link",
+                  path, link, info.st_uid),
+      {}};
+}
+
 Result<Place> find_place(const std::string& path) {
   Place place{path};
   for (int links = 0;; ++links) {
@@ -50,6 +67,7 @@ Result<Place> find_place(const std::string& path) {
       place.is_opened = true;
       return place;
     }
+    FLASHJIT_TRY(check_link(path, place.path, info));
     char target[PATH_MAX];
     const ssize_t length = readlinkat(at.get(), "", target, sizeof target);
     if (length <= 0 || links >= kMostLinks) return failed(path, length <= 0 ? errno : ELOOP);

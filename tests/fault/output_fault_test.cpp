@@ -122,6 +122,29 @@ TEST_F(OutputFault, LinksGoOnLeadingToTheFile) {
   EXPECT_FALSE(write_output(at("round"), {"new"}));
 }
 
+// What fs.protected_symlinks is for; it cannot help those who read links themselves.
+TEST_F(OutputFault, ALinkThatSomebodyPlantedIsNotFollowed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  ASSERT_EQ(mkdir(at("shared").c_str(), 0755), 0);
+  ASSERT_EQ(chmod(at("shared").c_str(), 01777), 0);
+  const std::string mine = put("mine", "old");
+  for (const std::string& target : {mine, at("fresh")}) {
+    const std::string link = at("shared/link");
+    ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
+    ASSERT_EQ(lchown(link.c_str(), kOtherUser, kOtherUser), 0);
+    for (int way = 0; way < kWays; ++way) {
+      const auto done = write_each_way(way, link);
+      ASSERT_FALSE(done) << way;
+      EXPECT_NE(done.error().message.find("is a link of user 65534"), std::string::npos) << done.error().message;
+    }
+    ASSERT_EQ(lchown(link.c_str(), 0, 0), 0);
+    EXPECT_EQ(target == mine ? text_of(mine) : "old", "old");
+    EXPECT_TRUE(write_output(link, {"new"}));
+    EXPECT_EQ(text_of(target), "new");
+    ASSERT_EQ(unlink(link.c_str()), 0);
+  }
+}
+
 TEST_F(OutputFault, OwnerAndModeAreKept) {
   for (int way = 0; way < kWays; ++way) {
     const std::string file = put("file" + std::to_string(way), "old");
