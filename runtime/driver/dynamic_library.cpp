@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <link.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -95,6 +96,10 @@ bool is_write_protected(const link_map& map, ElfW(Addr) address) {
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
+  // The loader would wait for somebody to write into a FIFO.
+  struct stat info;
+  if (name.find('/') != name.npos && stat(name.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
+    return Error{ErrorKind::NotFound, name + ": is a FIFO", {}};
   DynamicLibrary library;
   library.handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library.handle_) {

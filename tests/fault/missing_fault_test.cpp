@@ -54,6 +54,19 @@ TEST(Missing, Nvrtc) {
             0);
 }
 
+// The loader would wait in open() for somebody to write into it.
+TEST(Missing, NvrtcIsAFifo) {
+  const TemporaryFolder folder;
+  const std::string fifo = folder.path() + "/libnvrtc.so";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(in_child([&] {
+              alarm(10);
+              setenv("FLASHJIT_NVRTC", fifo.c_str(), 1);
+              return refused(compile_spec(kSpec, "sm_90a", ""), ErrorKind::NotFound, {"FLASHJIT_NVRTC", "libnvrtc.so"});
+            }),
+            0);
+}
+
 TEST(Missing, Gpu) {
   EXPECT_EQ(in_child([] {
               setenv("CUDA_VISIBLE_DEVICES", "", 1);
