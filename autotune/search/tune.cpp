@@ -73,7 +73,10 @@ class Tuning::Parts {
         std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
     // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
     // keep.
-    FLASHJIT_ASSIGN(untuned, prepare(job_.pins, options_.verify));
+    auto tried = prepare(job_.pins, options_.verify);
+    // What cannot be tried is measured all the same. What was found wrong is refused here, too: the store knows of it.
+    if (!tried && options_.verify && tried.error().kind == ErrorKind::Unsupported) tried = prepare(job_.pins);
+    FLASHJIT_ASSIGN(untuned, std::move(tried));
     untuned_ = untuned->facts().schedule;
     FLASHJIT_ASSIGN(schedule, parse_schedule(untuned_));
     space_ = space_of(job_.spec, plan_.target, job_.pins, plan_.tiles, shape_, schedule);

@@ -86,6 +86,15 @@ def test_pins_are_kept_and_not_recorded():
     assert not os.path.exists(tuned_file())
 
 
+def test_what_cannot_be_tried_is_measured_all_the_same():
+    need("host")
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (100,), }"
+    write(scratch("t.npy"), b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(400))
+    spec = 'fwd fp32 d=32 heads=2 score="s + t[k + n]" params="t: fp32[1], n: u32"'  # without a file nobody knows how large t is
+    line = flashjit("tune", spec, "--shape", "q=48", "--target", "host", "--budget", "1s", "--param", f"t={scratch('t.npy')}", "--param", "n=3", "--json").line()
+    assert line["ok"] and line["best_us"] > 0, line
+
+
 def test_deterministic_keeps_its_numerics():
     need("host")
     spec = SPEC + " numerics=deterministic"
