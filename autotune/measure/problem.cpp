@@ -260,12 +260,12 @@ Arguments ProblemData::host_arguments() {
   return arguments_at(pointers);
 }
 
-Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& data) {
+Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& data, CuStream stream) {
   DeviceProblem problem;
   std::vector<void*> pointers;
   for (const NamedTensor& tensor : data.tensors()) {
     FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, tensor.bytes.size()));
-    if (!tensor.bytes.empty()) FLASHJIT_TRY(buffer.upload(tensor.bytes.data()));
+    if (!tensor.bytes.empty()) FLASHJIT_TRY(buffer.upload(tensor.bytes.data(), stream));
     pointers.push_back(buffer.data());
     problem.buffers_.push_back(std::move(buffer));
     problem.roles_.push_back(tensor.role);
@@ -291,10 +291,10 @@ Result<void> DeviceProblem::poison(const Stream& stream) const {
   return {};
 }
 
-Result<void> DeviceProblem::download_outputs(ProblemData& data) const {
+Result<void> DeviceProblem::download_outputs(ProblemData& data, CuStream stream) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     std::vector<std::uint8_t>& bytes = data.tensors()[i].bytes;
-    if (roles_[i] == Role::Output && !bytes.empty()) FLASHJIT_TRY(buffers_[i].download(bytes.data()));
+    if (roles_[i] == Role::Output && !bytes.empty()) FLASHJIT_TRY(buffers_[i].download(bytes.data(), stream));
   }
   return {};
 }

@@ -67,12 +67,12 @@ class ProblemData {
 // A copy of the tensors in GPU memory.
 class DeviceProblem {
  public:
-  static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data);
+  static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data, CuStream stream = nullptr);
   // Allocates what the kernel needs beside the tensors, if there is not as much yet, and says how many bytes that are.
   // What was allocated before must not be in use.
   Result<std::uint64_t> make_workspace(const GpuContext& gpu, const Kernel& kernel);
   Result<void> poison(const Stream& stream) const;
-  Result<void> download_outputs(ProblemData& data) const;
+  Result<void> download_outputs(ProblemData& data, CuStream stream = nullptr) const;
   const Arguments& arguments() const { return arguments_; }
 
  private:

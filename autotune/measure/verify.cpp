@@ -57,13 +57,15 @@ Result<void> check_work(const AttentionSpec& spec, const ProblemShape& shape, do
 }
 
 Result<void> run_on_gpu(Kernel& kernel, const GpuContext& gpu, ProblemData& data) {
+  // Some other thread may be capturing a graph: that forbids waiting as usual, and the default stream.
+  const RelaxedCapture relaxed(*gpu.driver);
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
-  FLASHJIT_ASSIGN(device, DeviceProblem::create(gpu, data));
+  FLASHJIT_ASSIGN(device, DeviceProblem::create(gpu, data, stream.get()));
   FLASHJIT_TRY(device.make_workspace(gpu, kernel));
   FLASHJIT_TRY(device.poison(stream));
   FLASHJIT_TRY(kernel.run(device.arguments(), stream.get()));
   FLASHJIT_TRY(stream.synchronize());
-  return device.download_outputs(data);
+  return device.download_outputs(data, stream.get());
 }
 
 }  // namespace

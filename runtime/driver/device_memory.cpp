@@ -32,19 +32,19 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   return *this;
 }
 
-Result<void> DeviceBuffer::upload(const void* from) const {
+Result<void> DeviceBuffer::upload(const void* from, CuStream stream) const {
   if (bytes_ == 0) return {};
   const CurrentContext current(gpu_);
-  FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.copy_to_device(pointer_, from, bytes_), "cuMemcpyHtoD"));
-  // From pageable memory the call returns when the data is staged: the last of it may arrive after what another stream
-  // does next.
-  return gpu_.driver->check(gpu_.driver->api.stream_synchronize(nullptr), "cuStreamSynchronize");
+  FLASHJIT_TRY(
+      gpu_.driver->check(gpu_.driver->api.copy_to_device(pointer_, from, bytes_, stream), "cuMemcpyHtoDAsync"));
+  return gpu_.driver->check(gpu_.driver->api.stream_synchronize(stream), "cuStreamSynchronize");
 }
 
-Result<void> DeviceBuffer::download(void* to) const {
+Result<void> DeviceBuffer::download(void* to, CuStream stream) const {
   if (bytes_ == 0) return {};
   const CurrentContext current(gpu_);
-  return gpu_.driver->check(gpu_.driver->api.copy_to_host(to, pointer_, bytes_), "cuMemcpyDtoH");
+  FLASHJIT_TRY(gpu_.driver->check(gpu_.driver->api.copy_to_host(to, pointer_, bytes_, stream), "cuMemcpyDtoHAsync"));
+  return gpu_.driver->check(gpu_.driver->api.stream_synchronize(stream), "cuStreamSynchronize");
 }
 
 Result<void> DeviceBuffer::fill(unsigned char value, CuStream stream) const {

@@ -19,8 +19,8 @@ class DeviceBuffer {
 
   void* data() const { return reinterpret_cast<void*>(pointer_); }  // null for zero bytes
   std::size_t bytes() const { return bytes_; }
-  Result<void> upload(const void* from) const;  // synchronous, all bytes
-  Result<void> download(void* to) const;        // synchronous, all bytes
+  Result<void> upload(const void* from, CuStream stream = nullptr) const;  // synchronous, all bytes
+  Result<void> download(void* to, CuStream stream = nullptr) const;        // synchronous, all bytes
   Result<void> fill(unsigned char value, CuStream stream) const;
 
  private:

@@ -84,8 +84,8 @@ struct CuLaunchConfig {
   row(memory_allocate, "cuMemAlloc", CuResult (*)(CuPointer*, std::size_t), 3020)                              \
   row(memory_free, "cuMemFree", CuResult (*)(CuPointer), 3020)                                                 \
   row(memory_set, "cuMemsetD8Async", CuResult (*)(CuPointer, unsigned char, std::size_t, CuStream), 3020)      \
-  row(copy_to_device, "cuMemcpyHtoD", CuResult (*)(CuPointer, const void*, std::size_t), 3020)                 \
-  row(copy_to_host, "cuMemcpyDtoH", CuResult (*)(void*, CuPointer, std::size_t), 3020)
+  row(copy_to_device, "cuMemcpyHtoDAsync", CuResult (*)(CuPointer, const void*, std::size_t, CuStream), 3020)  \
+  row(copy_to_host, "cuMemcpyDtoHAsync", CuResult (*)(void*, CuPointer, std::size_t, CuStream), 3020)
 // clang-format on
 
 struct DriverApi {

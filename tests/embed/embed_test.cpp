@@ -158,6 +158,20 @@ TEST(EmbedTest, PrepareBesideACaptureDoesNotBreakIt) {
   EXPECT_EQ(fake_cuda_counters().broken_captures, 0);
 }
 
+// What is tried there is wrong, as this driver computes nothing; that is not for the store of the other tests.
+TEST(EmbedTest, AKernelIsTriedBesideACapture) {
+  const auto engine = create_engine({.ordinal = 1, .disk_cache = false});
+  if (!engine) GTEST_SKIP() << "no NVRTC on this machine";
+  Stream stream(1);
+  const std::int64_t before = fake_cuda_counters().broken_captures;
+  stream.begin_capture();
+  const auto tried = engine->prepare(kSpec, {.schedule = kSync, .verify = true});
+  EXPECT_EQ(stream.end_capture(), 0);
+  EXPECT_EQ(fake_cuda_counters().broken_captures, before);
+  ASSERT_FALSE(tried);
+  EXPECT_EQ(tried.error().kind, ErrorKind::Unsupported) << tried.error().message;
+}
+
 TEST(EmbedTest, RunAllocatesNothing) {
   NEED_ALLOCATIONS();
   ENGINE(made, 1);

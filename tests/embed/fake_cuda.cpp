@@ -88,6 +88,17 @@ int unsafe_call() {
   return result;
 }
 
+// The default stream waits for all others that do not say otherwise, which a capture cannot have in any mode.
+int call_on(const void* stream) {
+  if (stream) return kDone;
+  const std::lock_guard lock(mutex);
+  for (Stream* each : capturing) {
+    each->broken = true;
+    ++counters.broken_captures;
+  }
+  return capturing.empty() ? kDone : kUnsupportedInCapture;
+}
+
 int init(unsigned) { return ++counters.initialised, kDone; }
 int driver_version(int* version) { return *version = 13000, kDone; }
 int device_count(int* count) {
@@ -139,7 +150,10 @@ int kernel_function(Function** function, Library* kernel) {
 int function_load(Function*) { return unsafe_call(); }
 
 int stream_id(Stream* stream, unsigned long long* id) { return ++counters.calls, *id = stream ? stream->id : 0, kDone; }
-int stream_synchronize(Stream*) { return unsafe_call(); }
+int stream_synchronize(Stream* stream) {
+  if (const int broken = call_on(stream)) return broken;
+  return unsafe_call();
+}
 int exchange_capture_mode(int* mode) { return std::swap(*mode, capture_mode), kDone; }
 
 int launch(const unsigned* config, Function* function, void** parameters, void**) {
@@ -181,10 +195,12 @@ int memory_allocate(std::uint64_t* pointer, std::size_t bytes) {
 }
 int memory_free(std::uint64_t pointer) { return ++counters.frees, std::free(reinterpret_cast<void*>(pointer)), kDone; }
 int memory_set(std::uint64_t, unsigned char, std::size_t, void*) { return kDone; }
-int copy_to_device(std::uint64_t to, const void* from, std::size_t bytes) {
+int copy_to_device(std::uint64_t to, const void* from, std::size_t bytes, const void* stream) {
+  if (const int broken = call_on(stream)) return broken;
   return std::memcpy(reinterpret_cast<void*>(to), from, bytes), kDone;
 }
-int copy_to_host(void* to, std::uint64_t from, std::size_t bytes) {
+int copy_to_host(void* to, std::uint64_t from, std::size_t bytes, const void* stream) {
+  if (const int broken = call_on(stream)) return broken;
   return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), kDone;
 }
 
@@ -296,8 +312,8 @@ int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, i
               {"cuGraphDestroy", reinterpret_cast<void*>(cuGraphDestroy)},
               {"cuMemAlloc", reinterpret_cast<void*>(memory_allocate)},
               {"cuMemFree", reinterpret_cast<void*>(memory_free)},
-              {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to_device)},
-              {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_to_host)},
+              {"cuMemcpyHtoDAsync", reinterpret_cast<void*>(copy_to_device)},
+              {"cuMemcpyDtoHAsync", reinterpret_cast<void*>(copy_to_host)},
               {"cuEventCreate", reinterpret_cast<void*>(event_create)},
               {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
               {"cuEventRecord", reinterpret_cast<void*>(event_record)},
