@@ -57,8 +57,12 @@ class Search {
       FLASHJIT_ASSIGN(accepted, run_family(family, std::move(*plan)));
       if (accepted) return std::move(*accepted);
     }
-    return unsupported(fmt::format("schedule {}; the pins leave no other schedule: leave some out, or pin family={}",
-                                   notes_.front(), name(floor_family(first_.target.gpu))),
+    const Family floor = floor_family(first_.target.gpu);
+    const std::string way_out =
+        first_.schedule.family == floor
+            ? "no other schedule is left: leave out pins, if there are any"
+            : fmt::format("the pins leave no other schedule: leave some out, or pin family={}", name(floor));
+    return unsupported(fmt::format("schedule {}; {}", notes_.front(), way_out),
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
@@ -111,18 +115,20 @@ class Search {
   Result<std::optional<Compiled>> run_family(Family family, Plan start) {
     std::optional<Compiled> best;
     std::string passed_over;
-    int attempts = 1, least = room(start.schedule);
+    std::vector<Schedule> tried = {start.schedule};
+    int least = room(start.schedule);
     FLASHJIT_TRY(attempt(family, std::move(start), best, passed_over));
     for (const Candidate& candidate : *first_.candidates) {
-      if ((best && best->facts.spill_bytes == 0) || attempts == kMostAttempts) break;
-      // Nearly all that is wrong with a kernel comes from registers: one that is estimated to be as tight would be no
-      // better.
-      if (!is_legal(candidate, family) || room(candidate.schedule) < least + kRegisterStep) continue;
-      least = room(candidate.schedule);
-      auto looser = make_plan(first_.spec, first_.target, candidate.schedule);
-      if (!looser) continue;
-      ++attempts;
-      FLASHJIT_TRY(attempt(family, std::move(*looser), best, passed_over));
+      if ((best && best->facts.spill_bytes == 0) || tried.size() == kMostAttempts) break;
+      if (!is_legal(candidate, family) || std::ranges::find(tried, candidate.schedule) != tried.end()) continue;
+      // All that rejects a kernel but its results comes from registers: one that is estimated to be as tight would be
+      // no better.
+      if (!last_was_wrong_ && room(candidate.schedule) < least + kRegisterStep) continue;
+      least = std::max(least, room(candidate.schedule));
+      auto next = make_plan(first_.spec, first_.target, candidate.schedule);
+      if (!next) continue;
+      tried.push_back(candidate.schedule);
+      FLASHJIT_TRY(attempt(family, std::move(*next), best, passed_over));
     }
     if (!passed_over.empty()) notes_.push_back(passed_over);
     return best;
@@ -132,6 +138,7 @@ class Search {
   Result<void> attempt(Family family, Plan plan, std::optional<Compiled>& best, std::string& passed_over) {
     const Schedule schedule = plan.schedule;
     auto next = compile_(std::move(plan));
+    last_was_wrong_ = next && !known_wrong(next->binary->facts).empty();
     if (const std::string why = why_rejected(family, next); !why.empty()) {
       notes_.push_back(fmt::format("{} was passed over: {}", print(schedule), why));
       return {};
@@ -150,6 +157,7 @@ class Search {
   const CompileOptions& options_;
   const CompilePlan& compile_;
   std::vector<std::string> notes_;  // of schedules that were passed over
+  bool last_was_wrong_ = false;     // the last attempt computed wrong results
 };
 
 }  // namespace

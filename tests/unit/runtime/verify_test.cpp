@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "autotune/measure/in_process.h"
 #include "autotune/measure/verify.h"
@@ -66,6 +67,26 @@ TEST_F(VerifiedKernel, AWrongKernelIsPassedOverNowAndByWhoeverFindsIt) {
   KernelStore third = store();
   ASSERT_TRUE(compile_spec(kSpec, "sm_90a", "", trying(third, "hopper")));
   EXPECT_EQ(tried, before) << "what is known is not tried again";
+}
+
+// Where the family has no other, and registers are no reason to try one that has more of them.
+TEST_F(VerifiedKernel, TheNextScheduleOfTheFamilyIsTried) {
+  KernelStore kept = store();
+  std::vector<std::string> schedules;
+  CompileOptions options{.store = &kept};
+  options.verify = [&](const Compiled& compiled) -> Result<std::optional<std::string>> {
+    schedules.push_back(print(compiled.plan.schedule));
+    return std::optional<std::string>(schedules.size() < 3 ? kWhere : "");
+  };
+  const auto made = compile_spec(kSpec, "sm_80", "", options);
+  ASSERT_TRUE(made) << made.error().message;
+  ASSERT_EQ(schedules.size(), 3u);
+  EXPECT_EQ(std::set<std::string>(schedules.begin(), schedules.end()).size(), 3u);
+  EXPECT_EQ(made->facts.schedule, schedules.back());
+  EXPECT_TRUE(is_noted(made->facts));
+  const auto none = compile_spec("fwd fp16 d=64 heads=4", "sm_80", "", trying(kept, "all"));
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message.find("the pins leave"), std::string::npos) << "nothing was pinned";
 }
 
 TEST_F(VerifiedKernel, AStoredKernelIsTriedOnce) {
