@@ -30,6 +30,14 @@ def outputs():
     return calls
 
 
+def test_two_outputs_in_one_file():
+    need("host")
+    path = scratch("x.npy")
+    refused("run", "fwd fp32 d=8 lse=ln", *HOST, "--o", path, "--lse", os.path.join(scratch("."), "x.npy"), "--json", kind="invalid", says=["--lse", "--o"])
+    assert not os.path.exists(path)
+    flashjit("run", "fwd fp32 d=8 lse=ln", *HOST, "--o", "/dev/null", "--lse", "/dev/null")
+
+
 def test_outputs_to_devices():
     for name, call in outputs().items():
         device = scratch(f"null{name}")

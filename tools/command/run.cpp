@@ -1,4 +1,6 @@
 // flashjit run: one spec on one problem, from files or random data, checked on request.
+#include <filesystem>
+#include <map>
 #include <memory>
 
 #include <fmt/format.h>
@@ -30,6 +32,21 @@ Result<void> save(ProblemData& data, const char* name, const std::string& path) 
                                std::string_view(name) == "lse" ? "lse=ln or lse=log2" : name));
   }
   return write_npy(path, {npy_type(tensor->dtype), tensor->shape, tensor->bytes});
+}
+
+// Devices and pipes take one after the other; a file would keep the last.
+Result<void> check_outputs_differ(const RunArgs& args) {
+  std::map<std::string, std::string> names;
+  for (const auto& [option, path] : {std::pair("--o", args.o), {"--lse", args.lse}, {"--max-logit", args.max_logit}}) {
+    std::error_code error;
+    const auto is = std::filesystem::status(path, error).type();
+    if (path.empty() || (is != std::filesystem::file_type::not_found && is != std::filesystem::file_type::regular))
+      continue;
+    const auto [before, fresh] = names.emplace(std::filesystem::path(path).lexically_normal().string(), option);
+    if (!fresh)
+      return invalid(fmt::format("{}: {} is the file of {}, too; name another one", option, path, before->second));
+  }
+  return {};
 }
 
 Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed, Json& line) {
@@ -65,6 +82,7 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   FLASHJIT_ASSIGN(spec, parse_spec(args.spec));
   line["spec"] = print(spec);
   FLASHJIT_TRY(check_supported(spec));
+  FLASHJIT_TRY(check_outputs_differ(args));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
   FLASHJIT_ASSIGN(settings, read_environment());
