@@ -3,6 +3,7 @@
 
   compare.py                           the forward table on a GPU: cuDNN and FlashAttention-2, as PyTorch ships them
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
+  compare.py --table data              sinks, outliers, wide logits: is it as fast on them as on normal data?
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
   compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits
@@ -30,7 +31,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward)")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: all but data")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")
@@ -66,7 +67,7 @@ def parse():
         parser.error(f"--markdown: there is no folder for {options.markdown}")
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.budget = 200 if options.cpu else 20 if options.quick else 40
-    options.tables = ("cpu",) if options.cpu else rows.GPU_TABLES if options.table == "all" else (options.table,)
+    options.tables = ("cpu",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
     try:
         options.groups = rows.filtered([group for table in options.tables for group in rows.groups_of(table)], options.only)
     except rows.BadFilter as error:

@@ -108,6 +108,13 @@ __device__ inline u32 bit_range(u32 first, u32 count) {
   return bits;
 }
 
+// The larger of the lower halves, and of the upper ones.
+__device__ inline u32 max_of_halves(u32 a, u32 b) {
+  u32 larger;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+
 // ---- warpgroup matrix products ----
 
 // Before the first product of a batch, and whenever other instructions have touched its registers.

@@ -45,7 +45,7 @@ struct Consumer {
 
   Output o;
   Scores s;
-  u32 p[kTileKv / 16][4];
+  Probabilities p;
   RowStates rows;
 
   __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
@@ -133,7 +133,23 @@ struct Consumer {
     }
     ring.advance();
     if constexpr (config.reference != Reference::first) rescale(o, factor);
-    convert(p, s);
+    finish_softmax();
+  }
+
+  // P as an operand, with references that suffice for this tile. O has taken in all tiles before.
+  __device__ void finish_softmax() {
+    if constexpr (!kRises) {
+      convert(p, s);
+      return;
+    }
+    if constexpr (kSumInMatrix) convert(p, s);
+    if (uniform(kSumInMatrix ? has_large(p) : rows.large)) {
+      float factor[2];
+      lower_probabilities(s, rows, factor);
+      rescale(o, factor);
+      if constexpr (kSumInMatrix) convert(p, s);
+    }
+    if constexpr (!kSumInMatrix) convert(p, s);
   }
 
   // O has taken in the tile before.
@@ -261,7 +277,7 @@ struct Consumer {
     float factor[2];
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
     rescale(o, factor);
-    convert(p, s);
+    finish_softmax();
   }
 
   // ---- items ----

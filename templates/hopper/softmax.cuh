@@ -5,6 +5,12 @@
 
 namespace flashjit {
 
+// References of earlier tiles may turn out too low for a later one. fp16 ends at 2^16, which wide logits reach in every
+// layer: where a tile has probabilities beyond kLargestP, references rise before P is converted, and nothing is lost.
+// With the range of bf16 that is rare: the item is done again. Looking at every tile takes 2 to 4 % (H200, 2026-11-23).
+constexpr bool kRises = config.reference == Reference::first && config.element == Element::f16;
+constexpr float kLargestP = 0x1p15f;
+
 // A row sum beyond this means that the reference of the row was too low for its scores: V may still be as large as
 // 2^60 before O overflows, which is checked as well.
 constexpr float kLargestSum = 0x1p64f;
@@ -14,8 +20,18 @@ struct RowStates {
   float sum[2];        // this thread's part
   float top[2];        // the true maximum, where it is an output
   bool polynomial;     // capped scores: quick steps take tanh by its polynomial
+  bool large;          // where sums are added: some P of this thread may be beyond kLargestP
 
-  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false}; }
+  __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false, false}; }
+
+  // What a tile adds to the sums, two parts for each row.
+  __device__ void add(const float (&tile)[4]) {
+    if constexpr (kSumInMatrix) return;
+    const float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
+    if constexpr (kRises) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
+    sum[0] += of_row[0];
+    sum[1] += of_row[1];
+  }
 };
 
 // Scores that are capped, as softcap's: quick steps take tanh by a polynomial without asking how large its arguments
@@ -95,8 +111,7 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
       for (int i = first; i < kScores && i < first + kGroupScores; ++i) s[i] = 0;
     }
   }
-  rows.sum[0] += sum[0] + sum[1];
-  rows.sum[1] += sum[2] + sum[3];
+  rows.add(sum);
 }
 
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
@@ -141,8 +156,7 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
     s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
     if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
-  rows.sum[0] += sum[0] + sum[1];
-  rows.sum[1] += sum[2] + sum[3];
+  rows.add(sum);
 }
 
 // Products of capped scores, whose arguments are small, to probabilities.
@@ -170,8 +184,49 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   }
 }
 
+// Beyond this the factor that makes 1 of the largest P has no exponent in fp32: the row stays as it is, its sum is then
+// above kLargestSum, and the item is done again.
+constexpr float kLargestToLower = 0x1p100f;
+
+// The rare step: the largest P of a row, where it is above 1, becomes 1, and what the row has summed up goes with it. Of
+// all rows of the warp, so that the next one that rises finds them raised.
+__device__ inline void lower_probabilities(Scores& s, RowStates& rows, float (&factor)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float largest = 1.0f;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      if (i / 2 % 2 == h) largest = fmaxf(largest, s[i]);
+    }
+    largest = quad_max(largest);
+    if (largest > kLargestToLower) largest = 1.0f;
+    const float before = rows.reference[h] * kLog2Scale;
+    rows.reference[h] += log2_approx(largest) / kLog2Scale;
+    // Of the references as exponents take them: both are rounded.
+    factor[h] = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx(before - rows.reference[h] * kLog2Scale);
+    rows.sum[h] *= factor[h];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      if (i / 2 % 2 == h) s[i] *= factor[h];
+    }
+  }
+}
+
+using Probabilities = u32[kTileKv / 16][4];  // two to a word
+
+// Is some P beyond kLargestP? None is negative, so their bits are in order as well. Three take one instruction.
+__device__ inline bool has_large(const Probabilities& p) {
+  constexpr u32 kLargestBits = 0x7800;  // of kLargestP in fp16
+  u32 largest = 0;
+#pragma unroll
+  for (int i = 0; i < kTileKv / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) largest = max_of_halves(largest, p[i][j]);
+  return largest >> 16 > kLargestBits || (largest & 0xffff) > kLargestBits;
+}
+
 // P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.
-__device__ inline void convert(u32 (&p)[kTileKv / 16][4], const Scores& s) {
+__device__ inline void convert(Probabilities& p, const Scores& s) {
 #pragma unroll
   for (int i = 0; i < kTileKv / 16; ++i)
 #pragma unroll

@@ -6,7 +6,31 @@ import torch
 
 from compare.rows import SOFTCAP, WINDOW
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def shape_logits(kind, q, k):
+    """Changes random q and k [..., heads, keys, d] so that their logits are as this row of DATA says: the first dimension of
+    q is the same in all queries, and that of k is what a key has above the rest."""
+    name, _, number = kind.partition(":")
+    if name == "normal":
+        return
+    if name == "wide":
+        q *= float(number)
+        return
+    if name == "equal":
+        k.copy_(k[..., :1, :].expand_as(k))
+        return
+    keys = k.shape[-2]
+    height = float(number)
+    along = torch.arange(keys, device=k.device) / keys
+    above = {"sink": lambda: height * (along == 0),
+             "key": lambda: height * (torch.arange(keys, device=k.device) == torch.randint(keys, (*k.shape[:-2], 1), device=k.device)),
+             "rising": lambda: height * along, "falling": lambda: height * (1 - along),
+             "combs": lambda: height * (torch.arange(keys, device=k.device) % 64 == 0)}[name]()
+    first = 8.0
+    q[..., 0] = first
+    k[..., 0] = above * (math.sqrt(q.shape[-1]) / first)
 
 
 class Problem:
@@ -20,6 +44,7 @@ class Problem:
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
         self.q, self.k, self.v = random(row.heads), random(row.kv_heads), random(row.kv_heads)
+        shape_logits(row.data, self.q, self.k)
         self.params = {}
         if row.lengths:
             self.starts = [0, *itertools.accumulate(row.lengths)]

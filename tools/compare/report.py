@@ -86,7 +86,16 @@ def ratio_figures(results, table, wanted):
             made.append(figure(ratio.what, ours["flashjit_tflops"] / base["flashjit_tflops"], least=limit))
         else:
             made.append(figure(ratio.what, ours["flashjit_ms"] / base["flashjit_ms"], most=limit))
+        if table == "data" and "over_cudnn" in ours:
+            made.append(figure(f"over cuDNN{ratio.what.removeprefix('time').replace(' over normal', '')}", ours["over_cudnn"],
+                               least=rows.LEAST_OVER_CUDNN_ON_DATA[ratio.row.d] if wanted else None))
     return made
+
+
+def of_limit(result):
+    """Where the recipe is exact there is no room: 0 as well, or beyond any limit."""
+    error, limit = result["flashjit_max_err"], result["limit"]
+    return error / limit if limit else math.inf if error else 0.0
 
 
 def error_figures(results):
@@ -101,7 +110,7 @@ def error_figures(results):
             where = f"worst of {counted(len(ratios), 'row')}: d={row.d} {row.mask} s={row.s}"
             made.append(figure(f"{what} over that of FA2, {where}", ratios[row], most=rows.MOST_OF_FA2_ERROR))
     if results:
-        worst = max(result["flashjit_max_err"] / result["limit"] for result in results.values())
+        worst = max(of_limit(result) for result in results.values())
         made.append(figure("error over its limit, worst row", worst, most=1))
     return made
 
@@ -133,7 +142,7 @@ def cell(value, form=".2f"):
 
 
 def error_cell(result):
-    return cell(result["flashjit_max_err"] / result["limit"]) + ("" if result["ok"] else " WRONG")
+    return cell(of_limit(result)) + ("" if result["ok"] else " WRONG")
 
 
 def rate_table(results, wanted):

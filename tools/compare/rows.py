@@ -3,7 +3,8 @@ import dataclasses
 import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
-GPU_TABLES = ("forward", "gqa", "window", "scores", "packed")
+ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
+GPU_TABLES = (*ALL_TABLES, "data")  # the last takes minutes
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -23,6 +24,16 @@ LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (6
 MOST_OF_FA2_ERROR = 1.2
 MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 700, 1200
 
+# What is in the tensors, and how many times as long as on normal data a launch may take. Numbers are logits.
+DATA = {"normal": 1.0,
+        **{f"sink:{height}": 1.15 for height in (5, 10, 20, 60)},     # token 0 above the rest
+        **{f"key:{height}": 1.4 for height in (10, 30)},              # a random key above the rest
+        "wide:3": 1.15, "wide:5": 1.15, "wide:10": 1.4,               # standard deviation
+        "rising:30": 1.15, "falling:30": 1.15, "rising:200": 1.4, "falling:200": 1.4,  # along the keys
+        "combs:20": 1.4,                                              # every 64th key above the rest
+        "equal": 1.4}
+LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
+
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
 
@@ -38,6 +49,7 @@ class Row:
     kv_heads: int
     dtype: str = "bf16"
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
+    data: str = "normal"  # a key of DATA
     lengths: tuple = ()   # packed: of the documents
     threads: int = 0      # processor only
 
@@ -58,7 +70,7 @@ class Row:
     @property
     def name(self):
         sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.lengths else f"b={self.b} s={self.s}"
-        return f"{sizes} {self.spec}"
+        return f"{sizes} {self.spec}" + (f", {self.data}" if self.table == "data" else "")
 
     @property
     def flops(self):
@@ -140,16 +152,28 @@ def packed_ratios():
     return ratios
 
 
+def data_ratios():
+    def row(d, dtype, mask, s, b, data):
+        return Row("data", d, mask, s, b, 2048 // d, 2048 // d, dtype=dtype, data=data)
+    return [Ratio(f"time on {data} over normal, {dtype} d={d} {mask} {b} x {s}", row(d, dtype, mask, s, b, data),
+                  row(d, dtype, mask, s, b, "normal"), "time", limit)
+            for dtype in ("fp16", "bf16") for d in (64, 128, 256) for mask in ("full", "causal") for s, b in ((4096, 4), (16384, 1))
+            for data, limit in DATA.items() if data != "normal"]
+
+
 def ratios_of(table):
-    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios}.get(table, list)()
+    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios}.get(table, list)()
 
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
     if table in ("forward", "cpu"):
         return [[row] for row in (forward_rows() if table == "forward" else cpu_rows())]
-    ratios = ratios_of(table)
-    return [list(dict.fromkeys(row for ratio in ratios for row in (ratio.base, ratio.row)))]
+    groups = {}
+    for ratio in ratios_of(table):
+        # One group for a table; the data of many problems, one for each.
+        groups.setdefault(ratio.base if table == "data" else None, []).extend((ratio.base, ratio.row))
+    return [list(dict.fromkeys(group)) for group in groups.values()]
 
 
 class BadFilter(Exception):
