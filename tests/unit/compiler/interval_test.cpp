@@ -88,7 +88,7 @@ TEST(Interval, OfScalars) {
   };
   const Param n{"n", Dtype::I32, 0};
   for (const Row& row : kRows) {
-    const IntInterval range = prepared_interval(parsed(row.comparison)->args[0], {{n}}, {{row.n}});
+    const IntInterval range = prepared_interval(parsed(row.comparison)->args[0], {{n}}, {row.n});
     EXPECT_EQ(range, (IntInterval{row.lo, row.hi})) << row.comparison << " with n=" << row.n;
   }
 }
