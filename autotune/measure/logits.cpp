@@ -110,15 +110,16 @@ void raise_keys(const LogitKind& kind, double scale, std::uint64_t seed, Rows& q
 }  // namespace
 
 Result<LogitKind> parse_logit_kind(std::string_view text) {
-  const std::size_t colon = text.find(':');
+  const std::size_t open = text.find('(');
   for (const auto& kind : kKinds) {
-    if (text.substr(0, colon) != kind.text || (colon != text.npos) != kind.has_number) continue;
+    if (text.substr(0, open) != kind.text || (open != text.npos) != kind.has_number) continue;
     if (!kind.has_number) return LogitKind{kind.name};
-    const std::string number(text.substr(colon + 1));
+    const bool closed = text.ends_with(')');
+    const std::string number(text.substr(open + 1, text.size() - open - 1 - closed));
     char* end = nullptr;
     const double value = std::strtod(number.c_str(), &end);
-    if (number.empty() || *end != '\0' || !(value >= 0 && value <= kMostNumber))
-      return invalid(fmt::format("--data: '{}' needs a number from 0 to {:g} after the colon", text, kMostNumber));
+    if (!closed || number.empty() || *end != '\0' || !(value >= 0 && value <= kMostNumber))
+      return invalid(fmt::format("--data: '{}' needs a number from 0 to {:g} in parentheses", text, kMostNumber));
     return LogitKind{kind.name, value};
   }
   return invalid(fmt::format("--data: there is no '{}'; there are {}", text, kLogitKinds));

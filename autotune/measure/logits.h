@@ -19,14 +19,15 @@ struct LogitKind {
 };
 
 //   normal       as Q and K are drawn: a standard deviation of 1
-//   wide:N       a standard deviation of N
+//   wide(N)      a standard deviation of N
 //   equal        all logits of a query are the same
-//   sink:N       the first key of a sequence is N above the rest
-//   key:N        one key is, by chance; another one for each batch index and KV head
-//   rising:N     along the keys, by N in all; falling:N
-//   combs:N      every 64th key is N above the rest
+//   sink(N)      the first key of a sequence is N above the rest
+//   key(N)       one key is, by chance; another one for each batch index and KV head
+//   rising(N)    along the keys, by N in all; falling(N)
+//   combs(N)     every 64th key is N above the rest
 Result<LogitKind> parse_logit_kind(std::string_view text);
-inline constexpr std::string_view kLogitKinds = "normal, wide:N, equal, sink:N, key:N, rising:N, falling:N, combs:N";
+inline constexpr std::string_view kLogitKinds =
+    "normal, wide(N), equal, sink(N), key(N), rising(N), falling(N), combs(N)";
 
 // Changes a Q and K of normal numbers so that their logits, scaled as the spec says, are of this kind.
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,

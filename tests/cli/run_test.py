@@ -208,13 +208,13 @@ def test_bench():
 
 def test_data_with_structure():
     need("host")
-    for kind in ("wide:10", "equal", "sink:60", "key:30", "rising:200", "falling:200", "combs:20"):
+    for kind in ("wide(10)", "equal", "sink(60)", "key(30)", "rising(200)", "falling(200)", "combs(20)"):
         for layout, shape in (("bhsd", "b=2,q=40,k=300"), ("packed", "q=40+9,k=300+70")):
             spec = f'fwd bf16 d=64 heads=4/2 layout={layout} mask="causal"'
             assert flashjit("run", spec, "--shape", shape, *HOST, "--data", kind, "--check", "--json").line()["ok"], (kind, layout)
-    assert flashjit("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--seconds", "0.05", "--data", "sink:20", "--json").line()["us"] > 0
-    refused("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "snik:20", says=["--data", "sink:N"])
-    refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "sink", says=["--data", "sink:N"])
+    assert flashjit("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--seconds", "0.05", "--data", "sink(20)", "--json").line()["us"] > 0
+    refused("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "snik(20)", says=["--data", "sink(N)"])
+    refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "sink", says=["--data", "sink(N)"])
 
 
 def test_bench_against_naive():

@@ -157,7 +157,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       "\nExamples:\n"
       "  flashjit bench 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
       "  flashjit bench 'fwd bf16 d=128 heads=8' --shape b=1,q=2048 --against naive\n"
-      "  flashjit bench 'fwd fp16 d=64 heads=8' --shape q=1024 --target host --data sink:20\n"
+      "  flashjit bench 'fwd fp16 d=64 heads=8' --shape q=1024 --target host --data 'sink(20)'\n"
       "  flashjit bench 'fwd fp16 d=64 heads=8' 'fwd bf16 d=64 heads=8' --shape q=1024 --target host --json");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }

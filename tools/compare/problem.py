@@ -12,7 +12,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def shape_logits(kind, q, k):
     """Changes random q and k [..., heads, keys, d] so that their logits are as this row of DATA says: the first dimension of
     q is the same in all queries, and that of k is what a key has above the rest."""
-    name, _, number = kind.partition(":")
+    name, _, number = kind.rstrip(")").partition("(")
     if name == "normal":
         return
     if name == "wide":

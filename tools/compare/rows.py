@@ -26,11 +26,11 @@ MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 700, 1200
 
 # What is in the tensors, and how many times as long as on normal data a launch may take. Numbers are logits.
 DATA = {"normal": 1.0,
-        **{f"sink:{height}": 1.15 for height in (5, 10, 20, 60)},     # token 0 above the rest
-        **{f"key:{height}": 1.4 for height in (10, 30)},              # a random key above the rest
-        "wide:3": 1.15, "wide:5": 1.15, "wide:10": 1.4,               # standard deviation
-        "rising:30": 1.15, "falling:30": 1.15, "rising:200": 1.4, "falling:200": 1.4,  # along the keys
-        "combs:20": 1.4,                                              # every 64th key above the rest
+        **{f"sink({height})": 1.15 for height in (5, 10, 20, 60)},     # token 0 above the rest
+        **{f"key({height})": 1.4 for height in (10, 30)},              # a random key above the rest
+        "wide(3)": 1.15, "wide(5)": 1.15, "wide(10)": 1.4,               # standard deviation
+        "rising(30)": 1.15, "falling(30)": 1.15, "rising(200)": 1.4, "falling(200)": 1.4,  # along the keys
+        "combs(20)": 1.4,                                              # every 64th key above the rest
         "equal": 1.4}
 LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
 

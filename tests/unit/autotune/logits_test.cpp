@@ -73,7 +73,7 @@ class Logits : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, Logits, testing::Values("bshd", "bhsd", "packed"));
 
 TEST_P(Logits, ASinkIsTheFirstKeyOfEachSequence) {
-  Drawn drawn = draw(GetParam(), "sink:40");
+  Drawn drawn = draw(GetParam(), "sink(40)");
   for (const std::int64_t b : {0, static_cast<int>(drawn.shape.q.size()) - 1}) {
     for (std::int64_t h = 0; h < 4; ++h) {
       const auto mean = heights(drawn.logits(b, h));
@@ -84,7 +84,7 @@ TEST_P(Logits, ASinkIsTheFirstKeyOfEachSequence) {
 }
 
 TEST_P(Logits, OneKeyByChanceAndAnotherOneInEachHead) {
-  Drawn drawn = draw(GetParam(), "key:40");
+  Drawn drawn = draw(GetParam(), "key(40)");
   std::vector<std::size_t> found;
   for (std::int64_t h = 0; h < 4; ++h) {
     const auto mean = heights(drawn.logits(0, h));
@@ -98,9 +98,9 @@ TEST_P(Logits, OneKeyByChanceAndAnotherOneInEachHead) {
 }
 
 TEST_P(Logits, RisingFallingAndEvery64th) {
-  const auto rising = heights(draw(GetParam(), "rising:100").logits(0, 1));
-  const auto falling = heights(draw(GetParam(), "falling:100").logits(0, 1));
-  const auto combs = heights(draw(GetParam(), "combs:30").logits(0, 1));
+  const auto rising = heights(draw(GetParam(), "rising(100)").logits(0, 1));
+  const auto falling = heights(draw(GetParam(), "falling(100)").logits(0, 1));
+  const auto combs = heights(draw(GetParam(), "combs(30)").logits(0, 1));
   const double keys = static_cast<double>(rising.size());
   for (std::size_t k = 0; k < rising.size(); ++k) {
     ASSERT_NEAR(rising[k], 100 * static_cast<double>(k) / keys, kNoise) << k;
@@ -112,7 +112,7 @@ TEST_P(Logits, RisingFallingAndEvery64th) {
 TEST_P(Logits, WideAndEqual) {
   double squares = 0;
   int count = 0;
-  for (const auto& row : draw(GetParam(), "wide:5").logits(0, 2)) {
+  for (const auto& row : draw(GetParam(), "wide(5)").logits(0, 2)) {
     for (const double logit : row) squares += logit * logit, ++count;
   }
   EXPECT_NEAR(std::sqrt(squares / count), 5, 0.7);
@@ -122,10 +122,10 @@ TEST_P(Logits, WideAndEqual) {
 }
 
 TEST(LogitKinds, WhatThereIsNot) {
-  for (const char* text :
-       {"", "sink", "sink:", "sink:x", "sink:-1", "sink:1e9", "sink:nan", "normal:1", "Sink:1", "sink:1 "})
+  for (const char* text : {"", "sink", "sink(", "sink()", "sink(x)", "sink(-1)", "sink(1e9)", "sink(nan)", "normal(1)",
+                           "Sink(1)", "sink(1) ", "sink(1"})
     EXPECT_FALSE(parse_logit_kind(text)) << text;
-  EXPECT_NE(parse_logit_kind("snik:1").error().message.find("sink:N"), std::string::npos);
+  EXPECT_NE(parse_logit_kind("snik(1)").error().message.find("sink(N)"), std::string::npos);
 }
 
 }  // namespace
