@@ -86,10 +86,11 @@ std::string describe(const KernelConfig& c) {
   text += fmt::format("  {}\n", c.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one"
                                                             : "one product at a time");
   if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
-  text += fmt::format("  softmax relative to the {}\n",
-                      c.reference == Reference::tile
-                          ? "maximum up to each tile"
-                          : "maximum of the first tile; a query tile for which that is too low is done again");
+  text +=
+      fmt::format("  softmax relative to the {}\n",
+                  c.reference == Reference::tile
+                      ? "maximum up to each tile"
+                      : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
