@@ -10,6 +10,7 @@ namespace flashjit {
 // folded into the exponent.
 constexpr bool kScaleFolded = !config.has_score && config.scale > 0;
 constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
+constexpr float kNaturalScale = kScaleFolded ? config.scale : 1.0f;  // from a score to its natural unit
 // Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an
 // exponent.
 constexpr float kLargeScore = 0x1p20f / kLog2Scale;
@@ -26,22 +27,24 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// ---- at the end of a row; references are in powers of two ----
+// ---- at the end of a row; references are in natural units: in powers of two the largest floats, which some use as a
+// mask, would be infinite ----
 
 // The sink is one more score, which has no value: the reference and the sum take it in. What O must be multiplied by
 // because of the new reference.
 __device__ inline float take_in_sink(float& reference, float& sum, float sink) {
-  const float raised = fmaxf(reference, sink * kLog2e);
-  const float scale = reference == -kInfinity ? 0.0f : exp2_approx(reference - raised);
-  sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx(sink * kLog2e - raised));
+  const float raised = fmaxf(reference, sink);
+  const float scale = reference == -kInfinity ? 0.0f : exp2_approx((reference - raised) * kLog2e);
+  sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx((sink - raised) * kLog2e));
   reference = raised;
   return scale;
 }
 
 // Nothing visible leaves a sum of zero.
 __device__ inline void store_lse(const KernelParams& params, Int64 row, float reference, float sum) {
-  const float lse = sum == 0.0f ? -kInfinity : reference + log2_approx(sum);
-  params.lse[row] = config.lse == Lse::log2 ? lse : lse * kLn2;
+  const float in_log2 = log2_approx(sum);
+  const float lse = config.lse == Lse::log2 ? reference * kLog2e + in_log2 : reference + in_log2 * kLn2;
+  params.lse[row] = sum == 0.0f ? -kInfinity : lse;
 }
 
 // `top`: the row's largest score. fmaxf drops NaN; the sum does not.

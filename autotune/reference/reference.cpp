@@ -190,7 +190,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   std::vector<Logit> logits;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
     if (semantics_.visible && !semantics_.visible(at)) {
-      taint(result, &kv.v[at.k * width]);
+      if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
     const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d]);

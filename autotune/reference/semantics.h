@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
@@ -28,6 +29,9 @@ struct Position {
 struct Semantics {
   std::function<bool(const Position&)> visible;      // empty: everything
   std::function<Dual(const Position&, Dual)> score;  // empty: the score itself
+  // Keys from here on are hidden from every query by a bound of the mask, so what lies there may not be seen at all.
+  // Hidden keys before it may: NaN in V of a tile that others see (compiler/SPEC.md).
+  std::int64_t unseen_from = std::numeric_limits<std::int64_t>::max();
 };
 
 // From the expressions of a spec; `arguments` must outlive the result.

@@ -132,24 +132,17 @@ struct Consumer {
       complete_output();
     }
     ring.advance();
-    if constexpr (config.reference != Reference::first) rescale(o, factor);
-    finish_softmax();
+    if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
+    convert(p, s);
+    if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
   }
 
-  // P as an operand, with references that suffice for this tile. O has taken in all tiles before.
-  __device__ void finish_softmax() {
-    if constexpr (!kRises) {
-      convert(p, s);
-      return;
-    }
-    if constexpr (kSumInMatrix) convert(p, s);
-    if (uniform(kSumInMatrix ? has_large(p) : rows.large)) {
-      float factor[2];
-      lower_probabilities(s, rows, factor);
-      rescale(o, factor);
-      if constexpr (kSumInMatrix) convert(p, s);
-    }
-    if constexpr (!kSumInMatrix) convert(p, s);
+  // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
+  __device__ void lower() {
+    float factor[2];
+    if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
+    else lower_probabilities(p, s, rows, factor);
+    rescale(o, factor);
   }
 
   // O has taken in the tile before.
@@ -276,8 +269,8 @@ struct Consumer {
     apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
     float factor[2];
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
-    rescale(o, factor);
-    finish_softmax();
+    if (rose(factor)) rescale(o, factor);
+    convert(p, s);
   }
 
   // ---- items ----
@@ -319,6 +312,20 @@ struct Consumer {
     return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
+  // From `tile` on, down to the first that all rows see.
+  __device__ void take_main_steps(const WorkState& work, int& tile) {
+    do {
+      const int stop = kLooksAtTile ? tile
+                       : kLooksBack ? max(tile - kLooksAfter + 1, tiles.full_first)
+                                    : tiles.full_first;
+#pragma unroll 1
+      for (; tile >= stop; --tile) step(work, tile, tile == tiles.first);
+      if constexpr (kRises) {
+        if (uniform(kLooksBack ? has_large_sum(rows, o) : rows.large)) lower();
+      }
+    } while (kRises && tile >= tiles.full_first);
+  }
+
   __device__ void run() {
     if constexpr (kTakesTurns) {
       if (warpgroup_id() == kWarpgroups - 1) end_turn();
@@ -339,8 +346,7 @@ struct Consumer {
         } else if (takes_main_step(tile, previous)) {
           if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
-#pragma unroll 1
-          for (; tile >= tiles.full_first; --tile) step(work, tile, tile == tiles.first);
+          take_main_steps(work, tile);
           tile = next_tile(work, tile + 1);
         }
         changes = tile < tiles.first;

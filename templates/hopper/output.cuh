@@ -5,11 +5,11 @@
 
 namespace flashjit {
 
-// O to its final scale; the sums become what LSE is taken of, relative to the references (in powers of two).
+// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural units).
 __device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    rows.reference[h] *= kLog2Scale;
+    rows.reference[h] *= kNaturalScale;
     float scale = 1.0f;
     if constexpr (config.sink)
       scale = take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
@@ -32,7 +32,8 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
     // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference,
     // infinite.
     const float reference = rows.reference[h];
-    failed |= !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kLog2Scale && reference != -kInfinity);
+    failed |=
+        !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kNaturalScale && reference != -kInfinity);
     if constexpr (kCapped)
       failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
   }

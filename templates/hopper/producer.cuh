@@ -17,6 +17,7 @@ struct Producer {
   Ring<1> inputs_ring = {};
   int dealt = 0;   // items that this block was given; -1: there are no more
   int window = 0;  // items since failed ones were last done again
+  Ring<1> clearing = {};
   int again = -1;  // the item of the window to look at next; -1: not doing items again
 
   // What was announced last; before the first item, set_up's.
@@ -75,10 +76,45 @@ struct Producer {
   __device__ void copy_waiting_values() {
     if (waiting_tile < 0) return;
     const Ring<kStages> at = ring.previous();
+    const int key = waiting_tile * kTileKv;
+    const bool clears = clears_values(key);
+    const u32 values = shared.v(at.stage()), full = shared.v_full(at.stage());
+    const u32 copied = clears ? shared.v_copied() : full;
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
-    arrive_expecting(shared.v_full(at.stage()), kLayout.v.bytes());
-    copy_rows(shared.v(at.stage()), kLayout.v, maps.v, shared.v_full(at.stage()), announced(), waiting_tile * kTileKv);
+    arrive_expecting(copied, kLayout.v.bytes());
+    copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
+    if (clears) {
+      clear_values(values, key);
+      arrive(full);
+    }
     waiting_tile = -1;
+  }
+
+  // NaN in V would reach rows that do not see its key, as 0 times NaN is NaN. Such items are done again, and then V is
+  // cleared where none of their queries looks: behind a length that the mask reads, or before a window. Where nothing
+  // is done again, always.
+  __device__ bool clears_values(int key) const {
+    if constexpr (!config.has_mask) return false;
+    const WorkState& work = announced();
+    if (!kMainIsCareful && work.kind != Work::careful_item) return false;
+    return key < kv_begin(work) || min(key + kTileKv, work.seq.k_len) > kv_end(work);
+  }
+  __device__ int kv_begin(const WorkState& work) const {
+    return Variant::kv_begin(params, work.seq, work.range_lo, work.range_hi);
+  }
+  __device__ int kv_end(const WorkState& work) const {
+    return Variant::kv_end(params, work.seq, work.range_lo, work.range_hi);
+  }
+  __device__ void clear_values(u32 values, int key) {
+    wait_barrier(shared.v_copied(), clearing.parity());
+    clearing.advance();
+    const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
+#pragma unroll 1
+    for (int at = 0; at < kLayout.v.bytes(); at += 16) {
+      const int row = at / kPanelWidth % kTileKv;
+      if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
   }
 
   __device__ void copy_query_tile(u32 to, u32 barrier, const WorkState& work) {

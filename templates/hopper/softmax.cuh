@@ -5,23 +5,27 @@
 
 namespace flashjit {
 
-// References of earlier tiles may turn out too low for a later one. fp16 ends at 2^16, which wide logits reach in every
-// layer: where a tile has probabilities beyond kLargestP, references rise before P is converted, and nothing is lost.
-// With the range of bf16 that is rare: the item is done again. Looking at every tile takes 3.5 % of the speed on
-// average (H200, 2026-11-23, tools/compare.py --table data --only dtype=fp16,data=normal --before).
-constexpr bool kRises = config.reference == Reference::first && config.element == Element::f16;
+// References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
+// fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond kLargestP is asked
+// after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where four
+// more instructions take 1 to 3 % of the speed (H200, 2026-11-23).
+constexpr bool kRises = config.reference == Reference::first;
+constexpr bool kLooksAtTile = kRises && config.element == Element::f16;
+constexpr bool kLooksBack = kRises && !kLooksAtTile;
 constexpr float kLargestP = 0x1p15f;
+constexpr float kLargeSum = 0x1p30f;
+constexpr int kLooksAfter = 4;  // main steps
 
-// A row sum beyond this means that the reference of the row was too low for its scores: V may still be as large as
-// 2^60 before O overflows, which is checked as well.
-constexpr float kLargestSum = 0x1p64f;
+// A row sum beyond this means that the reference of the row did not rise in time: a few tiles raised the sum by 2^70.
+// V may be as large as 2^26 before O overflows, which is checked as well.
+constexpr float kLargestSum = 0x1p100f;
 
 struct RowStates {
   float reference[2];  // in units of the scores, before they are scaled to powers of two
   float sum[2];        // this thread's part
   float top[2];        // the true maximum, where it is an output
   bool polynomial;     // capped scores: quick steps take tanh by its polynomial
-  bool large;          // where sums are added: some P of this thread may be beyond kLargestP
+  bool large;          // kLooksAtTile: some P of this thread, of the last tile, may be beyond kLargestP
 
   __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false, false}; }
 
@@ -29,7 +33,7 @@ struct RowStates {
   __device__ void add(const float (&tile)[4]) {
     if constexpr (kSumInMatrix) return;
     const float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
-    if constexpr (kRises) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
+    if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
     sum[0] += of_row[0];
     sum[1] += of_row[1];
   }
@@ -50,15 +54,15 @@ __device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len
   return __all_sync(0xffffffff, small);
 }
 
-// Were all arguments of this row small, or such that it does not matter? `reference` is in powers of two. A score above
+// Were all arguments of this row small, or such that it does not matter? `reference` is in natural units. A score above
 // kLargestCapped has come out higher still, and the sum is above it as well. Scores below -kLargestCapped have come out
 // lower than they are: their exponentials are off by at most their true values, or from a cap of 23 on that times cap *
 // x^7 / 18 (the polynomial minus tanh is at most x^7 / 18; e^(-cap tanh x) cap x^7 falls from x = 0.35 on). All keys of
 // a row together must stay below 2^-12 of the sum.
 __device__ inline bool arguments_were_small(float reference, float sum, int k_len) {
   constexpr float kPart = config.score_cap < 23 ? 1.0f : config.score_cap * 3.6e-5f;
-  const float missed = static_cast<float>(k_len) * kPart * exp2_approx(-kLargestCapped * kLog2e - reference);
-  return sum < exp2_approx(kLargestCapped * kLog2e - reference) && missed * 0x1p12f <= sum;
+  const float missed = static_cast<float>(k_len) * kPart * exp2_approx((-kLargestCapped - reference) * kLog2e);
+  return sum < exp2_approx((kLargestCapped - reference) * kLog2e) && missed * 0x1p12f <= sum;
 }
 
 // Of the groups that are seen.
@@ -88,10 +92,12 @@ __device__ inline void raise_references(RowStates& rows, const float (&maximum)[
 }
 
 __device__ inline void rescale(Output& o, const float (&factor)[2]) {
-  // Most tiles leave all references of a warp alone.
-  if (!__any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+}
+// Most tiles leave all references of a warp alone.
+__device__ inline bool rose(const float (&factor)[2]) {
+  return __any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f);
 }
 
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
@@ -116,11 +122,11 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 }
 
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
-// exponentiated. If `exact` that is right for every input. If not, references may be older (Reference::first), once all
-// rows of the warp have one, and reference_failed says in the end whether that was right.
+// exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
+// later (kLooksBack), once all rows of the warp have one.
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
                                        float (&factor)[2]) {
-  const bool rises = kMainIsCareful || exact ||
+  const bool rises = !kLooksBack || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   factor[0] = factor[1] = 1.0f;
   if (rises) {
@@ -167,7 +173,7 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
 }
 
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
-// reference as long as no exponent leaves the range of the formats, which is checked in each tile (kRises), and once at
+// reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
 // the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
@@ -185,32 +191,20 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   }
 }
 
-// Beyond this the factor that makes 1 of the largest P has no exponent in fp32: the row stays as it is, its sum is then
-// above kLargestSum, and the item is done again.
+// Beyond this the factor that makes 1 of it has no exponent in fp32: the row stays as it is, its sum is then above
+// kLargestSum, and the item is done again.
 constexpr float kLargestToLower = 0x1p100f;
 
-// The rare step: the largest P of a row, where it is above 1, becomes 1, and what the row has summed up goes with it. Of
-// all rows of the warp, so that the next one that rises finds them raised.
-__device__ inline void lower_probabilities(Scores& s, RowStates& rows, float (&factor)[2]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float largest = 1.0f;
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      if (i / 2 % 2 == h) largest = fmaxf(largest, s[i]);
-    }
-    largest = quad_max(largest);
-    if (largest > kLargestToLower) largest = 1.0f;
-    const float before = rows.reference[h] * kLog2Scale;
-    rows.reference[h] += log2_approx(largest) / kLog2Scale;
-    // Of the references as exponents take them: both are rounded.
-    factor[h] = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx(before - rows.reference[h] * kLog2Scale);
-    rows.sum[h] *= factor[h];
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      if (i / 2 % 2 == h) s[i] *= factor[h];
-    }
-  }
+// The rare step: `largest`, where it is above 1, becomes 1. What the row has summed up must be multiplied by the result.
+__device__ inline float lower_row(RowStates& rows, int h, float largest) {
+  largest = quad_max(fmaxf(largest, 1.0f));
+  if (largest > kLargestToLower) largest = 1.0f;
+  const float before = rows.reference[h] * kLog2Scale;
+  rows.reference[h] += log2_approx(largest) / kLog2Scale;
+  // Of the references as exponents take them: both are rounded.
+  const float factor = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx(before - rows.reference[h] * kLog2Scale);
+  rows.sum[h] *= factor;
+  return factor;
 }
 
 using Probabilities = u32[kTileKv / 16][4];  // two to a word
@@ -232,6 +226,44 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
   for (int i = 0; i < kTileKv / 16; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+// Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that
+// rises finds them raised.
+__device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowStates& rows, float (&factor)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 2 * h; i < kScores; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
+    factor[h] = lower_row(rows, h, largest);
+#pragma unroll
+    for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
+  }
+  convert(p, s);
+}
+
+// Of a row of this thread, kLooksBack: what O has summed up, or, where sums are added, all tiles.
+__device__ inline float row_sum(const RowStates& rows, const Output& o, int h) {
+  return kSumInMatrix ? o[config.head_dim_v / 2 + 2 * h] : rows.sum[h];
+}
+__device__ inline bool has_large_sum(const RowStates& rows, const Output& o) {
+  return row_sum(rows, o, 0) > kLargeSum || row_sum(rows, o, 1) > kLargeSum;
+}
+
+// Of all tiles so far, the last of which waits as an operand.
+__device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Output& o, float (&factor)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    factor[h] = lower_row(rows, h, row_sum(rows, o, h));
+#pragma unroll
+    for (int i = 0; i < kTileKv / 16; ++i)
+#pragma unroll
+      for (int j = h; j < 4; j += 2) {
+        const float low = float_from_bf16(static_cast<u16>(p[i][j])), high = __uint_as_float(p[i][j] & 0xffff0000);
+        p[i][j] = pack<config.element>(low * factor[h], high * factor[h]);
+      }
+  }
 }
 
 }  // namespace flashjit

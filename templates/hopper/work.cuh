@@ -189,7 +189,7 @@ struct SharedMemory {
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
-  // window, and full and empty for the inputs of each warpgroup.
+  // window, one for V that the producer waits for itself, and full and empty for the inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -198,9 +198,10 @@ struct SharedMemory {
   __device__ u32 v_full(u32 stage) const { return barrier(2 * kQStages + 2 * kStages + stage); }
   __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
-  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 1 + warpgroup); }
+  __device__ u32 v_copied() const { return barrier(2 * kQStages + 4 * kStages + 1); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 2 + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const {
-    return barrier(2 * kQStages + 4 * kStages + 1 + kWarpgroups + warpgroup);
+    return barrier(2 * kQStages + 4 * kStages + 2 + kWarpgroups + warpgroup);
   }
 };
 
@@ -221,6 +222,7 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.v_empty(i), kConsumerWarps);
     }
     init_barrier(shared.flushed(), kConsumerWarps);
+    init_barrier(shared.v_copied(), 1);
     for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
       init_barrier(shared.inputs_full(i), 1);
       init_barrier(shared.inputs_empty(i), 4);

@@ -118,7 +118,7 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   }
   if (threadIdx.x != 0) return;
   const Int64 row = result_row(params, seq, q);
-  if (config.lse != Lse::none) store_lse(params, row, reference * kLog2e, sum);
+  if (config.lse != Lse::none) store_lse(params, row, reference, sum);
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }
 
@@ -135,15 +135,16 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
   const auto* v = static_cast<const Bits<config.element>*>(params.v) + key_row(params.v_stride, seq, 0);
   const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
+  const int end = min(Variant::kv_end(params, seq, q_lo, min(q_lo + kNaiveTile, seq.q_len) - 1), seq.k_len);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   float o[padded_dim_v(config) / 8][4] = {};
 #pragma unroll 1
-  for (int k_lo = 0; k_lo < seq.k_len; k_lo += kNaiveTile) {
+  for (int k_lo = 0; k_lo < end; k_lo += kNaiveTile) {
     __syncthreads();  // every warp is done with the tiles before
     copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, p + k_lo, p_stride, q_lo, seq.q_len);
     copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(v_tile, v, params.v_stride.token, k_lo,
-                                                                               seq.k_len);
+                                                                               end);
     commit_copies();
     wait_copies<0>();
     __syncthreads();

@@ -225,8 +225,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = quad_sum(rows.sum[i][h]);
-      // In powers of two; nothing visible leaves -infinity and a sum of zero.
-      float reference = rows.reference[i][h] * kLog2Scale;
+      // Nothing visible leaves -infinity and a sum of zero.
+      float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
       const float inverse = sum == 0.0f ? 0.0f : scale / sum;

@@ -12,7 +12,7 @@ constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; 
 // warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
 // through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
 // block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
-constexpr int kBlockStateBytes = 80;
+constexpr int kBlockStateBytes = 96;
 
 struct SyncLayout {
   TileLayout q, k, v, o;

@@ -22,6 +22,7 @@ struct BlockState {
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
+  int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
 };
 static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
@@ -52,6 +53,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   block.full_begin = Variant::full_begin(params, seq, q_lo, q_hi);
   block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
+  block.end = min(end, seq.k_len);
 }
 
 // The block's tile, and the copy of its queries. False: behind the last query of the sequence.
@@ -83,7 +85,7 @@ struct KeyValueCopies {
   }
   __device__ void copy_values(int tile, int to) const {
     copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
-        values + to * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.seq.k_len);
+        values + to * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.end);
   }
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {

@@ -246,6 +246,19 @@ const FixedCase kCases[] = {
     softmax("neighbours-bhsd",    "fwd fp16 d=64 heads=4/2 layout=bhsd mask=\"causal\" lse=ln", {130, 130, 130}, {190, 190, 190}, Data::Neighbours),
     softmax("neighbours-packed",  kPacked64, {70, 33, 200, 1, 129, 64, 0}, {70, 50, 333, 65, 129, 500, 40}, Data::Neighbours),
     softmax("neighbours-keyless", "fwd bf16 d=64 heads=2 layout=packed lse=ln", {40, 70, 33, 10, 100}, {0, 64, 5, 300, 191}, Data::Neighbours),
+    // what no query of a tile sees, as the rest of a cache that is not full
+    softmax("tail",               "fwd bf16 d=64 heads=4 mask=\"k < 333\" lse=ln", {300}, {700}, Data::Tail, 333),
+    softmax("tail-128",           "fwd bf16 d=128 heads=4/2 mask=\"k < 333\"", {300}, {700}, Data::Tail, 333),
+    softmax("tail-of-head",       "fwd fp16 d=256 heads=2 mask=\"k < 100 + 77 * h\" lse=ln", {70}, {500}, Data::Tail, 177),
+    softmax("tail-decode",        "fwd bf16 d=128 heads=32/8 q_len=1 mask=\"k < 1001\" lse=ln", {1, 1}, {1500, 1500}, Data::Tail, 1001),
+    softmax("tail-window",        "fwd bf16 d=72 heads=2 mask=\"k < 400 & k >= 90\" lse=ln", {300}, {700}, Data::Tail, 400),
+    softmax("tail-bias",          "fwd bf16 d=128 heads=2 mask=\"k < 400\" score=\"bias(extra, bf16)\"", {300}, {700}, Data::Tail, 400),
+    // scores near the largest float, which some use as a mask
+    softmax("lowest",             "fwd bf16 d=64 heads=2 score=\"where(q % 2 == 0, -3.3e38, s)\" lse=ln max_logit", {300}, {700}, Data::Normal),
+    softmax("lowest-keys",        "fwd fp16 d=128 heads=2 score=\"where(k % 3 == 0, s, -3.3e38)\"", {300}, {700}, Data::Normal),
+    softmax("lowest-causal",      "fwd bf16 d=128 heads=2 mask=\"causal\" score=\"where(k < 300, -3.3e38, s)\" lse=ln", {700}, {700}, Data::Normal),
+    softmax("lowest-sink",        "fwd bf16 d=64 heads=2 score=\"where(q % 2 == 0, -3.3e38, s)\" sink lse=ln", {300}, {700}, Data::Normal),
+    softmax("highest",            "fwd bf16 d=64 heads=2 score=\"where(k == 350 + q % 3, 3.3e38, s)\" lse=ln", {300}, {700}, Data::Normal),
     // heads of a group in one tile
     softmax("group-decode",       "fwd bf16 d=128 heads=32/8 q_len=1 lse=ln", {1, 1, 1}, {1500, 1500, 1500}, Data::Normal),
     softmax("group-decode-jump",  "fwd bf16 d=64 heads=32/4 q_len<=5 lse=ln", {5, 5}, {700, 700}, Data::LateJump, 100),

@@ -198,8 +198,9 @@ Outcome Runner::run(Case& c) const {
   if (!spec) return fail("parse: " + text_of(spec.error()));
   if (std::string problem = check_text_form(*spec); !problem.empty()) return fail(problem);
   const Arguments arguments = c.host_arguments();
-  auto problem = c.independent ? reference::Problem::create(*spec, arguments, c.semantics)
-                               : reference::Problem::create(*spec, arguments);
+  reference::Semantics semantics = c.independent ? c.semantics : reference::semantics_of(*spec, arguments);
+  semantics.unseen_from = c.semantics.unseen_from;
+  auto problem = reference::Problem::create(*spec, arguments, std::move(semantics));
   if (!problem) return fail(text_of(problem.error()));
   if (std::string wrong = check_semantics(*spec, c, *problem); !wrong.empty()) return fail(wrong);
 

@@ -287,9 +287,9 @@ class Generator {
         reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
       }
     }
-    const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",      "a few inf and nan",
-                           "late jump", "early peak", "early low",    "staircase", "one key",   "rising",
-                           "falling",   "combs",      "large values", "poisoned",  "neighbours"};
+    const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",       "a few inf and nan",
+                           "late jump", "early peak", "early low",    "staircase", "one key",    "rising",
+                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "tail"};
     case_.data = names[static_cast<int>(data_)];
   }
 
@@ -343,6 +343,7 @@ class Generator {
       case Data::Combs: lift_keys(scale, [&](const Place& p) { return p.at % kStair == 0 ? jump : 0; }); break;
       case Data::Poisoned: poison_places(); break;
       case Data::Neighbours: poison_neighbours(); break;
+      case Data::Tail: poison_tail(static_cast<std::int64_t>(jump)); break;
       default: break;
     }
   }
@@ -363,18 +364,31 @@ class Generator {
     keys(case_.v, 3);
   }
 
+  void poison_row(CaseTensor& tensor, const Place& p, std::int64_t dim) {
+    for (std::int64_t i = 0; i < dim; ++i) put(tensor, p.offset + i, random_.pick<double>({NAN, INFINITY, -INFINITY}));
+  }
+
   void poison_neighbours() {
     const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads,
                             std::int64_t dim) {
       each_row(tensor, lens, heads, [&](const Place& p) {
-        if (p.b % 2 == 0) return;
-        for (std::int64_t i = 0; i < dim; ++i)
-          put(tensor, p.offset + i, random_.pick<double>({NAN, INFINITY, -INFINITY}));
+        if (p.b % 2 != 0) poison_row(tensor, p, dim);
       });
     };
     poison(case_.q, q_lens_, heads_q_, d_qk_);
     poison(case_.k, k_lens_, heads_kv_, d_qk_);
     poison(case_.v, k_lens_, heads_kv_, d_v_);
+  }
+
+  void poison_tail(std::int64_t first) {
+    case_.semantics.unseen_from = first;
+    const auto poison = [&](CaseTensor& tensor, std::int64_t dim) {
+      each_row(tensor, k_lens_, heads_kv_, [&](const Place& p) {
+        if (p.at >= first) poison_row(tensor, p, dim);
+      });
+    };
+    poison(case_.k, d_qk_);
+    poison(case_.v, d_v_);
   }
 
   void write_spec() {
