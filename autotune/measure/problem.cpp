@@ -9,9 +9,10 @@
 #include <fmt/ranges.h>
 
 #include "autotune/measure/random_data.h"
-#include "compiler/analysis/interval.h"
 #include "compiler/spec/operands.h"
+#include "runtime/launch/arguments.h"
 #include "runtime/launch/call.h"
+#include "runtime/launch/index_check.h"
 
 namespace flashjit {
 namespace {
@@ -58,38 +59,39 @@ NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& le
   return tensor;
 }
 
-// How large each tensor parameter has to be for the indices that mask and score compute. What comes from a file is as
-// large as it is.
+// How large each tensor parameter has to be for the indices that mask and score compute: the launch will check the same.
+// What comes from a file is as large as it is, and an index that runs below 0 is for the launch to refuse.
 Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
                                                                       const ProblemShape& shape,
-                                                                      const InputFiles& inputs) {
-  const std::int64_t q_len = std::max<std::int64_t>(shape.longest_q(), 1),
-                     k_len = std::max<std::int64_t>(shape.longest_k(), 1);
-  VariableRanges ranges =
-      default_ranges(std::max<std::int64_t>(shape.batch, 1), spec.heads_q, spec.heads_kv, q_len, k_len);
-  if (spec.layout != Layout::Packed) {  // every sequence has these lengths
-    ranges.of[static_cast<int>(Variable::QLen)] = {q_len, q_len};
-    ranges.of[static_cast<int>(Variable::KLen)] = {k_len, k_len};
-  }
+                                                                      const InputFiles& inputs,
+                                                                      const std::map<std::string, double>& scalars) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
+  std::vector<std::int64_t> values;  // parallel to the parameters
+  std::string with;
   for (const Param& param : spec.params) {
-    if (param.rank > 0) shapes[param.name].assign(static_cast<std::size_t>(param.rank), 1);
-  }
-  for (const Expr* expr : {&spec.mask, &spec.score}) {
-    if (!*expr) continue;
-    FLASHJIT_ASSIGN(indices, index_ranges(*expr, ranges));
-    for (const IndexRange& index : indices) {
-      if (inputs.files.contains(index.param.name)) continue;
-      std::int64_t& extent = shapes[index.param.name][static_cast<std::size_t>(index.dimension)];
-      // An index taken from data has no known end; such a tensor has to come from a file.
-      if (index.range.hi > SizeBound::kLargest) {
-        return invalid(
-            fmt::format("parameter {}: the mask or score computes an index without a known end, so a random tensor "
-                        "cannot be drawn; give it with --param {}=FILE.npy",
-                        index.param.name, index.param.name));
-      }
-      extent = std::max(extent, index.range.hi + 1);
+    std::int64_t& value = values.emplace_back(0);
+    if (param.rank > 0) {
+      shapes[param.name].assign(static_cast<std::size_t>(param.rank), 1);
+    } else if (!is_float(param.dtype)) {
+      FLASHJIT_ASSIGN(bits, scalar_bits(param, scalars.at(param.name)));
+      value = bits;
+      with += fmt::format(" {}={}", param.name, value);
     }
+  }
+  const CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
+                           std::max<std::int64_t>(shape.longest_k(), 1)};
+  for (const IndexChecker::IndexRange& index : IndexChecker(spec).ranges(spec, sizes, values.data())) {
+    const std::string& name = spec.params[static_cast<std::size_t>(index.param)].name;
+    if (inputs.files.contains(name)) continue;
+    if (index.range.hi > SizeBound::kLargest) {
+      return invalid(
+          fmt::format("params.{}: index {} (`{}`) runs to {} with{}, and a random tensor has at most {} there; choose "
+                      "other scalars, or give it with --param {}=FILE.npy",
+                      name, index.dimension, index.text, index.range.hi, with.empty() ? " these sizes" : with,
+                      SizeBound::kLargest, name));
+    }
+    std::int64_t& extent = shapes[name][static_cast<std::size_t>(index.dimension)];
+    extent = std::max(extent, index.range.hi + 1);
   }
   return shapes;
 }
@@ -134,7 +136,8 @@ class Builder {
         static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
     if (planned_ <= 0.8 * memory) return {};
     return invalid(fmt::format(
-        "--shape: the tensors up to {} need {:.1f} GB, this machine has {:.1f} GB of memory; choose a smaller b, q or k",
+        "--shape: the tensors up to {} need {:.1f} GB, this machine has {:.1f} GB of memory; choose a smaller b, q or k, or "
+        "scalars that index less",
         tensor.name, planned_ * 1e-9, memory * 1e-9));
   }
 
@@ -197,15 +200,14 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   for (std::size_t i = 0; i < shape.q.size(); ++i)
     data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
                          static_cast<std::uint64_t>(shape.k[i]);
-  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, inputs));
   for (const Param& param : spec.params) {
-    if (param.rank > 0) {
-      FLASHJIT_TRY(
-          builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
-    } else {
-      const auto given = inputs.scalars.find(param.name);
-      data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
-    }
+    const auto given = inputs.scalars.find(param.name);
+    if (param.rank == 0) data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
+  }
+  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, inputs, data.scalars_));
+  for (const Param& param : spec.params) {
+    if (param.rank == 0) continue;
+    FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
   }
 
   data.tensors_ = std::move(builder.tensors);

@@ -183,18 +183,4 @@ Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges) {
   return {};
 }
 
-Result<std::vector<IndexRange>> index_ranges(const Expr& expr, const VariableRanges& ranges) {
-  RangeAnalysis analysis(ranges);
-  std::vector<IndexRange> found;
-  std::set<const Node*> seen;
-  for_each_use(expr, [&](const Expr& use, const Node*) {
-    if (use->op != Op::Load || !seen.insert(use.get()).second) return;
-    for (std::size_t i = 0; i < use->args.size(); ++i) {
-      found.push_back({use->param, static_cast<int>(i), analysis.of(use->args[i])});
-    }
-  });
-  if (!analysis.ok()) return invalid(analysis.problem());
-  return found;
-}
-
 }  // namespace flashjit

@@ -51,14 +51,6 @@ Expr wide_part(const Expr& expr, const VariableRanges& ranges);
 // no value can leave int64.
 Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges);
 
-// For every Load: the interval of each index, so that the caller can compare it with the shape of the tensor it got.
-struct IndexRange {
-  Param param;
-  int dimension = 0;
-  IntInterval range;
-};
-Result<std::vector<IndexRange>> index_ranges(const Expr& expr, const VariableRanges& ranges);
-
 // What a mask leaves of one axis for a tile of the other: along Keys, which keys the queries q_lo..q_hi (inclusive)
 // see; along Queries, which queries see the keys k_lo..k_hi. As expressions over the ends of that tile, b h hk q_len
 // k_len, scalars and loads that do not depend on q or k. The last of these tiles is cut at the length, so its end lies

@@ -21,7 +21,18 @@ constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max() -
 // Blocks write it and read it in no order, so outputs and inputs have to lie elsewhere.
 constexpr TensorRule kWorkspace{.name = "workspace", .dtype = Dtype::U8, .rank = 1, .output = true};
 
-// The value as the kernel reads it: the bits of the declared type.
+Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBound& bound) {
+  if (value >= bound.min && value <= bound.max) return {};
+  if (bound.pinned()) {
+    return invalid(
+        fmt::format("{}: {}, the spec pins {}={}; prepare a spec without that pin", name, value, name, bound.min));
+  }
+  return invalid(fmt::format("{}: {} is outside {}..{}, the bound of the spec; prepare a spec with a wider one", name,
+                             value, bound.min, bound.max));
+}
+
+}  // namespace
+
 Result<Int64> scalar_bits(const Param& param, double value) {
   const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
   const auto refuse = [&] {
@@ -40,18 +51,6 @@ Result<Int64> scalar_bits(const Param& param, double value) {
                                      param.name, name(param.dtype)));
   }
 }
-
-Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBound& bound) {
-  if (value >= bound.min && value <= bound.max) return {};
-  if (bound.pinned()) {
-    return invalid(
-        fmt::format("{}: {}, the spec pins {}={}; prepare a spec without that pin", name, value, name, bound.min));
-  }
-  return invalid(fmt::format("{}: {} is outside {}..{}, the bound of the spec; prepare a spec with a wider one", name,
-                             value, bound.min, bound.max));
-}
-
-}  // namespace
 
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     : spec_(plan.spec),

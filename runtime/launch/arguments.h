@@ -18,6 +18,9 @@
 
 namespace flashjit {
 
+// The value as the kernel reads it: the bits of the declared type. Refused where it is none of this type.
+Result<Int64> scalar_bits(const Param& param, double value);
+
 // Checks calls of one kernel. Immutable, so any number of threads may use it.
 class ArgumentChecker {
  public:

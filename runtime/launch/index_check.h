@@ -19,9 +19,17 @@ class IndexChecker {
   explicit IndexChecker(const AttentionSpec& spec);
   bool nothing() const { return indices_.empty(); }
 
-  // `params`, `scalars`: parallel to those of the spec, which outlives this.
+  // `params`, `scalars`: parallel to those of the spec.
   Result<void> check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
                      const std::int64_t* scalars) const;
+
+  // For who makes the tensors: what check() will compare with their shapes.
+  struct IndexRange {
+    int param = 0, dimension = 0;
+    std::string text;
+    IntInterval range;
+  };
+  std::vector<IndexRange> ranges(const AttentionSpec& spec, const CallSizes& sizes, const std::int64_t* scalars) const;
 
  private:
   // As it stands in the mask or score.

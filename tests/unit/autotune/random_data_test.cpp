@@ -20,12 +20,12 @@ std::vector<T> values(const NamedTensor& tensor) {
 
 // The parameter `name` of a problem without files.
 NamedTensor drawn(const std::string& spec_text, const std::string& shape_text, const std::string& name,
-                  std::uint64_t seed = 1) {
+                  std::uint64_t seed = 1, const InputFiles& inputs = {}) {
   const auto spec = parse_spec(spec_text);
   EXPECT_TRUE(spec) << spec.error().message;
   const auto shape = parse_shape(shape_text, *spec);
   EXPECT_TRUE(shape) << shape.error().message;
-  auto data = ProblemData::create(*spec, *shape, {}, seed);
+  auto data = ProblemData::create(*spec, *shape, inputs, seed);
   EXPECT_TRUE(data) << data.error().message;
   for (const NamedTensor& tensor : data->tensors()) {
     if (tensor.role == NamedTensor::Role::Param && tensor.name == name) return tensor;
@@ -64,6 +64,27 @@ TEST(RandomData, ATensorThatAlibiReadsHoldsSlopesWhoeverDeclaresIt) {
   for (const float value : own) negative += value < 0;
   EXPECT_GT(negative, 10);
   EXPECT_LT(negative, 54);
+}
+
+// As large as the launch wants it with the scalars of the call, each of which is 1 where nothing was said.
+TEST(RandomData, ATensorSufficesForIndicesMadeOfScalars) {
+  const char* spec = "fwd fp32 d=8 params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\"";
+  EXPECT_EQ(drawn(spec, "q=7,k=9", "t").shape, (std::vector<std::int64_t>{10}));
+  InputFiles inputs;
+  inputs.scalars["n"] = 100;
+  EXPECT_EQ(drawn(spec, "q=7,k=9", "t", 1, inputs).shape, (std::vector<std::int64_t>{109}));
+  EXPECT_EQ(
+      drawn("fwd fp32 d=8 params=\"t: fp32[1], n: u8\" score=\"s + t[min(n, 7)]\"", "q=7,k=9", "t", 1, inputs).shape,
+      (std::vector<std::int64_t>{8}));
+  for (const auto& [n, why] : {std::pair{2e9, "params.t: index 0 (`k + n`) runs to 2000000008 with n=2000000000"},
+                               std::pair{0.5, "scalars.n: 0.5 is no value of i32"}}) {
+    inputs.scalars["n"] = n;
+    const auto parsed = parse_spec(spec);
+    ASSERT_TRUE(parsed);
+    const auto data = ProblemData::create(*parsed, *parse_shape("q=7,k=9", *parsed), inputs, 1);
+    ASSERT_FALSE(data);
+    EXPECT_NE(data.error().message.find(why), std::string::npos) << data.error().message;
+  }
 }
 
 TEST(RandomData, DocumentsAreRuns) {

@@ -150,24 +150,6 @@ TEST(Interval, TheWidePartIsTheFirstThatDoesNotFit) {
   }
 }
 
-TEST(Interval, IndexRanges) {
-  const auto found = index_ranges(parsed("s + bias4[b, h / 2, max(q + k_len - q_len, 0), k % 16]", true), ranges());
-  ASSERT_TRUE(found);
-  ASSERT_EQ(found->size(), 4u);
-  const IntInterval expected[] = {{0, 3}, {0, 3}, {0, 999}, {0, 15}};
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ((*found)[i].dimension, i);
-    EXPECT_EQ((*found)[i].param.name, "bias4");
-    EXPECT_EQ((*found)[i].range, expected[i]) << i;
-  }
-  // Named rows never read outside a tensor of the obvious shape.
-  const auto tree = index_ranges(parsed("tree(t)"), ranges());
-  ASSERT_TRUE(tree);
-  EXPECT_EQ((*tree)[0].range, (IntInterval{0, 3}));
-  EXPECT_EQ((*tree)[1].range, (IntInterval{0, 99}));
-  EXPECT_EQ((*tree)[2].range, (IntInterval{0, 1}));
-}
-
 // Every value that can be evaluated lies in the interval.
 TEST(Interval, ContainsEveryValue) {
   const unsigned seed = std::random_device{}();

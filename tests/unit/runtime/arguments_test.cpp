@@ -298,6 +298,28 @@ TEST(Arguments, IndicesAreComputedFromTheSizes) {
   EXPECT_NE(small.error().message.find("runs from 0 to 8"), std::string::npos) << small.error().message;
 }
 
+// What a tensor must be at least, for who makes one.
+TEST(Arguments, IndicesHaveRanges) {
+  const auto ranges = [](const std::string& text) {
+    const auto spec = parse_spec("fwd bf16 d=64 heads=8/2 " + text);
+    EXPECT_TRUE(spec) << spec.error().message;
+    const std::int64_t scalars[kMaxParams] = {0, 1000};
+    std::vector<IntInterval> found;
+    for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars)) {
+      EXPECT_EQ(index.dimension, static_cast<int>(found.size()));
+      found.push_back(index.range);
+    }
+    return found;
+  };
+  using Ranges = std::vector<IntInterval>;
+  EXPECT_EQ(ranges("params=\"t: fp32[4]\" score=\"s + t[b, h / 2, max(q + k_len - q_len, 0), k % 16]\""),
+            (Ranges{{0, 3}, {0, 3}, {900, 999}, {0, 15}}));
+  // Named rows never read outside a tensor of the obvious shape.
+  EXPECT_EQ(ranges("mask=\"tree(t)\""), (Ranges{{0, 3}, {0, 99}, {0, 1}}));
+  // A scalar is what it is in this call.
+  EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\""), (Ranges{{1000, 1999}}));
+}
+
 TEST(Arguments, ScalarsMustFitTheirType) {
   for (const auto& [type, value, fits] : std::initializer_list<std::tuple<const char*, double, bool>>{
            {"i32", 2147483647.0, true},

@@ -200,7 +200,8 @@ TEST_F(VerifiedHere, RightKernelsAreRight) {
         "fwd bf16 d=64 heads=4 layout=packed mask=\"document(doc)\"", "fwd fp16 d=40 heads=3 q_len=1 k_len=4096",
         "fwd bf16 d=64 heads=2 b<=1 k_len<=64 score=\"softcap(20)\"",
         "fwd fp32 d=32 heads=2 score=\"s + t[h, k] * w\" params=\"t: fp32[2], w: fp32\"",
-        "fwd bf16 d=64 heads=4 layout=bhsd mask=\"k < n\" params=\"n: i32\""}) {
+        "fwd bf16 d=64 heads=4 layout=bhsd mask=\"k < n\" params=\"n: i32\"",
+        "fwd fp32 d=8 mask=\"t[k + n] > 0\" params=\"t: fp32[1], n: i32\""}) {
     const auto kernel = engine->prepare(spec, {.verify = true});
     EXPECT_TRUE(kernel) << spec << ": " << kernel.error().message << kernel.error().detail;
   }
@@ -228,8 +229,10 @@ TEST_F(VerifiedHere, WhatHasNoSmallProblemIsNotTried) {
            std::pair{"fwd fp32 d=8 q_len=200000 k_len=200000", "multiply-adds"},
            std::pair{"fwd fp32 d=256 heads=64 q_len=200000 k_len=1", "need 26.2 GB"},
            std::pair{"fwd fp32 d=8 layout=packed b=500000 k_len<=3", "more than 1.0 GB"},
-           std::pair{"fwd fp32 d=8 mask=\"t[min(n, 1000000000)] > 0\" params=\"t: fp32[1], n: u32\"", "up to t"},
-           std::pair{"fwd fp32 d=8 mask=\"t[k + n] > 0\" params=\"t: fp32[1], n: i32\"", "without a known end"},
+           std::pair{"fwd fp32 d=8 mask=\"t[k + n * 1000000000] > 0\" params=\"t: fp32[1], n: i32\"", "up to t"},
+           std::pair{"fwd fp32 d=8 mask=\"t[k + n * 2000000000] > 0\" params=\"t: fp32[1], n: i32\"",
+                     "runs to 2000000524 with n=1"},
+           std::pair{"fwd fp32 d=8 mask=\"t[k - n] > 0\" params=\"t: fp32[1], n: i32\"", "runs from -1 to 523"},
        }) {
     const auto kernel = engine->prepare(spec, {.verify = true});
     ASSERT_FALSE(kernel) << spec;
