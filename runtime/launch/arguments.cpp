@@ -324,7 +324,7 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
       if (at[i] < 0 || at[i] > tokens || (i > 0 && at[i] < at[i - 1])) {
         return invalid(
-            fmt::format("{}[{}]: {}; offsets must rise from 0 and end within the {} tokens", name, i, at[i], tokens));
+            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], tokens));
       }
       if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
         return invalid(

@@ -31,6 +31,7 @@ const FixedCase kCases[] = {
     {"packed",          "fwd bf16 d=128 heads=4 layout=packed mask=\"causal\" lse=ln", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
     {"packed-one",      "fwd fp16 d=64 heads=2 layout=packed lse=ln", {1}, {1}},
     {"packed-uneven",   "fwd bf16 d=64 heads=8/2 layout=packed mask=\"causal\" sink", {1, 1, 1, 1, 700}, {1000, 3, 0, 64, 700}},
+    {"packed-inside",   "fwd bf16 d=128 heads=4/2 layout=packed mask=\"causal\" lse=ln max_logit", {70, 0, 129, 64}, {70, 5, 150, 0}, Data::Normal, false, false, 0, true, false, 37},
     {"packed-all-empty","fwd bf16 d=64 heads=2 layout=packed lse=ln", {0, 0}, {0, 0}},
     // head dims: every class of padding, and those that differ
     {"d8",              "fwd bf16 d=8 heads=2 mask=\"causal\" lse=ln", {150}, {150}},

@@ -7,7 +7,7 @@ namespace {
 
 std::size_t element_bytes(const CaseTensor& tensor) { return size_of(*parse_dtype(tensor.dtype)); }
 
-// Element offsets in row-major order of the index.
+// Offsets of the elements of sequences, in row-major order of the index.
 template <class F>
 void each_offset(const CaseTensor& tensor, F visit) {
   if (tensor.elements() == 0) return;
@@ -15,7 +15,8 @@ void each_offset(const CaseTensor& tensor, F visit) {
   while (true) {
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < index.size(); ++i) offset += index[i] * tensor.strides[i];
-    visit(offset);
+    const std::int64_t token = index[tensor.token_axis];
+    if (token >= tensor.stray_front && token < tensor.shape[tensor.token_axis] - tensor.stray_back) visit(offset);
     std::size_t i = index.size();
     while (i > 0 && ++index[i - 1] == tensor.shape[i - 1]) index[--i] = 0;
     if (i == 0) return;

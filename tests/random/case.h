@@ -23,6 +23,9 @@ struct CaseTensor {
   std::size_t begin = 0;  // byte offset of the first element
   bool output = false;
   bool given = false;
+  // Packed: along this axis so many tokens at both ends are of no sequence.
+  std::size_t token_axis = 0;
+  std::int64_t stray_front = 0, stray_back = 0;
 
   std::int64_t elements() const;
   std::uint8_t* data() { return image.data() + begin; }
@@ -34,7 +37,7 @@ constexpr std::size_t kGuardBytes = 256;
 // larger.
 void allocate(CaseTensor& tensor, int align, bool output);
 
-// Bytes of an output that belong to no element, and no longer hold the poison; -1: none.
+// Bytes of an output that belong to no element of a sequence, and no longer hold the poison; -1: none.
 std::int64_t first_damaged_byte(const CaseTensor& tensor);
 
 struct Case {

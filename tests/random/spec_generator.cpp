@@ -39,6 +39,7 @@ class Generator {
     lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink;
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
+    q_stray_ = k_stray_ = {row.stray, row.stray};
     measure_lengths();
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
     draw_tensors();
@@ -128,6 +129,9 @@ class Generator {
       q_lens_.push_back(decode ? 1 : draw_length());
       k_lens_.push_back(same && !decode ? q_lens_.back() : draw_length());
     }
+    if (layout_ == Layout::Packed && random_.chance(0.3)) {
+      for (Stray* stray : {&q_stray_, &k_stray_}) *stray = {random_.integer(0, 70), random_.integer(0, 70)};
+    }
     measure_lengths();
   }
 
@@ -135,8 +139,13 @@ class Generator {
     const std::size_t batch = q_lens_.size();
     for (std::int64_t n : q_lens_) max_q_ = std::max(max_q_, n), total_q_ += n;
     for (std::int64_t n : k_lens_) max_k_ = std::max(max_k_, n), total_k_ += n;
-    case_.shape = layout_ == Layout::Packed ? fmt::format("b={} q={{{}}} k={{{}}}", batch, list(q_lens_), list(k_lens_))
-                                            : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
+    const auto packed = [](const Stray& stray, const std::vector<std::int64_t>& lens) {
+      return fmt::format("{}{{{}}}{}", stray.front > 0 ? fmt::format("{}+", stray.front) : "", list(lens),
+                         stray.back > 0 ? fmt::format("+{}", stray.back) : "");
+    };
+    case_.shape = layout_ == Layout::Packed
+                      ? fmt::format("b={} q={} k={}", batch, packed(q_stray_, q_lens_), packed(k_stray_, k_lens_))
+                      : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
   }
 
   static std::string list(const std::vector<std::int64_t>& values) {
@@ -183,8 +192,8 @@ class Generator {
   }
 
   void draw_tensors() {
-    const std::int64_t q_tokens = layout_ == Layout::Packed ? total_q_ : max_q_;
-    const std::int64_t k_tokens = layout_ == Layout::Packed ? total_k_ : max_k_;
+    const std::int64_t q_tokens = layout_ == Layout::Packed ? q_stray_.front + total_q_ + q_stray_.back : max_q_;
+    const std::int64_t k_tokens = layout_ == Layout::Packed ? k_stray_.front + total_k_ + k_stray_.back : max_k_;
     lay_out(case_.q, dtype_, q_tokens, heads_q_, d_qk_, false);
     lay_out(case_.k, dtype_, k_tokens, heads_kv_, d_qk_, false);
     lay_out(case_.v, dtype_, k_tokens, heads_kv_, d_v_, false);
@@ -204,15 +213,19 @@ class Generator {
       plain(case_.sink, Dtype::F32, {heads_q_}, [&](std::int64_t) { return random_.normal(); });
     }
     if (layout_ == Layout::Packed) {
-      const auto offsets = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens) {
-        std::int64_t next = 0;
+      const auto offsets = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, const Stray& stray) {
+        std::int64_t next = stray.front;
         plain(tensor, Dtype::I32, {batch + 1}, [&](std::int64_t i) {
           if (i > 0) next += lens[i - 1];
           return static_cast<double>(next);
         });
       };
-      offsets(case_.offsets_q, q_lens_);
-      offsets(case_.offsets_k, k_lens_);
+      offsets(case_.offsets_q, q_lens_, q_stray_);
+      offsets(case_.offsets_k, k_lens_, k_stray_);
+      for (CaseTensor* output : {&case_.o, &case_.lse, &case_.max_logit}) {
+        output->token_axis = output == &case_.o ? 0 : 1;
+        output->stray_front = q_stray_.front, output->stray_back = q_stray_.back;
+      }
       case_.max_q_len = max_q_, case_.max_k_len = max_k_;
     }
     for (const DrawnParam& param : drawn_params_) {
@@ -297,11 +310,15 @@ class Generator {
   struct Place {
     std::int64_t b, at, len, head, offset;
   };
+  // Packed tokens in front of the first sequence and behind the last one.
+  struct Stray {
+    std::int64_t front = 0, back = 0;
+  };
   template <class F>
   void each_row(CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads, F visit) {
     const bool packed = layout_ == Layout::Packed, bhsd = layout_ == Layout::Bhsd;
     const std::size_t token_axis = packed ? 0 : bhsd ? 2 : 1, head_axis = packed || bhsd ? 1 : 2;
-    std::int64_t start = 0;
+    std::int64_t start = &tensor == &case_.q ? q_stray_.front : k_stray_.front;
     for (std::int64_t b = 0; b < static_cast<std::int64_t>(lens.size()); ++b) {
       for (std::int64_t at = 0; at < lens[b]; ++at) {
         for (std::int64_t head = 0; head < heads; ++head) {
@@ -430,6 +447,7 @@ class Generator {
   double scale_ = 0;
   Data data_ = Data::Normal;
   std::vector<std::int64_t> q_lens_, k_lens_;
+  Stray q_stray_, k_stray_;
   std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
   std::string mask_, score_;
   std::vector<DrawnParam> drawn_params_;

@@ -43,13 +43,14 @@ enum class Data {
 struct FixedCase {
   std::string_view name;
   std::string_view spec;
-  std::vector<std::int64_t> q_lens, k_lens;  // one per sequence; dense layouts: all alike
+  std::vector<std::int64_t> q_lens, k_lens;  // one per sequence; dense layouts: all alike; packed: see `stray`
   Data data = Data::Normal;
   bool far_batches = false;  // the last two batches of K lie more than 2^31 elements apart
   bool gpu_only = false;
   double jump = 0;
   bool many_schedules = false;  // on a GPU: under all kinds of softmax, not only one of each family
   bool side_by_side = false;    // on a GPU: also launched many times, on streams and in graphs
+  std::int64_t stray = 0;       // packed: so many tokens in front of the first sequence, and behind the last one
 };
 
 // The spec must parse. Parameters get data by their rank and type: fp32 [heads], i32 [batch, position],

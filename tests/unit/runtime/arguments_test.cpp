@@ -354,6 +354,12 @@ TEST(Arguments, HostOffsetsAreRead) {
     return checker.check_offsets(call);
   };
   EXPECT_TRUE(check());
+  q[0] = 1, k[0] = 2, k[3] = 11;  // tokens at both ends that are of no sequence
+  EXPECT_TRUE(check());
+  q[0] = -1;
+  ASSERT_FALSE(check());
+  EXPECT_NE(check().error().message.find("offsets_q[0]: -1"), std::string::npos) << check().error().message;
+  q[0] = 0, k[0] = 0, k[3] = 12;
   q[1] = 5, q[2] = 4;
   auto result = check();
   ASSERT_FALSE(result);
