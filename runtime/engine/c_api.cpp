@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <mutex>
 
 #include "compiler/spec/dtype.h"
@@ -134,15 +133,21 @@ std::string_view dtype_name(const flashjit_dtype& dtype) {
   return "a type that FlashJIT does not know";
 }
 
+// No processor gives a process more addresses.
+constexpr std::uint64_t kFarthest = std::uint64_t{1} << 57;
+
 Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView& to) {
   if (!from) return {};
   if (from->ndim < 0 || from->ndim > 4) {
     return invalid(fmt::format("{}.ndim: {} is outside 0..4", name, from->ndim));
   }
   if (from->ndim > 0 && !from->shape) return invalid(fmt::format("{}.shape: null", name));
-  if (from->byte_offset > std::numeric_limits<std::uintptr_t>::max() - reinterpret_cast<std::uintptr_t>(from->data)) {
-    return invalid(fmt::format("{}.byte_offset: {} from data {} on leads beyond 64 bits; it counts forwards only", name,
-                               from->byte_offset, from->data));
+  if (from->byte_offset >
+      kFarthest - std::min<std::uint64_t>(reinterpret_cast<std::uintptr_t>(from->data), kFarthest)) {
+    return invalid(
+        fmt::format("{}.byte_offset: {} from data {} on leads beyond {:#x}, where no process has memory; it counts "
+                    "bytes, and forwards only",
+                    name, from->byte_offset, from->data, kFarthest));
   }
   to.data = from->data ? static_cast<char*>(from->data) + from->byte_offset : nullptr;
   to.dtype = dtype_name(from->dtype);

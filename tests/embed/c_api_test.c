@@ -277,6 +277,8 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
   REFUSED(tensors[0].device.device_type, host ? 2 : 1, "q: lies in");
   REFUSED(tensors[0].byte_offset, 1, "q.data");
   REFUSED(tensors[0].byte_offset, UINT64_MAX - 15, "q.byte_offset: 18446744073709551600");
+  REFUSED(tensors[0].byte_offset, UINT64_C(1) << 63, "q.byte_offset: 9223372036854775808");
+  REFUSED(tensors[0].byte_offset, UINT64_C(1) << 57, "q.byte_offset: 144115188075855872");
   REFUSED(wide[3], D - 16, "d of the spec");
   REFUSED(wide[1], -1, "negative");
   REFUSED(wide[1], INT64_MAX, "2^56");
