@@ -106,8 +106,13 @@ bool take_over(int file, const Place& place, const OutputMode& mode) {
   return fchmod(file, place.old.st_mode & 07777 & ~mode.forbidden) == 0;
 }
 
+// What systems such as /proc say where a file is to be made in a folder that is there.
+constexpr int kTakesNoFiles = ENOENT;
+
 // May be written, but not replaced: somebody else's file, a folder that is read-only, a file that is a mount.
-bool is_in_the_way(int error) { return error == EPERM || error == EACCES || error == EROFS || error == EBUSY; }
+bool is_in_the_way(int error) {
+  return error == EPERM || error == EACCES || error == EROFS || error == EBUSY || error == kTakesNoFiles;
+}
 
 Result<void> replace(const std::string& path, const Place& place, std::initializer_list<std::string_view> parts,
                      const OutputMode& mode) {
@@ -120,7 +125,8 @@ Result<void> replace(const std::string& path, const Place& place, std::initializ
     if (!write_parts(file.get(), parts) || (mode.lasting && fsync(file.get()) != 0)) return failed(path, errno);
     if (file.take_place_of(whole.filename().c_str())) return {};
   }
-  if (!place.is_there || !is_in_the_way(errno)) return failed(path, errno);
+  if (!place.is_there) return failed(path, !file && errno == kTakesNoFiles ? EPERM : errno);
+  if (!is_in_the_way(errno)) return failed(path, errno);
   return write_through(path, place, parts, mode);
 }
 

@@ -70,6 +70,20 @@ TEST_F(OutputFault, AFullDeviceIsAnError) {
   EXPECT_NE(done.error().message.find("/dev/full: cannot be written: No space left"), std::string::npos);
 }
 
+// Nothing can be made beside them: they are written through, and what the system says to that is the error.
+TEST_F(OutputFault, FilesOfProcAreThere) {
+  for (const char* path : {"/proc/version", "/proc/cmdline"}) {
+    const auto done = write_output(path, {"text"});
+    ASSERT_FALSE(done);
+    EXPECT_TRUE(done.error().message.starts_with(path + std::string(": cannot be written: "))) << done.error().message;
+    EXPECT_EQ(done.error().message.find("No such file"), std::string::npos) << done.error().message;
+  }
+  const auto beside = write_output("/proc/flashjit-test", {"text"});
+  ASSERT_FALSE(beside);
+  EXPECT_EQ(beside.error().message, "/proc/flashjit-test: cannot be written: Operation not permitted");
+  EXPECT_TRUE(write_output("/proc/self/comm", {"a name"}));
+}
+
 TEST_F(OutputFault, AReaderOfAFifoGetsWhatIsWritten) {
   for (int way = 0; way < kWays; ++way) {
     const std::string fifo = at("fifo" + std::to_string(way)), link = at("link" + std::to_string(way));
