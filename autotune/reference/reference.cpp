@@ -81,21 +81,42 @@ void taint(ExactRow& row, const float* value) {
 
 // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
 // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
+// Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
+// independent, as where a kernel raised its reference between them: the larger counts.
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
 // whole.
-void add_variance(ExactRow& row, const AttentionSpec& spec, const std::vector<Logit>& logits,
-                  const std::vector<float>& values, double reference, double sum) {
+void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> logits, const std::vector<float>& values,
+                  double reference, double sum) {
+  struct Column {
+    double sum = 0, squares = 0, moved = 0, moved_squares = 0;
+  };
   const int width = spec.d_v;
   const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
-  const double rounding = std::pow(unit_roundoff(spec.dtype), 2) / 3 + steps;
-  for (const Logit& logit : logits) {
-    if (logit.value == -kInfinity) continue;
-    const double p = std::exp(logit.value - reference) / sum;
-    const double move = std::min(1.0, logit.error * logit.error + 0x1p-44);
-    for (int c = 0; c < width; ++c) {
-      const double v = values[logit.k * width + c];
-      row.variance[c] += p * p * (rounding * v * v + move * (v - row.o[c]) * (v - row.o[c]));
+  const double rounding = std::pow(unit_roundoff(spec.dtype), 2) / 3;
+  std::ranges::sort(logits, {}, &Logit::value);
+  std::vector<Column> columns;
+  for (auto first = std::ranges::upper_bound(logits, -kInfinity, {}, &Logit::value); first != logits.end();) {
+    const auto end = std::find_if(first, logits.end(), [&](const Logit& logit) { return logit.value != first->value; });
+    columns.assign(static_cast<std::size_t>(width), {});
+    double error = 0;
+    for (auto logit = first; logit != end; ++logit) {
+      error = std::max(error, logit->error);
+      for (int c = 0; c < width; ++c) {
+        const double v = values[logit->k * width + c], moved = v - row.o[c];
+        Column& column = columns[c];
+        column.sum += v, column.squares += v * v;
+        column.moved += moved, column.moved_squares += moved * moved;
+      }
     }
+    const double p = std::exp(first->value - reference) / sum;
+    const double move = std::min(1.0, error * error + 0x1p-44);
+    for (int c = 0; c < width; ++c) {
+      const auto& [whole, squares, moved, moved_squares] = columns[c];
+      row.variance[c] += p * p *
+                         (rounding * std::max(whole * whole, squares) + steps * squares +
+                          move * std::max(moved * moved, moved_squares));
+    }
+    first = end;
   }
   const double output_rounding = std::pow(unit_roundoff(spec.out_dtype), 2) / 3;
   for (int c = 0; c < width; ++c) row.variance[c] += (output_rounding + steps) * row.o[c] * row.o[c];
@@ -219,7 +240,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     const double p = std::exp(logit.value - reference) / sum;
     for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c];
   }
-  add_variance(result, *spec_, logits, kv.v, reference, sum);
+  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), kv.v, reference, sum);
   return result;
 }
 

@@ -184,6 +184,52 @@ struct Spoiler {
   const char* message;
 };
 
+// Keys of a few kinds, each kind of one logit: their P round alike, and nothing averages that out. The kernel here
+// rounds P to bf16 relative to references that are not the row's maximum, and is right otherwise.
+TEST(Compare, EqualWeightsRoundAlike) {
+  constexpr int kKeys = 300, kKinds = 3;
+  std::mt19937 random(52014);
+  std::uniform_real_distribution<float> logit(-2, 2), lift(0, 6);
+  double squares = 0, variance = 0;
+  for (int round = 0; round < 400; ++round) {
+    Toy s(1, 1, kKeys, 1, 1, 8, 1);
+    s.spec.dtype = s.spec.kv_dtype = Dtype::BF16;
+    s.spec.lse = Lse::none, s.spec.max_logit = false;
+    float kinds[kKinds];
+    for (float& kind : kinds) kind = logit(random);
+    const float reference = lift(random);
+    const auto value = [&](int k) { return kinds[k % kKinds]; };
+    const Semantics semantics = {
+        .score = [&](const Position& at, Dual) { return Dual(value(static_cast<int>(at.k))); }};
+    s.v.assign(kKeys, 0.75f);
+    double sum = 0, o = 0;
+    for (int k = 0; k < kKeys; ++k) {
+      const double p = std::exp(static_cast<double>(value(k)) - reference);
+      sum += p, o += round_to(Dtype::BF16, static_cast<float>(p)) * 0.75;
+    }
+    s.o[0] = static_cast<float>(o / sum);
+    const Comparison compared = compare(s.problem(semantics), {});
+    EXPECT_TRUE(compared.ok) << compared.problem << " in round " << round;
+    squares += (o / sum - 0.75) * (o / sum - 0.75);
+    variance += s.row({0, 0, 0}, semantics).variance[0];
+  }
+  // The rule takes every P for one at the lower end of its power of two, where the unit is largest.
+  EXPECT_NEAR(squares / variance, 0.54, 0.1);
+}
+
+// Nothing else about the rule depends on that: keys whose logits differ, by however little, count one by one.
+TEST(Compare, DifferentWeightsRoundEachByItself) {
+  Toy s(1, 1, 256, 1, 1, 8, 1);
+  s.spec.dtype = s.spec.kv_dtype = Dtype::BF16;
+  s.v.assign(256, 0.75f);
+  const auto deviation = [&](double step) {
+    const Semantics semantics = {.score = [&](const Position& at, Dual) { return Dual(step * at.k); }};
+    return std::sqrt(s.row({0, 0, 0}, semantics).variance[0]);
+  };
+  EXPECT_NEAR(deviation(0) / deviation(1e-9), 16, 0.01);  // the root of 256
+  EXPECT_NEAR(deviation(1e-9), 0.75 / 16 * 0x1p-8 / std::sqrt(3), 1e-6);
+}
+
 TEST(Compare, CatchesWrongKernels) {
   const Spoiler spoilers[] = {
       {"one element off", [](Toy& s) { s.o[100] += 1e-4f; }, "o differs by"},
