@@ -46,6 +46,7 @@ struct KernelConfig {
   bool has_mask = false;           // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
+  bool mask_is_long = false;       // too long to evaluate visible() for many keys at once
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule

@@ -62,6 +62,9 @@ ScoreFacts facts_of(const AttentionSpec& spec) {
   return facts;
 }
 
+// Named masks, and a few of them joined, are shorter.
+constexpr std::size_t kShortMask = 48;
+
 KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles) {
   KernelConfig c;
   c.element = element_of(spec.dtype);
@@ -77,6 +80,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.has_score = static_cast<bool>(spec.score);
   c.has_mask = masks_anything(spec);
   c.mask_has_holes = c.has_mask && tiles.may_see;
+  c.mask_is_long = c.has_mask && !tiles.line_is_range && node_count(spec.mask) > kShortMask;
   c.copy_bytes = spec.align_bytes;
   return c;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/mask_bits.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/scalar_math.cuh"
 
@@ -282,15 +283,25 @@ __device__ inline int columns_before(int end) {
 }
 
 // Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
-// each, and there would be two or three for every score.
+// each, and there would be two or three for every score. Long masks have such bits, too.
+constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long;
+
 __device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {
-  if constexpr (!config.mask_is_range) return all_columns();
+  if constexpr (!kMaskAsBits) return all_columns();
   const u32 thread = recompute(threadIdx.x);
   const int k_lo = first_key(thread, tile);
   Columns columns;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
+    if constexpr (config.mask_is_long) {
+#pragma unroll
+      for (int word = 0; word < kColumnWords; ++word) {
+        const int first = word * kWordKeys;
+        columns.of_row[h][word] = evaluate_mask(params, seq, q, k_lo + first, kTileKv - first);
+      }
+      continue;
+    }
     const int begin = Variant::kv_begin(params, seq, q, q) - k_lo,
               end = min(Variant::kv_end(params, seq, q, q), seq.k_len) - k_lo;
 #pragma unroll
@@ -310,7 +321,7 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
 // -infinity where a key is not visible, but in groups that no row sees.
 __device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile,
                                  const Columns& columns) {
-  if constexpr (config.mask_is_range) {
+  if constexpr (kMaskAsBits) {
 #pragma unroll
     for (int first = 0; first < kScores; first += kGroupScores) {
       if (!columns.cuts_group(first / kGroupScores)) continue;

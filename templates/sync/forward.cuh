@@ -6,6 +6,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/mask_bits.cuh"
 #include "templates/sync/softmax.cuh"
 #include "templates/sync/work.cuh"
 
@@ -82,6 +83,26 @@ __device__ inline Corner first_element(int q_lo, int k_lo) {
           static_cast<int>(k_lo + thread % 4 * 2)};
 }
 
+// -infinity where a key is not visible, by a long mask.
+__device__ inline void hide_keys(Scores& s, const KernelParams& params, const Sequence& seq, const Corner& corner) {
+  constexpr int kWordTiles = kWordKeys / 8;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int first = 0; first < kNTiles; first += kWordTiles) {
+        const int q = min(corner.q + i * 16 + h * 8, seq.q_len - 1);
+        const u32 bits = evaluate_mask(params, seq, q, corner.k + first * 8, kTileKv - first * 8);
+#pragma unroll
+        for (int j = first; j < kNTiles && j < first + kWordTiles; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            if (!(bits >> ((j - first) * 2 + c) & 1)) s[i][j][2 * h + c] = -kInfinity;
+          }
+      }
+}
+
 // The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the
 // score function may load from a tensor that ends there.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo,
@@ -105,16 +126,20 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
   }
   if (!mixed) return;
   corner = first_element(block.q_lo, k_lo);
+  if constexpr (config.mask_is_long) {
+    hide_keys(s, params, seq, corner);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kMTiles; ++i)
+    for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
-    for (int j = 0; j < kNTiles; ++j)
+      for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
-        const int k = corner.k + j * 8 + e % 2;
-        if (k >= seq.k_len || (config.has_mask && !Variant::visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
-      }
+        for (int e = 0; e < 4; ++e) {
+          const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+          const int k = corner.k + j * 8 + e % 2;
+          if (k >= seq.k_len || (config.has_mask && !Variant::visible(params, seq, q, k))) s[i][j][e] = -kInfinity;
+        }
+  }
 }
 
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns

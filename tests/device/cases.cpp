@@ -112,6 +112,9 @@ const FixedCase kCases[] = {
     {"bias-gate",        "fwd bf16 d=128 heads=2 params=\"a: bf16[3]\" score=\"where(a[h, q, k] > 0.5, s, -inf)\" lse=ln", {300}, {700}},
     {"bias-documents",   "fwd bf16 d=128 heads=2 params=\"doc: i32[2]\" score=\"where(doc[b, q] == doc[b, k], s, s - 4.0)\" lse=ln", {300}, {700}},
     {"bias-of-ints",     "fwd bf16 d=128 heads=2 params=\"doc: i32[2]\" score=\"s + doc[b, k] * 0.25\" lse=ln", {300}, {700}},
+    // masks that are evaluated in a loop
+    softmax("mask-long",          "fwd bf16 d=128 heads=2 mask=\"where((k + 8) % 13 < 4, where((k + 7) % 12 < 4, where((k + 6) % 11 < 4, where((k + 5) % 10 < 4, where((k + 4) % 9 < 4, where((k + 3) % 8 < 4, where((k + 2) % 7 < 4, where((k + 1) % 6 < 4, where((k + 0) % 5 < 4, k, q % 3), q % 4), q % 5), q % 6), q % 7), q % 8), q % 9), q % 10), q % 11) > 2\" lse=ln", {300}, {701}, Data::Normal),
+    softmax("mask-long-packed",   "fwd fp16 d=64 heads=2 layout=packed params=\"doc: i32[2]\" mask=\"doc[b, q] == doc[b, k] & ((k - q + 0) % 97 < 7 | (k - q + 64) % 99 < 8 | (k - q + 128) % 101 < 9 | (k - q + 192) % 103 < 10 | (k - q + 256) % 105 < 11 | (k - q + 320) % 107 < 12 | (k - q + 384) % 109 < 13 | (k - q + 448) % 111 < 14)\" lse=ln max_logit", {300, 70}, {701, 33}, Data::Normal),
     // ... with tanh of small arguments, of some on either side of where a polynomial ends, of large ones, infinities and NaN
     softmax("tanh-small",         "fwd bf16 d=128 heads=2 mask=\"causal\" score=\"softcap(50.0)\"", {700}, {700}, Data::Normal),
     softmax("tanh-some-small",    "fwd bf16 d=128 heads=2 mask=\"causal\" score=\"softcap(7.0)\" lse=ln", {700}, {700}, Data::Normal),

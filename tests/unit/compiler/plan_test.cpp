@@ -81,6 +81,22 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
       << "a mask that hides nothing is no mask";
 }
 
+// Code is unrolled over the scores of a thread, and a mask of this length for each of them is most of a kernel.
+TEST(Plan, LongMasksAreEvaluatedInALoop) {
+  const auto is_long = [](const std::string& mask) {
+    return planned("fwd bf16 d=64 heads=4 mask=\"" + mask + "\"", "sm_90a").config.mask_is_long;
+  };
+  EXPECT_FALSE(is_long("document(doc) & (causal | prefix(100)) & window(4096, 64)"));
+  EXPECT_FALSE(is_long("tree(nodes) | k < 4"));
+  std::string sum = "k", range = "k <= qpos";
+  for (int i = 1; i < 20; ++i) {
+    sum += " + (k + q) % " + std::to_string(i + 2);
+    range += " & k >= qpos - q / " + std::to_string(i);
+  }
+  EXPECT_TRUE(is_long(sum + " > 40"));
+  EXPECT_FALSE(is_long(range)) << "its rows have a first and a last key";
+}
+
 TEST(Plan, ScheduleIsCompleteAndPinsHold) {
   const Plan p = planned("fwd bf16 d=128 heads=8 mask=\"causal\"", "sm_80", "tile_kv=32,stages=1");
   const Schedule& s = p.schedule;
