@@ -40,7 +40,7 @@ FIELDS = ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_
 class Arguments(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.POINTER(Tensor)) for name in FIELDS] + [
         ("max_q_len", ctypes.c_int64), ("max_k_len", ctypes.c_int64), ("params", ctypes.POINTER(Param)),
-        ("param_count", ctypes.c_int64)]
+        ("param_count", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_int64)]
 
 
 DTYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32)}
@@ -61,6 +61,7 @@ class Library:
         lib.flashjit_engine_create.argtypes = [ctypes.POINTER(EngineOptions), out, out]
         lib.flashjit_prepare.argtypes = [pointer, ctypes.c_char_p, ctypes.POINTER(PrepareOptions), out, out]
         lib.flashjit_run.argtypes = [pointer, ctypes.POINTER(Arguments), pointer, out]
+        lib.flashjit_workspace_bytes.argtypes = [pointer, ctypes.POINTER(Arguments), ctypes.POINTER(ctypes.c_int64), out]
         lib.flashjit_engine_target.argtypes = lib.flashjit_kernel_facts.argtypes = [pointer]
         lib.flashjit_error_message.argtypes = lib.flashjit_error_destroy.argtypes = [pointer]
         lib.flashjit_error_destroy.restype = None
@@ -122,8 +123,13 @@ class Kernel:
         kept.append(given)
         arguments = Arguments(struct_size=ctypes.sizeof(Arguments), max_q_len=longest, max_k_len=longest,
                               params=(Param * len(given))(*given), param_count=len(given), **fields)
+        error, needed = ctypes.c_void_p(), ctypes.c_int64()
+        self.library.check(self.library.lib.flashjit_workspace_bytes(self.handle, ctypes.byref(arguments), ctypes.byref(needed),
+                                                                     ctypes.byref(error)), error)
+        if needed.value:
+            kept.append(operands["o"].new_empty(needed.value, dtype=operands["o"].dtype))
+            arguments.workspace, arguments.workspace_bytes = kept[-1].data_ptr(), needed.value
         stream = ctypes.c_void_p(stream)
-        error = ctypes.c_void_p()
         call, reference, error_reference = self.library.lib.flashjit_run, ctypes.byref(arguments), ctypes.byref(error)
 
         def launch(kept=kept):

@@ -8,7 +8,7 @@ import torch
 
 from compare import report, rows
 from compare.capi import Engine, FlashJitError, Library
-from compare.clock import CpuClock, GpuClock, product_rate, race
+from compare.clock import CpuClock, GpuClock, graphed, product_rate, race
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
 
@@ -74,7 +74,9 @@ class Comparison:
         """(result so far, launch by side, reference)."""
         problem = Problem(row, self.device)
         kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
-        launches = {"flashjit": problem.launch_of(kernel)}
+        stream = torch.cuda.Stream() if row.table == "decode" else None
+        as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
+        launches = {"flashjit": as_timed(problem.launch_of(kernel, stream))}
         reference = Reference(problem, seed=row.s + row.d)
         result = dict(kind="row", **row.shown(), spec=row.spec, limit=reference.limit, schedule=kernel.facts["schedule"],
                       family=kernel.facts["family"])
@@ -83,10 +85,11 @@ class Comparison:
             torch.cuda.synchronize()  # an error of ours must not show as one of a peer
         if self.before:
             kernel = self.engine_for(row, self.before).prepare(row.spec, self.options.schedule, self.hint(row))
-            launches["before"] = problem.launch_of(kernel)
+            launches["before"] = as_timed(problem.launch_of(kernel, stream))
             result["same_bits_as_before"] = torch.equal(launches["flashjit"](), launches["before"]())
         if not self.options.no_peers:
-            launches.update(launches_of(problem, self.options.flex, report.emit))
+            peers = launches_of(problem, self.options.flex, report.emit)
+            launches.update({name: as_timed(launch) for name, launch in peers.items()})
         for name, launch in launches.items():
             result[name + "_max_err"], result[name + "_rms_err"] = reference.errors(launch())
         return result, launches, reference
@@ -117,6 +120,7 @@ class Comparison:
             return
         for (row, name), ms in times.items():
             results[row][name + "_ms"], results[row][name + "_tflops"] = ms, row.flops / ms / 1e9
+            results[row][name + "_tbs"] = row.kv_bytes / ms / 1e9
             if name != "flashjit":
                 results[row]["over_" + name] = ms / results[row]["flashjit_ms"]
         for row, result in results.items():

@@ -39,11 +39,12 @@ class Problem:
     def __init__(self, row, device):
         self.row = row
 
-        def random(heads):
-            shape = (sum(row.lengths), heads, row.d) if row.lengths else (row.b, heads, row.s, row.d)
+        def random(heads, tokens):
+            shape = (sum(row.lengths), heads, row.d) if row.lengths else (row.b, heads, tokens, row.d)
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
-        self.q, self.k, self.v = random(row.heads), random(row.kv_heads), random(row.kv_heads)
+        self.q = random(row.heads, row.queries or row.s)
+        self.k, self.v = random(row.kv_heads, row.s), random(row.kv_heads, row.s)
         shape_logits(row.data, self.q, self.k)
         self.params = {}
         if row.lengths:
@@ -56,12 +57,12 @@ class Problem:
             dtype = DTYPES[row.score.removeprefix("bias_")]
             self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
 
-    def launch_of(self, kernel):
+    def launch_of(self, kernel, stream=None):
         operands = {"q": self.q, "k": self.k, "v": self.v, "o": torch.full_like(self.q, math.nan)}
         if self.row.lengths:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
-        stream = torch.cuda.current_stream().cuda_stream if self.q.is_cuda else None
-        return kernel.bind(operands, self.params, self.row.s if self.row.lengths else 0, stream)
+        handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
+        return kernel.bind(operands, self.params, self.row.s if self.row.lengths else 0, handle)
 
     def sequence(self, tensor, batch, head):
         """[tokens, d] of one head."""

@@ -41,19 +41,33 @@ def over_fa2(result, key):
     return result["flashjit_" + key] / result["fa2_" + key] if result.get("fa2_" + key) else None
 
 
+def least_over(peer, results, count):
+    """(of the mean, of each) over this peer, where a whole table was run."""
+    if peer != "cudnn":
+        return None, None
+    if all(row.table == "decode" for row in results):
+        return (rows.LEAST_DECODE_MEAN_OVER_CUDNN if count == len(rows.decode_rows()) else None), rows.LEAST_DECODE_OVER_CUDNN
+    return (rows.LEAST_MEAN_OVER_CUDNN if count == len(rows.forward_rows()) else None), None
+
+
+def decode_figures(results, wanted):
+    return [figure(f"us of {row.name}", result["flashjit_ms"] * 1e3, most=rows.MOST_DECODE_US[row.b, row.s] if wanted else None)
+            for row, result in results.items()
+            if row.table == "decode" and (row.heads, row.kv_heads) == (32, 8) and (row.b, row.s) in rows.MOST_DECODE_US]
+
+
 def peer_figures(results, wanted):
     made = []
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "cpu") or peer == "before") and "over_" + peer in result:
+            if (row.table in ("forward", "cpu", "decode") or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
         for (threads, dtype), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
-            whole = wanted and peer == "cudnn" and len(values) == len(rows.forward_rows())
-            made.append(figure(f"over {SHOWN[peer]}, geometric mean of {where}", geometric_mean(values),
-                               least=rows.LEAST_MEAN_OVER_CUDNN if whole else None))
-            made.append(figure(f"over {SHOWN[peer]}, least of {where}", min(values)))
+            least_mean, least = least_over(peer, results, len(values)) if wanted else (None, None)
+            made.append(figure(f"over {SHOWN[peer]}, geometric mean of {where}", geometric_mean(values), least=least_mean))
+            made.append(figure(f"over {SHOWN[peer]}, least of {where}", min(values), least=least))
     parts = {row: part for row, result in results.items() if (part := beside_best_peer(row, result)) is not None}
     if parts and wanted:
         row = min(parts, key=parts.get)
@@ -117,7 +131,7 @@ def error_figures(results):
 
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
-    made = peer_figures(results, wanted) + product_figures(results, products, wanted)
+    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)
@@ -176,12 +190,15 @@ def rate_table(results, wanted):
 def time_table(results):
     """The rows of the other tables."""
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
-    head = ["problem", "FlashJIT us", "TFLOP/s"] + [f"{SHOWN[peer]} TFLOP/s" for peer in peers]
+    decode = next(iter(results)).table == "decode"
+    unit, key, form = ("TB/s", "_tbs", ".2f") if decode else ("TFLOP/s", "_tflops", ".0f")
+    head = ["problem", "FlashJIT us", unit] + [f"{SHOWN[peer]} {unit}" for peer in peers]
     head += [f"over {SHOWN[peer]}" for peer in peers] + ["err / limit", "schedule"]
     lines = []
     for row, result in results.items():
-        cells = [f"`{row.name}`", cell(result["flashjit_ms"] * 1e3, ".0f"), cell(result["flashjit_tflops"], ".0f")]
-        cells += [cell(result.get(peer + "_tflops"), ".0f") for peer in peers]
+        us = result["flashjit_ms"] * 1e3
+        cells = [f"`{row.name}`", cell(us, ".0f" if us >= 100 else ".1f"), cell(result["flashjit" + key], form)]
+        cells += [cell(result.get(peer + key), form) for peer in peers]
         cells += [cell(result.get("over_" + peer), ".3f" if peer == "before" else ".2f") for peer in peers]
         lines.append(cells + [error_cell(result), result["schedule"]])
     return table(head, lines)

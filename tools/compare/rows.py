@@ -4,7 +4,7 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data")  # the last takes minutes
+GPU_TABLES = (*ALL_TABLES, "data", "decode")  # data takes minutes
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -34,6 +34,10 @@ DATA = {"normal": 1.0,
         "equal": 1.4}
 LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
 
+# Decode, replayed from CUDA graphs. Times in us: (batch, keys) with 32/8 heads, one H200, bf16.
+LEAST_DECODE_OVER_CUDNN, LEAST_DECODE_MEAN_OVER_CUDNN = 1.0, 1.15
+MOST_DECODE_US = {(1, 1024): 7.5, (1, 8192): 16.5}
+
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
 
@@ -50,22 +54,24 @@ class Row:
     dtype: str = "bf16"
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
     data: str = "normal"  # a key of DATA
+    queries: int = 0      # where they are not as many as the keys
     lengths: tuple = ()   # packed: of the documents
     threads: int = 0      # processor only
 
     @property
     def spec(self):
+        queries = f" q_len={self.queries}" if self.queries else ""
         heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"'}[self.mask]
         score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
-        return f"fwd {self.dtype} d={self.d} heads={heads} layout={'packed' if self.lengths else 'bhsd'}{mask}{score}"
+        return f"fwd {self.dtype} d={self.d} heads={heads} layout={'packed' if self.lengths else 'bhsd'}{queries}{mask}{score}"
 
     @property
     def shape(self):
         """As prepare takes it for a hint; of documents, the mean length."""
         s = -(-sum(self.lengths) // self.b) if self.lengths else self.s
-        return f"b={self.b},q={s},k={s}"
+        return f"b={self.b},q={self.queries or s},k={s}"
 
     @property
     def name(self):
@@ -77,8 +83,14 @@ class Row:
         """4 d per visible score; the diagonal counts half, as it is usual."""
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
+        if self.queries:
+            return 4.0 * self.d * self.heads * self.b * self.queries * self.s
         lengths = self.lengths or (self.s,) * self.b
         return 4.0 * self.d * self.heads * sum(visible(n) for n in lengths)
+
+    @property
+    def kv_bytes(self):
+        return 4.0 * self.b * self.s * self.kv_heads * self.d
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
@@ -97,6 +109,12 @@ class Ratio:
 def forward_rows():
     return [Row("forward", d, mask, s, 16384 // s, 2048 // d, 2048 // d)
             for d in (64, 128, 256) for mask in ("full", "causal") for s in (1024, 4096, 16384)]
+
+
+def decode_rows():
+    sizes = ((1, 1024), (1, 8192), (1, 131072), (8, 4096), (16, 8192), (128, 2048), (64, 8192))
+    return [Row("decode", 128, "full", s, b, heads, kv_heads, queries=1)
+            for heads, kv_heads in ((32, 8), (64, 8), (32, 32)) for b, s in sizes if kv_heads == 8 or b * s <= 262144]
 
 
 def cpu_rows():
@@ -167,8 +185,9 @@ def ratios_of(table):
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    if table in ("forward", "cpu"):
-        return [[row] for row in (forward_rows() if table == "forward" else cpu_rows())]
+    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows}
+    if table in alone:
+        return [[row] for row in alone[table]()]
     groups = {}
     for ratio in ratios_of(table):
         # One group for a table; the data of many problems, one for each.
