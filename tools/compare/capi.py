@@ -61,7 +61,9 @@ class Library:
         lib.flashjit_engine_create.argtypes = [ctypes.POINTER(EngineOptions), out, out]
         lib.flashjit_prepare.argtypes = [pointer, ctypes.c_char_p, ctypes.POINTER(PrepareOptions), out, out]
         lib.flashjit_run.argtypes = [pointer, ctypes.POINTER(Arguments), pointer, out]
-        lib.flashjit_workspace_bytes.argtypes = [pointer, ctypes.POINTER(Arguments), ctypes.POINTER(ctypes.c_int64), out]
+        self.workspace_bytes = getattr(lib, "flashjit_workspace_bytes", None)  # None: a version before it
+        if self.workspace_bytes:
+            self.workspace_bytes.argtypes = [pointer, ctypes.POINTER(Arguments), ctypes.POINTER(ctypes.c_int64), out]
         lib.flashjit_engine_target.argtypes = lib.flashjit_kernel_facts.argtypes = [pointer]
         lib.flashjit_error_message.argtypes = lib.flashjit_error_destroy.argtypes = [pointer]
         lib.flashjit_error_destroy.restype = None
@@ -124,8 +126,9 @@ class Kernel:
         arguments = Arguments(struct_size=ctypes.sizeof(Arguments), max_q_len=longest, max_k_len=longest,
                               params=(Param * len(given))(*given), param_count=len(given), **fields)
         error, needed = ctypes.c_void_p(), ctypes.c_int64()
-        self.library.check(self.library.lib.flashjit_workspace_bytes(self.handle, ctypes.byref(arguments), ctypes.byref(needed),
-                                                                     ctypes.byref(error)), error)
+        if self.library.workspace_bytes:
+            status = self.library.workspace_bytes(self.handle, ctypes.byref(arguments), ctypes.byref(needed), ctypes.byref(error))
+            self.library.check(status, error)
         if needed.value:
             kept.append(operands["o"].new_empty(needed.value, dtype=operands["o"].dtype))
             arguments.workspace, arguments.workspace_bytes = kept[-1].data_ptr(), needed.value
