@@ -32,6 +32,7 @@ struct KernelConfig {
   Lse lse = Lse::none;
   bool max_logit = false;
   bool sink = false;
+  bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   float scale = 0;         // natural units: score = scale * q.k
   bool has_score = false;  // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;

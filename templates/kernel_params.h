@@ -33,12 +33,13 @@ struct KernelParams {
   Strides q_stride, k_stride, v_stride, o_stride;
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
-  int q_len, k_len;     // dense: the lengths; packed: no sequence is longer
+  int q_len, k_len;     // dense: the lengths; packed, or with k_lens: no sequence is longer
   int tiles_q;          // query tiles of the longest sequence
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
   int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                        // Null: items are dealt out evenly
   ExtraParam extra[kMaxParams];
+  const int* k_lens;  // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

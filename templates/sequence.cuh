@@ -1,6 +1,6 @@
 // Which query tile of which head of which sequence a block works on, how long that sequence is, and where its rows are.
 // The last two are answered here and nowhere else: a new source of lengths, or another way to find rows, is a case of
-// lengths_of, or of the functions below it and of hopper/rows.cuh.
+// find_lengths, or of the functions below it and of hopper/rows.cuh.
 #pragma once
 
 #include "config.gen.cuh"
@@ -27,6 +27,7 @@ __device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
     seq.q_len = p.q_len;
     seq.k_len = p.k_len;
   }
+  if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
 }
 
 // ---- how rows are found ----

@@ -29,7 +29,9 @@ constexpr std::int64_t kComb = 64;
 class Rows {
  public:
   Rows(NamedTensor& tensor, const AttentionSpec& spec, int heads, const std::vector<std::int64_t>& lengths)
-      : tensor_(tensor), layout_(spec.layout), heads_(heads), lengths_(lengths), d_(tensor.shape.back()) {}
+      : tensor_(tensor), layout_(spec.layout), heads_(heads), lengths_(lengths), d_(tensor.shape.back()) {
+    if (layout_ != Layout::Packed) room_ = tensor.shape[layout_ == Layout::Bhsd ? 2 : 1];
+  }
 
   // Each sequence of each head; `first` is the element where its row of token 0 begins, and then every `step`.
   void each(const std::function<void(std::int64_t first, std::int64_t step, std::int64_t tokens)>& visit) const {
@@ -37,12 +39,12 @@ class Rows {
     for (const std::int64_t tokens : lengths_) {
       for (std::int64_t h = 0; h < heads_; ++h) {
         if (layout_ == Layout::Bhsd) {
-          visit((start * heads_ + h * tokens) * d_, d_, tokens);
+          visit((start * heads_ + h * room_) * d_, d_, tokens);
         } else {
           visit((start * heads_ + h) * d_, heads_ * d_, tokens);
         }
       }
-      start += tokens;
+      start += layout_ == Layout::Packed ? tokens : room_;
     }
   }
   float get(std::int64_t i) const { return reference::load_float(tensor_.dtype, tensor_.bytes.data(), i); }
@@ -57,6 +59,7 @@ class Rows {
   const std::int64_t heads_;
   const std::vector<std::int64_t>& lengths_;
   const std::int64_t d_;
+  std::int64_t room_ = 0;  // dense: tokens that a sequence has room for
 };
 
 void multiply(Rows& rows, double factor) {

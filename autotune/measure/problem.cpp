@@ -43,6 +43,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   NamedTensor tensor{std::string(operand.name), Role::Input, operand.dtype_of(spec), {}, {}};
   if (is_offsets(operand)) tensor.role = Role::Offsets;
   if (operand.role == OperandRole::Output) tensor.role = Role::Output;
+  if (operand.name == "k_lens") tensor.role = Role::Lengths;
   const OperandAxes axes = axes_of(operand, spec.layout);
   tensor.shape.resize(static_cast<std::size_t>(axes.rank));
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
@@ -51,12 +52,38 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   return tensor;
 }
 
+void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
+  tensor.bytes.resize(values.size() * sizeof values[0]);
+  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+}
+
 NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& lengths) {
   std::vector<std::int32_t> values = {0};
   for (const std::int64_t length : lengths) values.push_back(static_cast<std::int32_t>(values.back() + length));
-  tensor.bytes.resize(values.size() * 4);
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  set_ints(tensor, values);
   return tensor;
+}
+
+// What follows from the shape, where no file says otherwise.
+void set_lengths(NamedTensor& tensor, const ProblemShape& shape) { set_ints(tensor, {shape.k.begin(), shape.k.end()}); }
+
+// What lies behind the length of a sequence of a dense K or V must never be looked at: NaN shows who does.
+void poison_behind(NamedTensor& tensor, const NamedTensor& lengths, Layout layout) {
+  const std::int64_t tokens = tensor.shape[layout == Layout::Bhsd ? 2 : 1],
+                     heads = tensor.shape[layout == Layout::Bhsd ? 1 : 2];
+  // Rows of a sequence follow each other: those of a token's heads, or those of a head's tokens.
+  const std::int64_t outer = layout == Layout::Bhsd ? heads : 1, inner = layout == Layout::Bhsd ? 1 : heads;
+  const auto row = static_cast<std::size_t>(inner * tensor.shape[3] * size_of(tensor.dtype));
+  for (std::int64_t b = 0; b < tensor.shape[0]; ++b) {
+    std::int32_t length = 0;
+    std::memcpy(&length, lengths.bytes.data() + static_cast<std::size_t>(b) * sizeof length, sizeof length);
+    const std::int64_t end = std::clamp<std::int64_t>(length, 0, tokens);
+    for (std::int64_t i = 0; i < outer; ++i) {
+      const auto begin = tensor.bytes.begin() + ((b * outer + i) * tokens) * static_cast<std::ptrdiff_t>(row);
+      std::fill(begin + end * static_cast<std::ptrdiff_t>(row), begin + tokens * static_cast<std::ptrdiff_t>(row),
+                std::uint8_t{0xff});
+    }
+  }
 }
 
 // How large each tensor parameter has to be for the indices that mask and score compute: the launch will check the same.
@@ -98,15 +125,15 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
 
 class Builder {
  public:
-  Builder(const InputFiles& inputs, std::uint64_t seed, double most_bytes)
-      : inputs_(inputs), seed_(seed), most_bytes_(most_bytes) {}
+  Builder(const InputFiles& inputs, const ProblemShape& shape, std::uint64_t seed, double most_bytes)
+      : inputs_(inputs), shape_(shape), seed_(seed), most_bytes_(most_bytes) {}
 
   Result<void> input(NamedTensor tensor, bool exact_shape) {
     const auto file = inputs_.files.find(tensor.name);
     if (file == inputs_.files.end()) {
       FLASHJIT_TRY(room_for(tensor));
       tensor.bytes.resize(byte_count(tensor));
-      fill_random(tensor, seed_);
+      fill(tensor);
     } else {
       FLASHJIT_TRY(inputs_.read(file->second, exact_shape, tensor));
     }
@@ -124,6 +151,11 @@ class Builder {
   std::vector<NamedTensor> tensors;
 
  private:
+  void fill(NamedTensor& tensor) const {
+    if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
+    fill_random(tensor, seed_);
+  }
+
   // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
   Result<void> room_for(const NamedTensor& tensor) {
     planned_ += static_cast<double>(byte_count(tensor));
@@ -142,6 +174,7 @@ class Builder {
   }
 
   const InputFiles& inputs_;
+  const ProblemShape& shape_;
   const std::uint64_t seed_;
   const double most_bytes_;
   double planned_ = 0;
@@ -184,7 +217,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
         fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have",
                     SizeBound::kLargest));
   }
-  Builder builder(inputs, seed, most_bytes);
+  Builder builder(inputs, shape, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
@@ -192,8 +225,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    FLASHJIT_TRY(tensor.role == Role::Input ? builder.input(std::move(tensor), true)
-                                            : builder.output(std::move(tensor)));
+    FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
+                                             : builder.input(std::move(tensor), true));
   }
 
   ProblemData data;
@@ -215,6 +248,11 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     if (inputs.files.contains("q") || inputs.files.contains("k"))
       return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
     shape_logits(inputs.logits, spec, shape, seed, *data.find("q"), *data.find("k"));
+  }
+  if (spec.k_lens && !packed) {
+    for (const char* name : {"k", "v"}) {
+      if (!inputs.files.contains(name)) poison_behind(*data.find(name), *data.find("k_lens"), spec.layout);
+    }
   }
   if (packed) {
     data.longest_q_ = shape.longest_q();

@@ -78,10 +78,13 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
 
   ProblemShape shape;
   shape.batch = !batch.empty() ? batch[0] : static_cast<std::int64_t>(std::max(q.size(), k.size()));
-  const bool listed = q.size() > 1 || k.size() > 1;
   if (batch.size() > 1) return invalid("--shape: b is one number");
-  if (listed && spec.layout != Layout::Packed) {
-    return invalid("--shape: a list of lengths needs layout=packed in the spec; dense layouts have one q and one k");
+  if (q.size() > 1 && !has_own_q_lens(spec)) {
+    return invalid("--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
+  }
+  if (k.size() > 1 && !has_own_k_lens(spec)) {
+    return invalid(
+        "--shape: a list of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
   }
   if (shape.batch > kMaxSequences) return invalid(fmt::format("--shape: b={} is above {}", shape.batch, kMaxSequences));
   for (auto* lengths : {&q, &k}) {
@@ -94,8 +97,8 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   shape.q = std::move(q);
   shape.k = std::move(k);
   FLASHJIT_TRY(within("b", spec.batch, shape.batch));
-  for (const std::int64_t length : shape.q) FLASHJIT_TRY(within("q", spec.q_len, length));
-  for (const std::int64_t length : shape.k) FLASHJIT_TRY(within("k", spec.k_len, length));
+  if (shape.batch > 0) FLASHJIT_TRY(within("q", spec.q_len, shape.longest_q()));
+  if (shape.batch > 0) FLASHJIT_TRY(within("k", spec.k_len, shape.longest_k()));
   return shape;
 }
 

@@ -1,6 +1,7 @@
 // --shape: the sizes of one problem.
 //   b=2,q=4096,k=4096     dense; b defaults to 1, k to q
 //   q=100+37+0,k=100+64+9 packed: the lengths of the sequences, one after the other (b=3,q=100 is 100+100+100)
+//   q=1,k=100+64+9        k_lens: those of the keys; K and V hold as many as the longest
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace flashjit {
 
 struct ProblemShape {
   std::int64_t batch = 1;
-  std::vector<std::int64_t> q, k;  // per sequence, `batch` of each; all equal for dense layouts
+  std::vector<std::int64_t> q, k;  // per sequence, `batch` of each; all equal where the spec says no others
 
   std::int64_t q_tokens() const;  // over all sequences
   std::int64_t k_tokens() const;

@@ -20,20 +20,17 @@ constexpr std::uint64_t kSeed = 1;
 
 std::int64_t within(const SizeBound& bound, std::int64_t size) { return std::clamp(size, bound.min, bound.max); }
 
-// What the spec allows of that; packed: sequences of several lengths, one of them empty.
+// What the spec allows of that; lengths that may differ do, and one is 0. A pin is that of the longest.
 ProblemShape small_shape(const AttentionSpec& spec) {
+  const bool differ = has_own_q_lens(spec) || has_own_k_lens(spec);
   ProblemShape shape;
-  if (spec.layout != Layout::Packed) {
-    shape.batch = within(spec.batch, 2);
-    shape.q.assign(static_cast<std::size_t>(shape.batch), within(spec.q_len, kQueries));
-    shape.k.assign(static_cast<std::size_t>(shape.batch), within(spec.k_len, kKeys));
-    return shape;
-  }
-  shape.batch = within(spec.batch, 3);
+  shape.batch = within(spec.batch, differ ? 3 : 2);
+  const auto length = [](const SizeBound& bound, bool own, std::int64_t usual, std::int64_t b) {
+    return within(bound, usual) * (own ? 2 - b % 3 : 2) / 2;
+  };
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    const std::int64_t part = (b + 1) % 3;  // 1, 2, 0
-    shape.q.push_back(within(spec.q_len, part * kQueries / 2));
-    shape.k.push_back(within(spec.k_len, part * kKeys / 2));
+    shape.q.push_back(length(spec.q_len, has_own_q_lens(spec), kQueries, b));
+    shape.k.push_back(length(spec.k_len, has_own_k_lens(spec), kKeys, b));
   }
   return shape;
 }

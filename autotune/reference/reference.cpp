@@ -132,6 +132,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
           fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
     }
   }
+  if (spec.k_lens && !arguments.params.contains("k_lens")) return invalid("reference: k_lens is missing in params");
   Problem problem;
   problem.spec_ = &spec;
   problem.arguments_ = &arguments;
@@ -149,11 +150,16 @@ std::int64_t Problem::q_len(std::int64_t b) const {
 }
 
 std::int64_t Problem::k_len(std::int64_t b) const {
+  std::int64_t room = 0;
   if (packed(*spec_)) {
     const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_k.data);
-    return offsets[b + 1] - offsets[b];
+    room = offsets[b + 1] - offsets[b];
+  } else {
+    room = arguments_->k.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
   }
-  return arguments_->k.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
+  if (!spec_->k_lens) return room;
+  const std::int64_t asked = static_cast<const std::int32_t*>(arguments_->params.at("k_lens").data)[b];
+  return asked < 0 ? 0 : asked > room ? room : asked;
 }
 
 std::vector<RowId> Problem::rows() const {

@@ -372,10 +372,10 @@ class Tuning::Parts {
   }
 
   void count_work() {
-    const bool packed = job_.spec.layout == Layout::Packed;
-    for (std::size_t i = 0; i < (packed ? job_.shape.q.size() : 1); ++i) {
+    const bool differ = has_own_q_lens(job_.spec) || has_own_k_lens(job_.spec);
+    for (std::size_t i = 0; i < (differ ? job_.shape.q.size() : 1); ++i) {
       if (job_.shape.q[i] == 0) continue;
-      const Roofline one = roofline(plan_, Shape{packed ? 1 : job_.shape.batch, job_.shape.q[i], job_.shape.k[i]});
+      const Roofline one = roofline(plan_, Shape{differ ? 1 : job_.shape.batch, job_.shape.q[i], job_.shape.k[i]});
       outcome_.flops += one.flops;
       outcome_.bytes += one.fused_bytes;
     }

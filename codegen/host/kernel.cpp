@@ -47,9 +47,13 @@ class Problem {
         out_element_(size_of(spec.out_dtype)) {}
 
   Sequence sequence(std::int64_t b) const {
-    if (!packed_) return {0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
-    const int *q = params_.offsets_q + b, *k = params_.offsets_k + b;
-    return {q[0], k[0], std::max(q[1] - q[0], 0), std::max(k[1] - k[0], 0)};
+    Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
+    if (packed_) {
+      const int *q = params_.offsets_q + b, *k = params_.offsets_k + b;
+      s = {q[0], k[0], std::max(q[1] - q[0], 0), std::max(k[1] - k[0], 0)};
+    }
+    if (params_.k_lens) s.k_len = std::clamp<std::int64_t>(params_.k_lens[b], 0, s.k_len);
+    return s;
   }
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return at(params_.q, params_.q_stride, b, h, token, element_);

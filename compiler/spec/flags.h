@@ -19,6 +19,7 @@ struct SpecFlag {
 inline constexpr std::array kSpecFlags = {
     SpecFlag{"max_logit", &AttentionSpec::max_logit, &KernelConfig::max_logit},
     SpecFlag{"sink", &AttentionSpec::sink, &KernelConfig::sink},
+    SpecFlag{"k_lens", &AttentionSpec::k_lens, &KernelConfig::k_lens},
 };
 
 }  // namespace flashjit

@@ -40,6 +40,7 @@ struct Operand {
   Dim dims[4] = {};  // as in layout=bshd; packed layouts have the tokens of all sequences in one, and no batch
   bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
   std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
+  bool has_field = true;                               // of Arguments; else a call gives it by its name
   bool aligned = false;                                // as the spec says; else to its elements
   std::size_t pointer = 0;                             // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
@@ -98,6 +99,10 @@ inline constexpr std::array kOperands = {
             .is_in = [](const AttentionSpec& spec) { return spec.sink; },
             .absent = "the spec does not ask for it; add sink to the spec or leave it out",
             .pointer = offsetof(KernelParams, sink)},
+    Operand{.name = "k_lens", .what = "Lengths of the sequences' keys", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch}, .is_in = [](const AttentionSpec& spec) { return spec.k_lens; },
+            .absent = "the spec does not ask for it; add k_lens to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, k_lens)},
 };
 // clang-format on
 

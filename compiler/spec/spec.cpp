@@ -10,6 +10,7 @@
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
+#include "compiler/spec/operands.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -139,6 +140,13 @@ bool is_identifier(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
+// A parameter hides the operand of its name, which a call could then not give if it has no field.
+Result<void> check_hides_nothing(const Param& param, const AttentionSpec& spec) {
+  const std::size_t hidden = find_operand(param.name);
+  if (hidden == kOperands.size() || kOperands[hidden].has_field || !kOperands[hidden].belongs_to(spec)) return {};
+  return invalid(fmt::format("params: {} is a tensor that this spec reads itself; choose another name", param.name));
+}
+
 Result<void> check_param(const Param& param, const std::vector<Param>& earlier) {
   if (!is_identifier(param.name) || param.name.size() > kMaxParamName) {
     return invalid(fmt::format("params: {} is no name; use up to {} letters, digits and _, a letter first",
@@ -248,6 +256,7 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
         "params: {} parameters, with those of named masks and scores, are above the limit of {}; merge some into one tensor",
         params.size(), kMaxParams));
   }
+  for (const Param& param : params) FLASHJIT_TRY(check_hides_nothing(param, spec));
   FLASHJIT_TRY(check_params_used(spec, mask, score));
   spec.params = std::move(params);
   FLASHJIT_TRY(check_expression_ranges("mask", spec.mask, spec));
@@ -283,10 +292,16 @@ double AttentionSpec::effective_scale() const {
 
 VariableRanges variable_ranges(const AttentionSpec& spec) {
   VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
-  if (spec.layout != Layout::Packed) {  // there a pin is that of the longest sequence
-    ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
-    ranges.of[static_cast<int>(Variable::KLen)].lo = spec.k_len.min;
-  }
+  // A pin of lengths that differ is that of the longest one.
+  if (!has_own_q_lens(spec)) ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
+  if (!has_own_k_lens(spec)) ranges.of[static_cast<int>(Variable::KLen)].lo = spec.k_len.min;
+  return ranges;
+}
+
+VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len) {
+  VariableRanges ranges = default_ranges(batch, spec.heads_q, spec.heads_kv, q_len, k_len);
+  if (!has_own_q_lens(spec)) ranges.of[static_cast<int>(Variable::QLen)] = {q_len, q_len};
+  if (!has_own_k_lens(spec)) ranges.of[static_cast<int>(Variable::KLen)] = {k_len, k_len};
   return ranges;
 }
 

@@ -52,6 +52,7 @@ struct AttentionSpec {
   Lse lse = Lse::none;                           // lse=ln | log2
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
+  bool k_lens = false;                           // k_lens: key lengths on the device, up to what K and V hold
   double dropout = 0;                            // dropout=0.1
   SizeBound batch, q_len, k_len;                 // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                          // bytes=16|8|4|2: what all pointers and strides are multiples of
@@ -75,8 +76,14 @@ std::string meaning(const AttentionSpec& spec);
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
-// What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h).
+// Does every sequence have lengths of its own, which lie on the device?
+inline bool has_own_q_lens(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+inline bool has_own_k_lens(const AttentionSpec& spec) { return spec.layout == Layout::Packed || spec.k_lens; }
+
+// What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h) ...
 VariableRanges variable_ranges(const AttentionSpec& spec);
+// ... and in a call of these sizes, its longest sequences.
+VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
 
 // Legal, but nothing in this build computes it: paged layout, FP8, backward, dropout, mixed KV types.
 Result<void> check_supported(const AttentionSpec& spec);

@@ -10,14 +10,6 @@ namespace {
 
 constexpr int kUsualSlots = 128;  // more of them take an allocation per launch
 
-VariableRanges ranges_of(const AttentionSpec& spec, const CallSizes& sizes) {
-  VariableRanges ranges = default_ranges(sizes.batch, spec.heads_q, spec.heads_kv, sizes.q_len, sizes.k_len);
-  if (spec.layout == Layout::Packed) return ranges;  // the lengths lie on the device
-  ranges.of[static_cast<int>(Variable::QLen)] = {sizes.q_len, sizes.q_len};
-  ranges.of[static_cast<int>(Variable::KLen)] = {sizes.k_len, sizes.k_len};
-  return ranges;
-}
-
 }  // namespace
 
 IndexChecker::IndexChecker(const AttentionSpec& spec) : ranges_(spec.params) {
@@ -57,7 +49,7 @@ Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& siz
   std::vector<IntInterval> many;
   if (ranges_.slots() > kUsualSlots) many.resize(static_cast<std::size_t>(ranges_.slots()));
   IntInterval* const values = many.empty() ? usual.data() : many.data();
-  ranges_.evaluate(ranges_of(spec, sizes), scalars, values);
+  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, values);
   for (const Index& index : indices_) {
     if (sizes.k_len == 0 && index.by_position) continue;
     const IntInterval range = values[index.slot];

@@ -17,16 +17,19 @@ namespace {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), options_(options) {
+  Generator(std::uint64_t seed, const GeneratorOptions& options)
+      : random_(seed), cache_random_(seed ^ 0x6b5f6c656e73), options_(options) {
     case_.seed = seed;
   }
 
   Case draw() {
     draw_problem();
     draw_lengths();
+    draw_cache();
     draw_expressions();
     draw_tensors();
     fill_inputs();
+    poison_behind();
     write_spec();
     case_.any_schedule = true;
     return std::move(case_);
@@ -41,10 +44,12 @@ class Generator {
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     q_stray_ = k_stray_ = {row.stray, row.stray};
     measure_lengths();
+    if (spec.k_lens) take_lengths_of_keys();
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
     draw_tensors();
     fill_inputs();
     place_extremes(row.jump, spec.effective_scale());
+    poison_behind();
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
@@ -148,6 +153,38 @@ class Generator {
                       : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
   }
 
+  // Lengths on the device: what the tensor k_lens holds, which may be more than there is room for, or negative.
+  void draw_cache() {
+    if (k_lens_.empty() || !cache_random_.chance(0.3)) return;
+    for (const std::int64_t room : k_lens_) {
+      lens_.push_back(cache_random_.chance(0.5) ? cache_random_.integer(0, room)
+                                                : cache_random_.pick({std::int64_t{0}, std::int64_t{1}, room - 1, room,
+                                                                      room + 1, std::int64_t{-1}}));
+    }
+    case_.shape += fmt::format(" k_lens={{{}}}", list(lens_));
+  }
+
+  // Of a row of the table, whose k_lens are the lengths; packed ones are then two thirds of what the offsets leave.
+  void take_lengths_of_keys() {
+    lens_ = k_lens_;
+    for (std::int64_t& length : lens_) {
+      if (layout_ == Layout::Packed) length = length * 2 / 3;
+    }
+    if (layout_ != Layout::Packed) k_lens_.assign(k_lens_.size(), max_k_);
+  }
+
+  // Infinity and NaN behind the lengths, in K and V, which nothing may look at.
+  void poison_behind() {
+    if (lens_.empty()) return;
+    for (CaseTensor* tensor : {&case_.k, &case_.v}) {
+      each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
+        if (p.at < lens_[static_cast<std::size_t>(p.b)]) return;
+        for (std::int64_t i = 0; i < tensor->shape.back(); ++i)
+          put(*tensor, p.offset + i, cache_random_.pick<double>({NAN, INFINITY, -INFINITY}));
+      });
+    }
+  }
+
   static std::string list(const std::vector<std::int64_t>& values) {
     std::string text;
     for (std::int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
@@ -227,6 +264,9 @@ class Generator {
         output->stray_front = q_stray_.front, output->stray_back = q_stray_.back;
       }
       case_.max_q_len = max_q_, case_.max_k_len = max_k_;
+    }
+    if (!lens_.empty()) {
+      plain(case_.params["k_lens"], Dtype::I32, {batch}, [&](std::int64_t i) { return static_cast<double>(lens_[i]); });
     }
     for (const DrawnParam& param : drawn_params_) {
       if (param.shape.empty()) {
@@ -430,6 +470,7 @@ class Generator {
     if (lse_ != Lse::none) text += lse_ == Lse::ln ? " lse=ln" : " lse=log2";
     if (max_logit_) text += " max_logit";
     if (sink_) text += " sink";
+    if (!lens_.empty()) text += " k_lens";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
     if (random_.chance(0.1))
       text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
@@ -437,6 +478,7 @@ class Generator {
   }
 
   Random random_;
+  Random cache_random_;  // of its own: what a seed draws otherwise does not depend on it
   const GeneratorOptions options_;
   Case case_;
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;
@@ -446,7 +488,8 @@ class Generator {
   Lse lse_ = Lse::none;
   double scale_ = 0;
   Data data_ = Data::Normal;
-  std::vector<std::int64_t> q_lens_, k_lens_;
+  std::vector<std::int64_t> q_lens_, k_lens_;  // what the tensors have room for
+  std::vector<std::int64_t> lens_;             // k_lens; empty: the spec has none
   Stray q_stray_, k_stray_;
   std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
   std::string mask_, score_;

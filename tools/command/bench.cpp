@@ -42,12 +42,12 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   FLASHJIT_ASSIGN(pins, parse_schedule(args.inputs.schedule));
   const Request request(spec, *row, pins), unpinned(spec, *row);
   FLASHJIT_ASSIGN(plan, plan_spec(request));
-  // Visible scores and traffic of every sequence; dense shapes have `batch` equal ones.
+  // Visible scores and traffic of every sequence; others than packed ones and k_lens have `batch` equal ones.
   double flops = 0, bytes = 0;
-  const bool packed = spec.layout == Layout::Packed;
-  for (std::size_t i = 0; i < (packed ? shape.q.size() : 1); ++i) {
+  const bool differ = has_own_q_lens(spec) || has_own_k_lens(spec);
+  for (std::size_t i = 0; i < (differ ? shape.q.size() : 1); ++i) {
     if (shape.q.empty() || shape.q[i] == 0) continue;
-    const Roofline one = roofline(plan, Shape{packed ? 1 : shape.batch, shape.q[i], shape.k[i]});
+    const Roofline one = roofline(plan, Shape{differ ? 1 : shape.batch, shape.q[i], shape.k[i]});
     flops += one.flops;
     bytes += one.fused_bytes;
   }

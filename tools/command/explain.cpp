@@ -32,7 +32,7 @@ struct ExplainArgs {
   bool json = false;
 };
 
-// Dense problems as they are; packed ones are explained by their longest sequence.
+// Dense problems as they are; those with lengths that differ are explained by their longest sequence.
 Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   if (args.shape.empty()) return reference_shape(spec);
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, spec));

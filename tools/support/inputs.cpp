@@ -37,7 +37,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option(
          "--shape", args.shape,
          "Sizes: b=2,q=4096,k=4096 (b defaults to 1, k to q); with layout=packed the lengths of the sequences: "
-         "q=100+37+0,k=100+64+9. The schedule is chosen for these sizes, each rounded up to a power of two (of a list, its mean)")
+         "q=100+37+0,k=100+64+9; with k_lens those of k, and K and V hold as many as the longest. The schedule is chosen for these sizes, each rounded up to a power of two (of a list, its mean)")
       ->required();
   app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")
       ->capture_default_str();

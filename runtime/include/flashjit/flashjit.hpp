@@ -71,7 +71,8 @@ struct Arguments {
   std::int64_t max_q_len = 0;   // packed: no query sequence is longer
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
-  // parameter of the spec has the name of one of those, its name means the parameter.
+  // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
+  // by their name alone: "k_lens", i32 [batch].
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where

@@ -20,7 +20,7 @@ struct Expected {
   Shape dense, heads_first, packed;  // empty: not in such a layout
   std::string word;                  // of the spec that asks for it; empty: the layout alone decides
   const void* (*pointer)(const KernelParams&);
-  Tensor Arguments::* field;
+  Tensor Arguments::* field;  // null: by name only
 };
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together; 4 query and 2 KV heads, d=64/32.
@@ -57,7 +57,8 @@ const std::vector<Expected>& expected() {
        "max_logit",
        row([](P p) -> const void* { return p.max_logit; }),
        &Arguments::max_logit},
-      {"sink", "fp32", {4}, {4}, {4}, "sink", row([](P p) -> const void* { return p.sink; }), &Arguments::sink}};
+      {"sink", "fp32", {4}, {4}, {4}, "sink", row([](P p) -> const void* { return p.sink; }), &Arguments::sink},
+      {"k_lens", "i32", {2}, {2}, {2}, "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr}};
   return rows;
 }
 
@@ -88,11 +89,14 @@ Tensor tensor(const Case& c, const Expected& row) {
   return {reinterpret_cast<void*>(0x10000 * (number + 1)), row.dtype, c.shape(row), {}};
 }
 
+// Where a call has it: in its field, if there is one.
+Tensor& place_of(Arguments& a, const Expected& row) { return row.field ? a.*row.field : a.params[row.name]; }
+
 Arguments by_field(const Case& c) {
   Arguments a;
   if (c.layout == Layout::Packed) a.max_q_len = 6;
   for (const Expected& row : expected()) {
-    if (c.has(row)) a.*row.field = tensor(c, row);
+    if (c.has(row)) place_of(a, row) = tensor(c, row);
   }
   return a;
 }
@@ -134,6 +138,7 @@ TEST(Operands, EveryRowIsWrittenDownHere) {
         << operand.name << " is new: add a row to this test";
     EXPECT_FALSE(operand.what.empty()) << operand.name;
     EXPECT_EQ(operand.is_in == nullptr, operand.absent.empty()) << operand.name;
+    EXPECT_EQ(operand.has_field, std::ranges::find(expected(), operand.name, &Expected::name)->field != nullptr);
   }
 }
 
@@ -192,7 +197,7 @@ TEST(Operands, WrongOnesAreRefused) {
       SCOPED_TRACE(row.name + " of " + c.spec());
       for (const Wrong& wrong : wrong_ones(c, row)) {
         Arguments fields = by_field(c), names = by_name(c);
-        fields.*row.field = wrong.tensor;
+        place_of(fields, row) = wrong.tensor;
         names.params[row.name] = wrong.tensor;
         expect_refused(with_all(c), fields, wrong.begin);
         expect_refused(with_all(c), names, wrong.begin);
@@ -208,7 +213,7 @@ TEST(Operands, WrongSizesAreRefused) {
       for (std::size_t i = 0; i < c.shape(row).size(); ++i) {
         SCOPED_TRACE(row.name + " of " + c.spec());
         Arguments arguments = by_field(c);
-        (arguments.*row.field).shape[i] += 16;  // strides stay aligned
+        place_of(arguments, row).shape[i] += 16;  // strides stay aligned
         const auto params = fill(with_all(c), arguments);
         ASSERT_FALSE(params) << "dimension " << i;
         EXPECT_NE(params.error().message.find(".shape["), std::string::npos) << params.error().message;
@@ -222,7 +227,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
     for (const Expected& row : expected()) {
       if (!c.has(row)) {
         Arguments arguments = by_field(c);
-        arguments.*row.field = tensor({Layout::Packed}, row);
+        place_of(arguments, row) = tensor({Layout::Packed}, row);
         expect_refused(with_all(c), arguments,
                        row.name + ": given, and the spec's layout is not packed; leave it out or use layout=packed");
       } else if (!row.word.empty()) {
@@ -238,7 +243,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
 TEST(Operands, GivenTwice) {
   for (const Case& c : kCases) {
     for (const Expected& row : expected()) {
-      if (!c.has(row)) continue;
+      if (!c.has(row) || !row.field) continue;  // of one name a map has one
       Arguments arguments = by_field(c);
       arguments.params[row.name] = tensor(c, row);
       expect_refused(with_all(c), arguments, row.name + ": given twice");
