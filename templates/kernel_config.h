@@ -34,6 +34,7 @@ struct KernelConfig {
   bool sink = false;
   bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   float scale = 0;         // natural units: score = scale * q.k
+  int page_size = 0;       // not 0: K and V lie in pages of so many tokens
   bool has_score = false;  // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   float score_cap = 0;  // not 0: score() is this times tanh(score_factor * q.k), both positive

@@ -7,7 +7,8 @@ namespace flashjit {
 
 using Int64 = long long;
 
-// Element strides of a tensor [batch, head, token, dim]; dim is contiguous. Packed layouts ignore `batch`.
+// Element strides of a tensor [batch, head, token, dim]; dim is contiguous. Packed layouts ignore `batch`; of pages it
+// is the way from one to the next.
 struct Strides {
   Int64 batch, head, token;
 };
@@ -39,7 +40,10 @@ struct KernelParams {
   int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                        // Null: items are dealt out evenly
   ExtraParam extra[kMaxParams];
-  const int* k_lens;  // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
+  const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
+  const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
+  Int64 table_stride_batch, table_stride_page;
+  int pages;  // that K and V have
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

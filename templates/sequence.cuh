@@ -1,6 +1,6 @@
 // Which query tile of which head of which sequence a block works on, how long that sequence is, and where its rows are.
 // The last two are answered here and nowhere else: a new source of lengths, or another way to find rows, is a case of
-// find_lengths, or of the functions below it and of hopper/rows.cuh.
+// find_lengths, or of the functions around it, of kv_rows.cuh and of hopper/rows.cuh.
 #pragma once
 
 #include "config.gen.cuh"
@@ -14,46 +14,33 @@ struct Sequence {
   Int64 q_token, k_token;  // its first rows among packed ones, else 0
 };
 
-// ---- where lengths come from ----
-
-enum class LengthsFrom { launch, offsets };  // the same for all sequences; from one offset to the next
-constexpr LengthsFrom kLengthsFrom = config.sequences == Sequences::packed ? LengthsFrom::offsets : LengthsFrom::launch;
-
-__device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
-  if constexpr (kLengthsFrom == LengthsFrom::offsets) {
-    seq.q_len = p.offsets_q[seq.b + 1] - static_cast<int>(seq.q_token);
-    seq.k_len = p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token);
-  } else {
-    seq.q_len = p.q_len;
-    seq.k_len = p.k_len;
-  }
-  if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
-}
-
 // ---- how rows are found ----
 
-enum class Rows { strided, packed };  // each batch index has its own; all one after the other
-constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;
+enum class Rows { strided, packed, paged };  // each batch index has its own; all one after the other; in pages
+constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;  // of Q and O
+constexpr Rows kKeyRows = config.page_size > 0 ? Rows::paged : kRows;                         // of K and V
 
 __device__ inline void find_rows(Sequence& seq, const KernelParams& p) {
-  if constexpr (kRows == Rows::packed) {
-    seq.q_token = p.offsets_q[seq.b];
-    seq.k_token = p.offsets_k[seq.b];
-  } else {
-    seq.q_token = seq.k_token = 0;
-  }
+  seq.q_token = kRows == Rows::packed ? p.offsets_q[seq.b] : 0;
+  seq.k_token = kKeyRows == Rows::packed ? p.offsets_k[seq.b] : 0;
 }
 
-__device__ inline Int64 row_offset(const Strides& s, const Sequence& seq, int head, Int64 token) {
-  return (kRows == Rows::packed ? 0 : seq.b * s.batch) + head * s.head + token * s.token;
-}
-
-// The element offset of the row of query q in Q or O, and of key k in K or V.
+// The element offset of the row of query q in Q or O.
 __device__ inline Int64 query_row(const Strides& s, const Sequence& seq, int head, int q) {
-  return row_offset(s, seq, head, seq.q_token + q);
+  return (kRows == Rows::packed ? 0 : seq.b * s.batch) + head * s.head + (seq.q_token + q) * s.token;
 }
-__device__ inline Int64 key_row(const Strides& s, const Sequence& seq, int k) {
-  return row_offset(s, seq, seq.hk, seq.k_token + k);
+// That of the row of key 0 in K or V; of pages, of the first row of page 0, and kv_rows.cuh knows the way from there.
+__device__ inline Int64 key_begin(const Strides& s, const Sequence& seq) {
+  return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token * s.token;
+}
+
+// ---- how long sequences are ----
+
+// From one offset to the next, or what the launch says: the same for all. Keys may be fewer than there is room for.
+__device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
+  seq.q_len = kRows == Rows::packed ? p.offsets_q[seq.b + 1] - static_cast<int>(seq.q_token) : p.q_len;
+  seq.k_len = kKeyRows == Rows::packed ? p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token) : p.k_len;
+  if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
 }
 
 // Where the LSE and the maximum of query q lie.

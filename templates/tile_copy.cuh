@@ -24,15 +24,37 @@ __device__ inline void copy_chunk(u32 shared, const T* global, bool valid) {
   }
 }
 
-// Starts the copy of rows first..first + tile_rows - 1 of a [rows, head_dim] matrix with `stride` elements between
-// rows. Rows from `rows` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and
-// a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
+// Rows of a matrix with `stride` elements from one to the next. Those of a cache in pages are others: kv_rows.cuh.
+template <class T>
+struct StridedRows {
+  using Element = T;
+  const T* first;
+  Int64 stride;
+
+  __device__ const T* row(int number) const { return first + number * stride; }
+
+  // Down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
+  template <int step, int tile_rows>
+  struct Walk {
+    const T* at;
+    Int64 stride;
+    __device__ Walk(const StridedRows& rows, int tile, u32 row, u32 column, int)
+        : at(rows.first + column + (tile + row) * rows.stride), stride(rows.stride) {}
+    __device__ const T* row(int) const { return at; }
+    __device__ void advance() { at += step * stride; }
+  };
+};
+
+// Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
+// tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
+// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
 //
-// A thread stays in its column, so one pointer walks down the rows. Neighbouring threads take a whole row where that
+// A thread stays in its column and walks down the rows. Neighbouring threads take a whole row where that
 // divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of
 // it, and the other groups lie at immediate offsets.
-template <int threads, int tile_rows, int head_dim, int copy_bytes, class T>
-__device__ inline void copy_tile(u32 shared, const T* global, Int64 stride, int first, int rows) {
+template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
+__device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
+  using T = typename Rows::Element;
   constexpr int kStepColumns = kStepBytes / sizeof(T);
   constexpr TileLayout kTile = {tile_rows, round_up(head_dim, kStepColumns), sizeof(T)};
   constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
@@ -42,18 +64,18 @@ __device__ inline void copy_tile(u32 shared, const T* global, Int64 stride, int 
   // are held across the loop. Unsigned, so that division and modulo become shifts and masks.
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
-  const int left = rows - first - static_cast<int>(row);
-  const T* column = global + chunk * kColumns;
-  const T* source = column + (first + row) * stride;
+  const int left = count - first - static_cast<int>(row);
+  typename Rows::template Walk<kRowStep, tile_rows> walk(rows, first, row, chunk * kColumns, count);
 #pragma unroll
   for (int i = 0; i < tile_rows; i += kRowStep) {
     if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
+    const T* source = walk.row(i);
 #pragma unroll
     for (int j = 0; j < kChunks; j += kSpan) {
       const bool valid = i < left && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
       copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, source + j * kColumns, valid);
     }
-    source += kRowStep * stride;
+    walk.advance();
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/kv_rows.cuh"
 #include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
 #include "templates/row_algebra.cuh"
@@ -33,13 +34,14 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
 
-  const auto* q = static_cast<const Bits<config.element>*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
-  const auto* k = static_cast<const Bits<config.element>*>(params.k) + key_row(params.k_stride, seq, 0);
+  using Stored = Bits<config.element>;
+  const auto* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
+  const auto* k = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, seq);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
-  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
-                                                                              seq.q_len);
-  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(keys, k, params.k_stride.token, k_lo,
-                                                                              seq.k_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(
+      queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, seq.q_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(
+      keys, key_rows(params, params.k_stride, k, seq), k_lo, seq.k_len);
   commit_copies();
   wait_copies<0>();
   __syncthreads();
@@ -133,7 +135,7 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   if (q_lo >= seq.q_len) return;
   const Int64 p_stride = naive_probability_stride(params.k_len);
   const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
-  const auto* v = static_cast<const Bits<config.element>*>(params.v) + key_row(params.v_stride, seq, 0);
+  const auto* v = static_cast<const Bits<config.element>*>(params.v) + key_begin(params.v_stride, seq);
   const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
   const int end = min(Variant::kv_end(params, seq, q_lo, min(q_lo + kNaiveTile, seq.q_len) - 1), seq.k_len);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -142,9 +144,9 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
 #pragma unroll 1
   for (int k_lo = 0; k_lo < end; k_lo += kNaiveTile) {
     __syncthreads();  // every warp is done with the tiles before
-    copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, p + k_lo, p_stride, q_lo, seq.q_len);
-    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(v_tile, v, params.v_stride.token, k_lo,
-                                                                               end);
+    copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, StridedRows<u16>{p + k_lo, p_stride}, q_lo, seq.q_len);
+    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(
+        v_tile, key_rows(params, params.v_stride, v, seq), k_lo, end);
     commit_copies();
     wait_copies<0>();
     __syncthreads();

@@ -1,6 +1,7 @@
 // What a block of the sync family works on: its query tile, which KV tiles it visits, and how they come to shared memory.
 #pragma once
 
+#include "templates/kv_rows.cuh"
 #include "templates/sequence.cuh"
 #include "templates/sync/layout.h"
 #include "templates/tile_copy.cuh"
@@ -17,7 +18,7 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config
 // this kernel is short of.
 struct BlockState {
   Sequence seq;
-  const Stored* k;  // the first row of this sequence and KV head
+  const Stored* k;  // where the rows of this sequence and KV head begin: key_begin()
   const Stored* v;
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
@@ -45,8 +46,8 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
-  block.k = static_cast<const Stored*>(params.k) + key_row(params.k_stride, seq, 0);
-  block.v = static_cast<const Stored*>(params.v) + key_row(params.v_stride, seq, 0);
+  block.k = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, seq);
+  block.v = static_cast<const Stored*>(params.v) + key_begin(params.v_stride, seq);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -62,8 +63,8 @@ __device__ inline bool begin_tile(const KernelParams& params, BlockState& block,
   const int q_lo = item.tile * kTileQ;
   if (q_lo >= item.seq.q_len) return false;
   const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
-  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(queries, q, params.q_stride.token, q_lo,
-                                                                     item.seq.q_len);
+  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(
+      queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, item.seq.q_len);
   commit_copies();
   if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
   __syncthreads();
@@ -81,11 +82,13 @@ struct KeyValueCopies {
 
   __device__ void copy_keys(int tile, int to) const {
     copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
-        keys + to * kLayout.k.bytes(), block.k, params.k_stride.token, tile * kTileKv, block.seq.k_len);
+        keys + to * kLayout.k.bytes(), key_rows(params, params.k_stride, block.k, block.seq), tile * kTileKv,
+        block.seq.k_len);
   }
   __device__ void copy_values(int tile, int to) const {
     copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
-        values + to * kLayout.v.bytes(), block.v, params.v_stride.token, tile * kTileKv, block.end);
+        values + to * kLayout.v.bytes(), key_rows(params, params.v_stride, block.v, block.seq), tile * kTileKv,
+        block.end);
   }
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {
