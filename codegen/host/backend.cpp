@@ -52,7 +52,7 @@ class LlvmBackend final : public HostBackend {
 }  // namespace
 }  // namespace flashjit
 
-extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v2() {
+extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v3() {
   static flashjit::LlvmBackend backend;
   return &backend;
 }

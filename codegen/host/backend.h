@@ -46,6 +46,6 @@ class HostBackend {
   virtual std::string best_target() const = 0;
 };
 
-inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v2";  // extern "C" HostBackend* ()
+inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v3";  // extern "C" HostBackend* ()
 
 }  // namespace flashjit

@@ -96,8 +96,7 @@ struct TileCall {
   std::int64_t q_token, o_token;  // strides in elements
   std::int64_t v_panel_words;
   const std::uint8_t* not_finite;  // by key, see PackCall; null: all of V is finite
-  const void* v_source;            // V as it is, of key 0
-  std::int64_t v_token;            // its stride in elements
+  const void* const* v_rows;       // by key: V as it is
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
@@ -105,9 +104,8 @@ struct TileCall {
 
 // One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
 struct PackCall {
-  const void* source;
+  const void* const* rows;  // by key; up to a whole panel rows of zeros
   void* target;
-  std::int64_t token;  // stride in elements
   std::int64_t keys;
   std::int64_t v_panel_words;
   std::uint8_t* not_finite;  // V: 1 for keys with an infinity or NaN, for which zeros are packed; 0 for all others
@@ -117,14 +115,13 @@ struct PackCall {
 struct NaiveCall {
   const void* params;
   const void* q;
-  const void* k;
-  const void* v;
+  const void* const* k_rows;  // by key
+  const void* const* v_rows;
   void* o;
   float* scores;  // k_len floats
   float* probabilities;
   float* lse;
   float* max_logit;
-  std::int64_t k_token, v_token;
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
 };

@@ -19,6 +19,7 @@ namespace {
 // Packed K and V of one round; more (sequence, KV head) pairs than fit are done in several rounds.
 constexpr std::int64_t kLargestPacked = std::int64_t{192} << 20;
 constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
+constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxHeadDim} * 4;
 
 // Subnormal results are microcode on some processors; the softmax's tail makes many of them, and they do not matter.
 class FlushSubnormals {
@@ -58,11 +59,12 @@ class Problem {
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return at(params_.q, params_.q_stride, b, h, token, element_);
   }
-  const char* k(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return at(params_.k, params_.k_stride, b, h, token, element_);
+  // Where the rows of keys first..first + count - 1 lie.
+  void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
+    key_rows(params_.k, params_.k_stride, b, hk, first, count, rows);
   }
-  const char* v(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return at(params_.v, params_.v_stride, b, h, token, element_);
+  void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
+    key_rows(params_.v, params_.v_stride, b, hk, first, count, rows);
   }
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return const_cast<char*>(at(params_.o, params_.o_stride, b, h, token, out_element_));
@@ -75,6 +77,11 @@ class Problem {
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
 
  private:
+  void key_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
+                std::int64_t count, const void** rows) const {
+    const std::int64_t token = sequence(b).k_first + first;
+    for (std::int64_t i = 0; i < count; ++i) rows[i] = at(base, stride, b, hk, token + i, element_);
+  }
   const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
                  int element) const {
     return static_cast<const char*>(base) +
@@ -132,18 +139,18 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_at = 0, v_at = 0, flags_at = 0;  // bytes from the start of the packed area
-    std::int64_t first_pack = 0, first_tile = 0;    // work items before this pair's
+    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0;  // bytes from the start of the packed area
+    std::int64_t first_pack = 0, first_tile = 0;                 // work items before this pair's
   };
+  std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
   std::int64_t packed_bytes(std::int64_t keys) const {
-    return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) +
+    return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
            round_up(keys + config_.panel, 64);  // a flag for each key of V
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
                  std::vector<Pair> pairs, char* packed, char* scratch) const;
-  void pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
-            char* packed) const;
+  void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const;
   void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                std::int64_t tile, const char* packed, char* scratch) const;
 
@@ -178,7 +185,8 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
     }
     pairs[i].k_at = bytes;
     pairs[i].v_at = bytes + round_up(config_.k_bytes(pairs[i].sequence.k_len), 64);
-    pairs[i].flags_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
+    pairs[i].rows_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
+    pairs[i].flags_at = pairs[i].rows_at + rows_bytes(pairs[i].sequence.k_len);
     bytes += more;
     largest = std::max(largest, bytes);
   }
@@ -220,7 +228,7 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
   // such.
   parallel.run(chunks, [&](std::int64_t item, int) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
-    pack(problem, params, pair, item - pair.first_pack, packed);
+    pack(problem, pair, item - pair.first_pack, packed);
   });
   parallel.run(tiles, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
@@ -232,20 +240,26 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
   });
 }
 
-void BlockedKernel::pack(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
-                         char* packed) const {
+void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const {
   const FlushSubnormals flush;
+  // For keys past the last one.
+  alignas(64) static constexpr char kZeros[kMostBytesOfRow] = {};
   const std::int64_t first = chunk * kPackKeys;
   PackCall call{};
   call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
   call.v_panel_words = config_.v_panel_words(pair.sequence.k_len);
-  call.source = problem.k(pair.b, pair.hk, pair.sequence.k_first + first);
+  const std::int64_t padded = config_.padded_keys(call.keys);
+  const void* k_rows[kPackKeys];
+  const void** const v_rows = reinterpret_cast<const void**>(packed + pair.rows_at) + first;
+  problem.k_rows(pair.b, pair.hk, first, call.keys, k_rows);
+  problem.v_rows(pair.b, pair.hk, first, call.keys, v_rows);
+  std::fill(k_rows + call.keys, k_rows + padded, kZeros);
+  std::fill(v_rows + call.keys, v_rows + padded, kZeros);
+  call.rows = k_rows;
   call.target = packed + pair.k_at + first * config_.words_qk * 4;
-  call.token = params.k_stride.token;
   pack_k_(&call);
-  call.source = problem.v(pair.b, pair.hk, pair.sequence.k_first + first);
+  call.rows = v_rows;
   call.target = packed + pair.v_at + first / config_.pack * config_.panel * 4;
-  call.token = params.v_stride.token;
   call.not_finite = reinterpret_cast<std::uint8_t*>(packed) + pair.flags_at + first;
   pack_v_(&call);
 }
@@ -270,8 +284,7 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.v_panel_words = config_.v_panel_words(s.k_len);
   const auto* flags = reinterpret_cast<const std::uint8_t*>(packed) + pair.flags_at;
   call.not_finite = std::memchr(flags, 1, static_cast<std::size_t>(s.k_len)) ? flags : nullptr;
-  call.v_source = problem.v(pair.b, pair.hk, s.k_first);
-  call.v_token = params.v_stride.token;
+  call.v_rows = reinterpret_cast<const void* const*>(packed + pair.rows_at);
   call.b = pair.b;
   call.h = head;
   call.hk = pair.hk;
@@ -302,9 +315,18 @@ class NaiveKernel final : public HostKernel {
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
-    if (matrix < kLargest) workspace = workspaces_.take(2 * matrix + 1);
-    if (!workspace) return out_of_memory(2 * matrix, "the naive version holds all scores: use shorter sequences");
+    const std::int64_t lists = params.batch * spec_.heads_kv;  // of rows, for K and for V
+    const std::int64_t bytes = 2 * matrix + 2 * lists * most_keys * std::int64_t{sizeof(void*)};
+    if (matrix < kLargest) workspace = workspaces_.take(bytes + 1);
+    if (!workspace) return out_of_memory(bytes, "the naive version holds all scores: use shorter sequences");
     auto* scores = reinterpret_cast<float*>(workspace->data());
+    auto** const k_rows = reinterpret_cast<const void**>(workspace->data() + 2 * matrix);
+    auto** const v_rows = k_rows + lists * most_keys;
+    parallel.run(lists, [&](std::int64_t list, int) {
+      const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv;
+      problem.k_rows(b, hk, 0, problem.sequence(b).k_len, k_rows + list * most_keys);
+      problem.v_rows(b, hk, 0, problem.sequence(b).k_len, v_rows + list * most_keys);
+    });
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
         const FlushSubnormals flush;
@@ -318,15 +340,13 @@ class NaiveKernel final : public HostKernel {
         float* own = scores + row * row_floats;
         const NaiveCall call{&params,
                              problem.q(b, h, token),
-                             problem.k(b, hk, s.k_first),
-                             problem.v(b, hk, s.k_first),
+                             k_rows + (b * spec_.heads_kv + hk) * most_keys,
+                             v_rows + (b * spec_.heads_kv + hk) * most_keys,
                              problem.o(b, h, token),
                              own,
                              own + matrix / 4,
                              problem.row_value(params.lse, b, h, token),
                              problem.row_value(params.max_logit, b, h, token),
-                             params.k_stride.token,
-                             params.v_stride.token,
                              b,
                              h,
                              hk,

@@ -18,7 +18,6 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
 constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;

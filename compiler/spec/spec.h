@@ -89,5 +89,6 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes
+inline constexpr int kMaxHeadDim = 256;
 
 }  // namespace flashjit

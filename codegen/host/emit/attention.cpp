@@ -317,8 +317,7 @@ void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo,
                                                   const std::function<Value*(Value* row)>& seen) {
   llvm::Type* element = c_.dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
   Value* flags = tile.pointer(offsetof(TileCall, not_finite), "not_finite");
-  Value* source = tile.pointer(offsetof(TileCall, v_source), "v_source");
-  Value* token = tile.integer(offsetof(TileCall, v_token), "v_token");
+  Value* sources = tile.pointer(offsetof(TileCall, v_rows), "v_rows");
   Value* p = tile.scratch(c_.pack == 1 ? c_.s_at() : c_.p_at());
   const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
   auto weighs = [&](Value* row, Value* column) {
@@ -343,7 +342,7 @@ void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo,
     Value* key = b_.CreateAdd(k_lo, column);
     Value* flag = ir_.load(ir_.i8, ir_.byte_offset(flags, key), 1);
     ir_.if_then(b_.CreateIsNotNull(flag), "not_finite", [&] {
-      Value* values = b_.CreateGEP(element, source, b_.CreateMul(key, token));
+      Value* values = ir_.row(sources, key);
       ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
         ir_.if_then(b_.CreateICmpSLT(column, seen(row)), "seen",
                     [&] { ir_.if_then(weighs(row, column), "weighs", [&] { add(row, values); }); });

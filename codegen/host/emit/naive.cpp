@@ -20,11 +20,11 @@ class NaiveEmitter {
 
   void emit_scores() {
     start(kNaiveScoresName);
-    Value *q = pointer(offsetof(NaiveCall, q)), *k = pointer(offsetof(NaiveCall, k));
-    Value *scores = pointer(offsetof(NaiveCall, scores)), *token = integer(offsetof(NaiveCall, k_token));
+    Value *q = pointer(offsetof(NaiveCall, q)), *rows = pointer(offsetof(NaiveCall, k_rows));
+    Value* scores = pointer(offsetof(NaiveCall, scores));
     Value* keys = integer(offsetof(NaiveCall, k_len));
     ir_.loop(ir_.integer(0), keys, 1, "key", [&](Value* key) {
-      Value* row = b_.CreateGEP(element_, k, b_.CreateMul(key, token));
+      Value* row = ir_.row(rows, key);
       Value* zero = Ir::real(ir_.f32, 0);
       const Ir::Values dot =
           ir_.loop(ir_.integer(0), ir_.integer(c_.d_qk), 1, "d", {zero}, [&](Value* d, const Ir::Values& sum) {
@@ -78,14 +78,13 @@ class NaiveEmitter {
 
   void emit_product() {
     start(kNaiveProductName);
-    Value *v = pointer(offsetof(NaiveCall, v)), *p = pointer(offsetof(NaiveCall, probabilities));
-    Value* token = integer(offsetof(NaiveCall, v_token));
+    Value *rows = pointer(offsetof(NaiveCall, v_rows)), *p = pointer(offsetof(NaiveCall, probabilities));
     Value* sums = b_.CreateAlloca(ir_.f32, ir_.integer(round_up(c_.d_v, c_.lanes)), "sums");
     ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d",
              [&](Value* d) { ir_.store(Ir::real(ir_.f32, 0), ir_.word(sums, d)); });
     ir_.loop(ir_.integer(0), integer(offsetof(NaiveCall, k_len)), 1, "key", [&](Value* key) {
       Value* weight = ir_.load(ir_.f32, ir_.word(p, key));
-      Value* row = b_.CreateGEP(element_, v, b_.CreateMul(key, token));
+      Value* row = ir_.row(rows, key);
       ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d", [&](Value* d) {
         Value* address = ir_.word(sums, d);
         Value* before = ir_.load(ir_.f32, address);

@@ -20,13 +20,6 @@ Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int
 
 llvm::Type* element_type(Ir& ir) { return ir.config.dtype == Dtype::F32 ? ir.f32 : ir.i16; }
 
-// A row of zeros, for keys past the last one.
-Value* zero_row(Ir& ir) {
-  llvm::Type* type = llvm::ArrayType::get(ir.i64, static_cast<std::uint64_t>(std::max(ir.config.d_qk, ir.config.d_v)));
-  return new llvm::GlobalVariable(ir.module, type, true, llvm::GlobalValue::PrivateLinkage,
-                                  llvm::Constant::getNullValue(type), "zeros");
-}
-
 // Transposes `lanes` vectors of words: log2(lanes) rounds that exchange halves of pairs of rows.
 void transpose(Ir& ir, std::vector<Value*>& rows) {
   const int n = static_cast<int>(rows.size());
@@ -61,21 +54,15 @@ void emit_pack_k(Ir& ir) {
   auto& b = ir.b;
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir);
-  Value* zeros = zero_row(ir);
   llvm::Function* function = ir.function(kPackKName, {ir.ptr}, true);
   Value* call = function->getArg(0);
-  Value* source = ir.member(call, offsetof(PackCall, source), ir.ptr, "source");
+  Value* sources = ir.member(call, offsetof(PackCall, rows), ir.ptr, "rows");
   Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
-  Value* token = ir.member(call, offsetof(PackCall, token), ir.i64, "token");
   Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
   Value* padded = b.CreateAnd(b.CreateAdd(keys, ir.integer(c.panel - 1)), ir.integer(-c.panel));
   ir.loop(ir.integer(0), padded, c.lanes, "key", [&](Value* key) {
     std::vector<Value*> rows;
-    for (int lane = 0; lane < c.lanes; ++lane) {
-      Value* one = b.CreateAdd(key, ir.integer(lane));
-      rows.push_back(
-          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
-    }
+    for (int lane = 0; lane < c.lanes; ++lane) rows.push_back(ir.row(sources, b.CreateAdd(key, ir.integer(lane))));
     Value* panel = b.CreateSDiv(key, ir.integer(c.panel));
     Value* column = b.CreateSub(key, b.CreateMul(panel, ir.integer(c.panel)));
     Value* to = ir.word(target, b.CreateAdd(b.CreateMul(panel, ir.integer(c.words_qk * c.panel)), column));
@@ -114,12 +101,10 @@ void emit_pack_v(Ir& ir) {
   auto& b = ir.b;
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir);
-  Value* zeros = zero_row(ir);
   llvm::Function* function = ir.function(kPackVName, {ir.ptr}, true);
   Value* call = function->getArg(0);
-  Value* source = ir.member(call, offsetof(PackCall, source), ir.ptr, "source");
+  Value* sources = ir.member(call, offsetof(PackCall, rows), ir.ptr, "rows");
   Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
-  Value* token = ir.member(call, offsetof(PackCall, token), ir.i64, "token");
   Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
   Value* panel_words = ir.member(call, offsetof(PackCall, v_panel_words), ir.i64, "panel_words");
   Value* flags = ir.member(call, offsetof(PackCall, not_finite), ir.ptr, "not_finite");
@@ -127,11 +112,7 @@ void emit_pack_v(Ir& ir) {
   ir.loop(ir.integer(0), padded, c.pack, "key", [&](Value* key) {
     std::vector<Value*> rows;
     std::vector<Value*> found(static_cast<std::size_t>(c.pack), llvm::Constant::getNullValue(ir.vector_of(ir.i1)));
-    for (int i = 0; i < c.pack; ++i) {
-      Value* one = b.CreateAdd(key, ir.integer(i));
-      rows.push_back(
-          b.CreateSelect(b.CreateICmpSLT(one, keys), b.CreateGEP(element, source, b.CreateMul(one, token)), zeros));
-    }
+    for (int i = 0; i < c.pack; ++i) rows.push_back(ir.row(sources, b.CreateAdd(key, ir.integer(i))));
     Value* to = ir.word(target, b.CreateMul(b.CreateSDiv(key, ir.integer(c.pack)), ir.integer(c.panel)));
     for (int column = 0; column < c.width_v; column += c.lanes) {
       std::vector<Value*> values;
