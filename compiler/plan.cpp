@@ -14,6 +14,8 @@ namespace flashjit {
 
 namespace {
 
+constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
+
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
   if (target.gpu && spec.dtype == Dtype::F32) {
     return unsupported(fmt::format(
@@ -118,6 +120,11 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
     notes.push_back(fmt::format(
         "slow path: inputs are only {0}-byte aligned, copies are {0} bytes wide; align pointers and strides to 16",
         spec.align_bytes));
+  }
+  if (plan.target.gpu && spec.page_size % kUsualPage != 0) {
+    notes.push_back(fmt::format(
+        "slow path: pages of {} tokens are no multiple of {}, so copies look up the page of every row; use larger pages",
+        spec.page_size, kUsualPage));
   }
   if (plan.target.gpu && spec.d_qk % 16 != 0) {
     notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",

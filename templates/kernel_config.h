@@ -28,7 +28,7 @@ struct KernelConfig {
   int head_dim_v = 0;
   int heads_q = 0;
   int heads_kv = 0;
-  Sequences sequences = Sequences::dense;
+  Sequences sequences = Sequences::dense;  // of Q and O, and of K and V unless they lie in pages
   Lse lse = Lse::none;
   bool max_logit = false;
   bool sink = false;

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <random>
 
+#include "autotune/measure/cache_data.h"
 #include "autotune/measure/problem.h"
 #include "compiler/spec/half.h"
 
@@ -25,56 +27,49 @@ constexpr struct {
 constexpr double kMostNumber = 1000;  // beyond, logits are not those of models, and fp16 has no such elements
 constexpr std::int64_t kComb = 64;
 
-// The rows of one (batch index, head) in a tensor of heads of d elements, contiguous in the spec's layout.
+// Where the rows of a sequence's tokens lie, of one head: the first element of each.
+struct Tokens {
+  std::int64_t count;
+  std::function<std::int64_t(std::int64_t token)> row;
+};
+
+// The rows of Q or K by (sequence, head), contiguous in the spec's layout.
 class Rows {
  public:
-  Rows(NamedTensor& tensor, const AttentionSpec& spec, int heads, const std::vector<std::int64_t>& lengths)
-      : tensor_(tensor), layout_(spec.layout), heads_(heads), lengths_(lengths), d_(tensor.shape.back()) {
-    if (layout_ != Layout::Packed) room_ = tensor.shape[layout_ == Layout::Bhsd ? 2 : 1];
-  }
+  Rows(NamedTensor& tensor, int heads, std::function<Tokens(std::int64_t b, std::int64_t h)> tokens, std::int64_t batch)
+      : tensor_(tensor), heads_(heads), tokens_(std::move(tokens)), batch_(batch) {}
 
-  // Each sequence of each head; `first` is the element where its row of token 0 begins, and then every `step`.
-  void each(const std::function<void(std::int64_t first, std::int64_t step, std::int64_t tokens)>& visit) const {
-    std::int64_t start = 0;  // tokens of the sequences before
-    for (const std::int64_t tokens : lengths_) {
-      for (std::int64_t h = 0; h < heads_; ++h) {
-        if (layout_ == Layout::Bhsd) {
-          visit((start * heads_ + h * room_) * d_, d_, tokens);
-        } else {
-          visit((start * heads_ + h) * d_, heads_ * d_, tokens);
-        }
-      }
-      start += layout_ == Layout::Packed ? tokens : room_;
+  void each(const std::function<void(const Tokens& tokens)>& visit) const {
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (std::int64_t h = 0; h < heads_; ++h) visit(tokens_(b, h));
     }
   }
   float get(std::int64_t i) const { return reference::load_float(tensor_.dtype, tensor_.bytes.data(), i); }
   void set(std::int64_t i, double value) {
     reference::store_float(tensor_.dtype, tensor_.bytes.data(), i, static_cast<float>(value));
   }
-  std::int64_t width() const { return d_; }
+  std::int64_t width() const { return tensor_.shape.back(); }
 
  private:
   NamedTensor& tensor_;
-  const Layout layout_;
   const std::int64_t heads_;
-  const std::vector<std::int64_t>& lengths_;
-  const std::int64_t d_;
-  std::int64_t room_ = 0;  // dense: tokens that a sequence has room for
+  const std::function<Tokens(std::int64_t b, std::int64_t h)> tokens_;
+  const std::int64_t batch_;
 };
 
 void multiply(Rows& rows, double factor) {
-  rows.each([&](std::int64_t first, std::int64_t step, std::int64_t tokens) {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t i = first + t * step; i < first + t * step + rows.width(); ++i)
-        rows.set(i, factor * rows.get(i));
+  rows.each([&](const Tokens& tokens) {
+    for (std::int64_t t = 0; t < tokens.count; ++t) {
+      const std::int64_t row = tokens.row(t);
+      for (std::int64_t i = row; i < row + rows.width(); ++i) rows.set(i, factor * rows.get(i));
     }
   });
 }
 
 void repeat_first(Rows& rows) {
-  rows.each([&](std::int64_t first, std::int64_t step, std::int64_t tokens) {
-    for (std::int64_t t = 1; t < tokens; ++t) {
-      for (std::int64_t i = 0; i < rows.width(); ++i) rows.set(first + t * step + i, rows.get(first + i));
+  rows.each([&](const Tokens& tokens) {
+    for (std::int64_t t = 1; t < tokens.count; ++t) {
+      for (std::int64_t i = 0; i < rows.width(); ++i) rows.set(tokens.row(t) + i, rows.get(tokens.row(0) + i));
     }
   });
 }
@@ -98,15 +93,15 @@ double height(const LogitKind& kind, std::int64_t t, std::int64_t tokens, std::i
 // The first element of a head is the same in all queries, so that of a key moves all logits of the key alike.
 void raise_keys(const LogitKind& kind, double scale, std::uint64_t seed, Rows& q, Rows& k) {
   constexpr double kOfQueries = 8;
-  q.each([&](std::int64_t first, std::int64_t step, std::int64_t tokens) {
-    for (std::int64_t t = 0; t < tokens; ++t) q.set(first + t * step, kOfQueries);
+  q.each([&](const Tokens& tokens) {
+    for (std::int64_t t = 0; t < tokens.count; ++t) q.set(tokens.row(t), kOfQueries);
   });
   std::mt19937_64 random(seed);
-  k.each([&](std::int64_t first, std::int64_t step, std::int64_t tokens) {
+  k.each([&](const Tokens& tokens) {
     const auto chosen =
-        static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(std::max<std::int64_t>(tokens, 1)));
-    for (std::int64_t t = 0; t < tokens; ++t)
-      k.set(first + t * step, height(kind, t, tokens, chosen) / (scale * kOfQueries));
+        static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(std::max<std::int64_t>(tokens.count, 1)));
+    for (std::int64_t t = 0; t < tokens.count; ++t)
+      k.set(tokens.row(t), height(kind, t, tokens.count, chosen) / (scale * kOfQueries));
   });
 }
 
@@ -129,8 +124,24 @@ Result<LogitKind> parse_logit_kind(std::string_view text) {
 }
 
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
-                  NamedTensor& q, NamedTensor& k) {
-  Rows queries(q, spec, spec.heads_q, shape.q), keys(k, spec, spec.heads_kv, shape.k);
+                  ProblemData& data) {
+  NamedTensor &q = *data.find("q"), &k = *data.find("k");
+  const NamedTensor *k_lens = data.find("k_lens"), *block_table = data.find("block_table");
+  const KeyPlaces of_queries(spec, q, nullptr, nullptr), of_keys(spec, k, k_lens, block_table);
+  const auto rows = [&](NamedTensor& tensor, int heads, const std::vector<std::int64_t>& lengths, bool packed,
+                        const KeyPlaces& places) {
+    return Rows(
+        tensor, heads,
+        [&lengths, &places, heads, packed, d = tensor.shape.back()](std::int64_t b, std::int64_t h) {
+          if (!packed) return Tokens{places.length(b), [&places, b, h](std::int64_t t) { return places.row(b, h, t); }};
+          const std::int64_t start = std::accumulate(lengths.begin(), lengths.begin() + b, std::int64_t{0});
+          return Tokens{lengths[static_cast<std::size_t>(b)],
+                        [=](std::int64_t t) { return ((start + t) * heads + h) * d; }};
+        },
+        shape.batch);
+  };
+  Rows queries = rows(q, spec.heads_q, shape.q, is_packed(spec), of_queries);
+  Rows keys = rows(k, spec.heads_kv, shape.k, has_packed_keys(spec), of_keys);
   switch (kind.name) {
     case Name::Normal: return;
     case Name::Wide: return multiply(queries, kind.number);

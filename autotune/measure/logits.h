@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-struct NamedTensor;
+class ProblemData;
 
 struct LogitKind {
   enum class Name { Normal, Wide, Equal, Sink, Key, Rising, Falling, Combs };
@@ -31,6 +31,6 @@ inline constexpr std::string_view kLogitKinds =
 
 // Changes a Q and K of normal numbers so that their logits, scaled as the spec says, are of this kind.
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
-                  NamedTensor& q, NamedTensor& k);
+                  ProblemData& data);
 
 }  // namespace flashjit

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "autotune/measure/cache_data.h"
 #include "autotune/measure/random_data.h"
 #include "compiler/spec/operands.h"
 #include "runtime/launch/arguments.h"
@@ -31,6 +32,8 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Batch: return shape.batch;
     case Dim::Queries: return is_packed(spec) ? shape.q_tokens() : shape.longest_q();
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
+    case Dim::Pages: return drawn_pages(spec, shape);
+    case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
     default: return extent_of(dim, spec);
   }
@@ -44,17 +47,13 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (is_offsets(operand)) tensor.role = Role::Offsets;
   if (operand.role == OperandRole::Output) tensor.role = Role::Output;
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
-  const OperandAxes axes = axes_of(operand, spec.layout);
+  if (operand.name == "block_table") tensor.role = Role::Table;
+  const OperandAxes axes = axes_of(operand, spec);
   tensor.shape.resize(static_cast<std::size_t>(axes.rank));
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
-    if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(operand.dims[i], spec, shape);
+    if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
   return tensor;
-}
-
-void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
-  tensor.bytes.resize(values.size() * sizeof values[0]);
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
 }
 
 NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& lengths) {
@@ -64,32 +63,11 @@ NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& le
   return tensor;
 }
 
-// What follows from the shape, where no file says otherwise.
-void set_lengths(NamedTensor& tensor, const ProblemShape& shape) { set_ints(tensor, {shape.k.begin(), shape.k.end()}); }
-
-// What lies behind the length of a sequence of a dense K or V must never be looked at: NaN shows who does.
-void poison_behind(NamedTensor& tensor, const NamedTensor& lengths, Layout layout) {
-  const std::int64_t tokens = tensor.shape[layout == Layout::Bhsd ? 2 : 1],
-                     heads = tensor.shape[layout == Layout::Bhsd ? 1 : 2];
-  // Rows of a sequence follow each other: those of a token's heads, or those of a head's tokens.
-  const std::int64_t outer = layout == Layout::Bhsd ? heads : 1, inner = layout == Layout::Bhsd ? 1 : heads;
-  const auto row = static_cast<std::size_t>(inner * tensor.shape[3] * size_of(tensor.dtype));
-  for (std::int64_t b = 0; b < tensor.shape[0]; ++b) {
-    std::int32_t length = 0;
-    std::memcpy(&length, lengths.bytes.data() + static_cast<std::size_t>(b) * sizeof length, sizeof length);
-    const std::int64_t end = std::clamp<std::int64_t>(length, 0, tokens);
-    for (std::int64_t i = 0; i < outer; ++i) {
-      const auto begin = tensor.bytes.begin() + ((b * outer + i) * tokens) * static_cast<std::ptrdiff_t>(row);
-      std::fill(begin + end * static_cast<std::ptrdiff_t>(row), begin + tokens * static_cast<std::ptrdiff_t>(row),
-                std::uint8_t{0xff});
-    }
-  }
-}
-
 // How large each tensor parameter has to be for the indices that mask and score compute: the launch will check the same.
 // What comes from a file is as large as it is, and an index that runs below 0 is for the launch to refuse.
+// `room`: for the keys of a sequence.
 Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
-                                                                      const ProblemShape& shape,
+                                                                      const ProblemShape& shape, std::int64_t room,
                                                                       const InputFiles& inputs,
                                                                       const std::map<std::string, double>& scalars) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
@@ -106,7 +84,7 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
     }
   }
   const CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
-                           std::max<std::int64_t>(shape.longest_k(), 1)};
+                           std::max<std::int64_t>(room, 1)};
   for (const IndexChecker::IndexRange& index : IndexChecker(spec).ranges(spec, sizes, values.data())) {
     const std::string& name = spec.params[static_cast<std::size_t>(index.param)].name;
     if (inputs.files.contains(name)) continue;
@@ -125,8 +103,9 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
 
 class Builder {
  public:
-  Builder(const InputFiles& inputs, const ProblemShape& shape, std::uint64_t seed, double most_bytes)
-      : inputs_(inputs), shape_(shape), seed_(seed), most_bytes_(most_bytes) {}
+  Builder(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs, std::uint64_t seed,
+          double most_bytes)
+      : spec_(spec), shape_(shape), inputs_(inputs), seed_(seed), most_bytes_(most_bytes) {}
 
   Result<void> input(NamedTensor tensor, bool exact_shape) {
     const auto file = inputs_.files.find(tensor.name);
@@ -153,6 +132,7 @@ class Builder {
  private:
   void fill(NamedTensor& tensor) const {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
+    if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
     fill_random(tensor, seed_);
   }
 
@@ -173,8 +153,9 @@ class Builder {
         tensor.name, planned_ * 1e-9, memory * 1e-9));
   }
 
-  const InputFiles& inputs_;
+  const AttentionSpec& spec_;
   const ProblemShape& shape_;
+  const InputFiles& inputs_;
   const std::uint64_t seed_;
   const double most_bytes_;
   double planned_ = 0;
@@ -211,13 +192,13 @@ bool comes_from_files(const Operand& operand) { return operand.role == OperandRo
 Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
                                         std::uint64_t seed, double most_bytes) {
   FLASHJIT_TRY(check_names(spec, inputs));
-  const bool packed = spec.layout == Layout::Packed;
-  if (packed && std::max(shape.q_tokens(), shape.k_tokens()) > SizeBound::kLargest) {
+  const bool packed = is_packed(spec);
+  if (packed && std::max(shape.q_tokens(), has_packed_keys(spec) ? shape.k_tokens() : 0) > SizeBound::kLargest) {
     return invalid(
         fmt::format("--shape: the sequences have more than {} tokens together, the most a packed tensor can have",
                     SizeBound::kLargest));
   }
-  Builder builder(inputs, shape, seed, most_bytes);
+  Builder builder(spec, shape, inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
@@ -225,8 +206,10 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
+    // A pool has any number of pages, and a table room for any.
+    const bool exact = tensor.role != Role::Table && axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
-                                             : builder.input(std::move(tensor), true));
+                                             : builder.input(std::move(tensor), exact));
   }
 
   ProblemData data;
@@ -237,26 +220,31 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     const auto given = inputs.scalars.find(param.name);
     if (param.rank == 0) data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
   }
-  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, inputs, data.scalars_));
+  const auto table = std::ranges::find(builder.tensors, Role::Table, &NamedTensor::role);
+  const std::int64_t room = table == builder.tensors.end()
+                                ? shape.longest_k()
+                                : std::min(table->shape[1] * spec.page_size, SizeBound::kLargest);
+  FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, room, inputs, data.scalars_));
   for (const Param& param : spec.params) {
     if (param.rank == 0) continue;
     FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
   }
 
   data.tensors_ = std::move(builder.tensors);
+  if (packed) data.longest_q_ = shape.longest_q();
+  if (has_packed_keys(spec)) data.longest_k_ = shape.longest_k();
+  // Before anything here follows the table, which a file may have brought.
+  if (is_paged(spec)) FLASHJIT_TRY(check_readable(spec, data.host_arguments()));
   if (inputs.logits.name != LogitKind::Name::Normal) {
     if (inputs.files.contains("q") || inputs.files.contains("k"))
       return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
-    shape_logits(inputs.logits, spec, shape, seed, *data.find("q"), *data.find("k"));
+    shape_logits(inputs.logits, spec, shape, seed, data);
   }
-  if (spec.k_lens && !packed) {
+  if (spec.k_lens && !has_packed_keys(spec)) {
     for (const char* name : {"k", "v"}) {
-      if (!inputs.files.contains(name)) poison_behind(*data.find(name), *data.find("k_lens"), spec.layout);
+      if (!inputs.files.contains(name))
+        poison_unused(*data.find(name), spec, *data.find("k_lens"), data.find("block_table"), shape.batch);
     }
-  }
-  if (packed) {
-    data.longest_q_ = shape.longest_q();
-    data.longest_k_ = shape.longest_k();
   }
   return data;
 }

@@ -13,6 +13,15 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
+
+std::vector<std::int64_t> strides_of(const Tensor& tensor) {
+  std::vector<std::int64_t> s = tensor.strides;
+  if (!s.empty()) return s;
+  s.assign(tensor.shape.size(), 1);
+  for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
+  return s;
+}
 
 // Strides of [batch, head, token] for a tensor as the user shaped it.
 struct Steps {
@@ -20,11 +29,7 @@ struct Steps {
 };
 
 Steps steps(const Tensor& tensor, Layout layout) {
-  std::vector<std::int64_t> s = tensor.strides;
-  if (s.empty()) {
-    s.assign(tensor.shape.size(), 1);
-    for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
-  }
+  const std::vector<std::int64_t> s = strides_of(tensor);
   if (layout == Layout::Packed) return {0, s[1], s[0]};
   if (layout == Layout::Bhsd) return {s[0], s[1], s[2]};
   return {s[0], s[2], s[1]};
@@ -125,14 +130,17 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
 }  // namespace
 
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
-  const std::size_t rank = packed(spec) ? 3 : 4;
-  for (const Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v}) {
+  const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
+  for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&arguments.v, k_rank}}) {
     if (tensor->shape.size() != rank) {
       return invalid(
           fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
     }
   }
-  if (spec.k_lens && !arguments.params.contains("k_lens")) return invalid("reference: k_lens is missing in params");
+  for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens), {"block_table", paged(spec)}}) {
+    if (needed && !arguments.params.contains(name))
+      return invalid(fmt::format("reference: {} is missing in params", name));
+  }
   Problem problem;
   problem.spec_ = &spec;
   problem.arguments_ = &arguments;
@@ -151,7 +159,11 @@ std::int64_t Problem::q_len(std::int64_t b) const {
 
 std::int64_t Problem::k_len(std::int64_t b) const {
   std::int64_t room = 0;
-  if (packed(*spec_)) {
+  if (paged(*spec_)) {
+    room = arguments_->params.at("block_table").shape[1] * spec_->page_size;
+    if (room > spec_->k_len.max) room = spec_->k_len.max;
+    if (arguments_->k.shape[0] == 0) room = 0;
+  } else if (packed(*spec_)) {
     const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_k.data);
     room = offsets[b + 1] - offsets[b];
   } else {
@@ -177,14 +189,25 @@ std::int64_t Problem::offset(const Tensor& tensor, std::int64_t start, const Row
   return at.b * s.batch + at.h * s.head + (start + at.q) * s.token;
 }
 
+std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const {
+  if (!paged(*spec_)) {
+    const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] : 0;
+    return offset(tensor, start, {b, hk, k});
+  }
+  const Tensor& table = arguments_->params.at("block_table");
+  const std::vector<std::int64_t> line = strides_of(table), pool = strides_of(tensor);
+  const std::int64_t number = k / spec_->page_size, in_page = k - number * spec_->page_size;
+  const std::int64_t page = static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]];
+  return page * pool[0] + in_page * pool[1] + hk * pool[2];
+}
+
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
-  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] : 0;
   const std::int64_t length = k_len(b);
   KeysValues kv;
   const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
     out.resize(length * width);
     for (std::int64_t k = 0; k < length; ++k) {
-      const std::int64_t at = offset(tensor, start, {b, hk, k});
+      const std::int64_t at = key_offset(tensor, b, hk, k);
       for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i);
     }
   };

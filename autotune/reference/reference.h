@@ -68,6 +68,7 @@ class Problem {
 
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
+  std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
   std::vector<float> query(const RowId& row) const;
   Position position(const RowId& row) const;

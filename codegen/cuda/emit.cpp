@@ -79,6 +79,7 @@ void for_each_problem_field(const Visit& field) {
   field("heads_q", &KernelConfig::heads_q, true);
   field("heads_kv", &KernelConfig::heads_kv, true);
   field("sequences", &KernelConfig::sequences, false);
+  field("page_size", &KernelConfig::page_size, false);
   field("lse", &KernelConfig::lse, false);
   for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
   field("scale", &KernelConfig::scale, true);

@@ -43,21 +43,21 @@ class Problem {
  public:
   Problem(const AttentionSpec& spec, const KernelParams& params)
       : params_(params),
-        packed_(spec.layout == Layout::Packed),
+        packed_(is_packed(spec)),
+        packed_keys_(has_packed_keys(spec)),
+        page_size_(spec.page_size),
         element_(size_of(spec.dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
   Sequence sequence(std::int64_t b) const {
     Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
-    if (packed_) {
-      const int *q = params_.offsets_q + b, *k = params_.offsets_k + b;
-      s = {q[0], k[0], std::max(q[1] - q[0], 0), std::max(k[1] - k[0], 0)};
-    }
+    if (packed_) take_offsets(params_.offsets_q + b, s.q_first, s.q_len);
+    if (packed_keys_) take_offsets(params_.offsets_k + b, s.k_first, s.k_len);
     if (params_.k_lens) s.k_len = std::clamp<std::int64_t>(params_.k_lens[b], 0, s.k_len);
     return s;
   }
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return at(params_.q, params_.q_stride, b, h, token, element_);
+    return at(params_.q, params_.q_stride, packed_ ? 0 : b, h, token, element_);
   }
   // Where the rows of keys first..first + count - 1 lie.
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
@@ -67,7 +67,7 @@ class Problem {
     key_rows(params_.v, params_.v_stride, b, hk, first, count, rows);
   }
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return const_cast<char*>(at(params_.o, params_.o_stride, b, h, token, out_element_));
+    return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
   }
   // Of lse and max_logit.
   float* row_value(float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
@@ -80,15 +80,28 @@ class Problem {
   void key_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
                 std::int64_t count, const void** rows) const {
     const std::int64_t token = sequence(b).k_first + first;
-    for (std::int64_t i = 0; i < count; ++i) rows[i] = at(base, stride, b, hk, token + i, element_);
+    for (std::int64_t i = 0; i < count; ++i) {
+      rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i)
+                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, element_);
+    }
   }
-  const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
-                 int element) const {
-    return static_cast<const char*>(base) +
-           ((packed_ ? 0 : b * stride.batch) + h * stride.head + token * stride.token) * element;
+  const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk,
+                      std::int64_t key) const {
+    const int* line = params_.block_table + b * params_.table_stride_batch;
+    const int page = std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
+    return at(base, stride, page, hk, key % page_size_, element_);
+  }
+  static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
+    first = offsets[0];
+    length = std::max(offsets[1] - offsets[0], 0);
+  }
+  static const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
+                        int element) {
+    return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_;
+  bool packed_, packed_keys_;
+  int page_size_;
   int element_, out_element_;
 };
 

@@ -73,7 +73,8 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.head_dim_v = spec.d_v;
   c.heads_q = spec.heads_q;
   c.heads_kv = spec.heads_kv;
-  c.sequences = spec.layout == Layout::Packed ? Sequences::packed : Sequences::dense;
+  c.sequences = is_packed(spec) ? Sequences::packed : Sequences::dense;
+  c.page_size = spec.page_size;
   c.lse = spec.lse;
   for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
   c.scale = static_cast<float>(spec.effective_scale());

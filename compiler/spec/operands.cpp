@@ -14,7 +14,10 @@ std::string_view meaning_of(Dim dim) {
                                                  "KV heads of the spec",
                                                  "d of the spec",
                                                  "d of V in the spec",
-                                                 "as many as offsets_q"};
+                                                 "as many as offsets_q",
+                                                 "pages of k",
+                                                 "tokens of a page in the spec",
+                                                 "pages of a sequence in block_table"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -24,18 +27,22 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::HeadsKv: return spec.heads_kv;
     case Dim::DQk: return spec.d_qk;
     case Dim::DV: return spec.d_v;
+    case Dim::PageTokens: return spec.page_size;
     default: return -1;
   }
 }
 
-OperandAxes axes_of(const Operand& operand, Layout layout) {
+OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim) > 0; };
-  const bool no_batch = layout == Layout::Packed && (has(Dim::Queries) || has(Dim::Keys));
+  const bool of_keys = has(Dim::Keys), in_pages = of_keys && is_paged(spec);
+  const bool no_batch = (has(Dim::Queries) && is_packed(spec)) || (of_keys && has_packed_keys(spec));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
-    if (!no_batch || operand.dims[i] != Dim::Batch) axes.at[i] = axes.rank++;
+    const Dim dim = operand.dims[i];
+    axes.dims[i] = in_pages && dim == Dim::Batch ? Dim::Pages : in_pages && dim == Dim::Keys ? Dim::PageTokens : dim;
+    if (!no_batch || dim != Dim::Batch) axes.at[i] = axes.rank++;
   }
-  if (operand.strides_kind == OperandStrides::Token && layout == Layout::Bhsd) std::swap(axes.at[1], axes.at[2]);
+  if (operand.strides_kind == OperandStrides::Token && spec.layout == Layout::Bhsd) std::swap(axes.at[1], axes.at[2]);
   return axes;
 }
 

@@ -16,8 +16,8 @@
 namespace flashjit {
 
 // What a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
-enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets };
-inline constexpr std::size_t kDims = 9;
+enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets, Pages, PageTokens, TablePages };
+inline constexpr std::size_t kDims = 12;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim);
 // What the spec says; negative: a call does.
@@ -29,7 +29,8 @@ enum class OperandRole { Input, Output };
 enum class OperandStrides {
   None,   // contiguous
   Token,  // at `strides`, and the layout of the spec orders its dimensions
-  Row     // row_stride_batch and row_stride_head, which all of these share
+  Row,    // row_stride_batch and row_stride_head, which all of these share
+  Table   // table_stride_batch and table_stride_page
 };
 
 struct Operand {
@@ -37,7 +38,7 @@ struct Operand {
   OperandRole role = OperandRole::Input;
   Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
   Dtype always_dtype = Dtype::F32;
-  Dim dims[4] = {};  // as in layout=bshd; packed layouts have the tokens of all sequences in one, and no batch
+  Dim dims[4] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
   std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                               // of Arguments; else a call gives it by its name
@@ -50,14 +51,14 @@ struct Operand {
   Dtype dtype_of(const AttentionSpec& spec) const { return dtype ? spec.*dtype : always_dtype; }
 };
 
-// Where a tensor of this layout has the dimensions of an operand.
+// The dimensions of an operand in a spec's layout, and where its tensor has them. Packed ones have the tokens of all
+// sequences in one, and no batch; K and V in pages have pages for the batch, and the tokens of one.
 struct OperandAxes {
   int rank = 0;
+  Dim dims[4] = {};
   int at[4] = {-1, -1, -1, -1};  // parallel to `dims`; negative: it has none
 };
-OperandAxes axes_of(const Operand& operand, Layout layout);
-
-inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
 // clang-format off
 inline constexpr std::array kOperands = {
@@ -82,7 +83,7 @@ inline constexpr std::array kOperands = {
             .absent = "the spec's layout is not packed; leave it out or use layout=packed",
             .pointer = offsetof(KernelParams, offsets_q)},
     Operand{.name = "offsets_k", .what = "Where the keys of a sequence begin", .always_dtype = Dtype::I32,
-            .dims = {Dim::Offsets}, .is_in = is_packed,
+            .dims = {Dim::Offsets}, .is_in = has_packed_keys,
             .absent = "the spec's layout is not packed; leave it out or use layout=packed",
             .pointer = offsetof(KernelParams, offsets_k)},
     Operand{.name = "lse", .what = "Logarithms of the sums of a row", .role = OperandRole::Output,
@@ -103,6 +104,10 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch}, .is_in = [](const AttentionSpec& spec) { return spec.k_lens; },
             .absent = "the spec does not ask for it; add k_lens to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, k_lens)},
+    Operand{.name = "block_table", .what = "Numbers of the pages of each sequence", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::TablePages}, .is_in = is_paged,
+            .absent = "the spec's layout is not paged; leave it out or use layout=paged(N)", .has_field = false,
+            .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
 };
 // clang-format on
 

@@ -104,15 +104,12 @@ Result<void> check_alignment(const AttentionSpec& spec) {
 }
 
 Result<void> check_layout(const AttentionSpec& spec) {
-  if (spec.layout != Layout::Paged) {
-    if (spec.page_size == 0) return {};
-    return invalid(
-        fmt::format("layout: a page size of {} only belongs to layout=paged({})", spec.page_size, spec.page_size));
-  }
-  if (spec.page_size < 1 || spec.page_size > kMaxPageSize) {
+  if (spec.page_size < 0 || spec.page_size > kMaxPageSize) {
     return invalid(fmt::format("layout: {} tokens per page is outside 1..{}", spec.page_size, kMaxPageSize));
   }
-  return {};
+  if (!is_paged(spec) || spec.layout != Layout::Bhsd) return {};
+  return invalid(
+      fmt::format("layout: with pages, Q is bshd or packed; write paged({0}) or packed/paged({0})", spec.page_size));
 }
 
 Result<void> check_sizes(const AttentionSpec& spec) {
@@ -264,6 +261,12 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
 
 // ---- printing ----
 
+std::string print_layout(const AttentionSpec& spec) {
+  const std::string_view name = kLayoutNames[static_cast<std::size_t>(spec.layout)];
+  if (is_paged(spec)) return fmt::format(" layout={}paged({})", is_packed(spec) ? "packed/" : "", spec.page_size);
+  return spec.layout == Layout::Bshd ? std::string() : fmt::format(" layout={}", name);
+}
+
 std::string print_pair(int first, int second) {
   return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
 }
@@ -310,11 +313,7 @@ std::string print(const AttentionSpec& spec) {
   if (spec.out_dtype != spec.dtype) out += fmt::format(" out={}", name(spec.out_dtype));
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
-  if (spec.layout == Layout::Paged) {
-    out += fmt::format(" layout=paged({})", spec.page_size);
-  } else if (spec.layout != Layout::Bshd) {
-    out += fmt::format(" layout={}", kLayoutNames[static_cast<int>(spec.layout)]);
-  }
+  out += print_layout(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
   if (!spec.declared.empty()) out += fmt::format(" params=\"{}\"", print_params(spec.declared));
@@ -323,7 +322,8 @@ std::string print(const AttentionSpec& spec) {
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
   if (spec.lse != Lse::none) out += fmt::format(" lse={}", word(spec.lse));
   for (const SpecFlag& flag : kSpecFlags) {
-    if (spec.*flag.of_spec) out += fmt::format(" {}", flag.name);
+    if (spec.*flag.of_spec && !(is_paged(spec) && flag.of_spec == &AttentionSpec::k_lens))
+      out += fmt::format(" {}", flag.name);
   }
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
   print_bound(out, "b", spec.batch);
@@ -346,6 +346,7 @@ std::string meaning(const AttentionSpec& spec) {
 Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
   FLASHJIT_TRY(check_sizes(spec));
+  if (is_paged(spec)) spec.k_lens = true;  // pages are whole, and sequences are not
   return resolve_expressions(spec);
 }
 
@@ -366,10 +367,6 @@ Result<void> check_supported(const AttentionSpec& spec) {
   if (fp8(spec.out_dtype)) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
-  }
-  if (spec.layout == Layout::Paged) {
-    return unsupported(fmt::format(
-        "layout: paged({}) has no kernel in this build; gather the pages and use layout=packed", spec.page_size));
   }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));

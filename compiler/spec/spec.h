@@ -19,7 +19,7 @@ namespace flashjit {
 struct VariableRanges;
 
 enum class Operation { Forward, Backward };
-enum class Layout { Bshd, Bhsd, Packed, Paged };
+enum class Layout { Bshd, Bhsd, Packed };
 enum class Alignment { BottomRight, TopLeft };
 enum class Numerics { Fast, Deterministic, BatchInvariant };
 
@@ -40,23 +40,23 @@ struct AttentionSpec {
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
-  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16)
-  int page_size = 0;
-  Expr mask;                          // mask="..."   empty: everything visible
-  Expr score;                         // score="..."  empty: s
-  std::string mask_text, score_text;  // as written by the user: what is printed
-  std::vector<Param> declared;        // params="slope: fp32[1], cap: fp32": those the user declared
-  std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block
-  double scale = 0;                   // scale=0.125; 0 means 1/sqrt(d_qk)
+  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
+  int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
+  Expr mask;                                 // mask="..."   empty: everything visible
+  Expr score;                                // score="..."  empty: s
+  std::string mask_text, score_text;         // as written by the user: what is printed
+  std::vector<Param> declared;               // params="slope: fp32[1], cap: fp32": those the user declared
+  std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block
+  double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
   Lse lse = Lse::none;                           // lse=ln | log2
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
-  bool k_lens = false;                           // k_lens: key lengths on the device, up to what K and V hold
-  double dropout = 0;                            // dropout=0.1
-  SizeBound batch, q_len, k_len;                 // b<=64  q_len=1  k_len<=131072
-  int align_bytes = 16;                          // bytes=16|8|4|2: what all pointers and strides are multiples of
-  Numerics numerics = Numerics::Fast;            // numerics=fast | deterministic | batch_invariant
+  bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
+  double dropout = 0;                  // dropout=0.1
+  SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
+  int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
+  Numerics numerics = Numerics::Fast;  // numerics=fast | deterministic | batch_invariant
 
   double effective_scale() const;
 };
@@ -76,16 +76,21 @@ std::string meaning(const AttentionSpec& spec);
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
+// How Q and O, and how K and V lie in memory.
+inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
+inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
+
 // Does every sequence have lengths of its own, which lie on the device?
-inline bool has_own_q_lens(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
-inline bool has_own_k_lens(const AttentionSpec& spec) { return spec.layout == Layout::Packed || spec.k_lens; }
+inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }
+inline bool has_own_k_lens(const AttentionSpec& spec) { return is_packed(spec) || spec.k_lens; }
 
 // What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h) ...
 VariableRanges variable_ranges(const AttentionSpec& spec);
 // ... and in a call of these sizes, its longest sequences.
 VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
 
-// Legal, but nothing in this build computes it: paged layout, FP8, backward, dropout, mixed KV types.
+// Legal, but nothing in this build computes it: FP8, backward, dropout, mixed KV types.
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes

@@ -7,7 +7,7 @@
 namespace flashjit {
 
 inline constexpr std::array<std::string_view, 2> kOperationNames = {"fwd", "bwd"};
-inline constexpr std::array<std::string_view, 4> kLayoutNames = {"bshd", "bhsd", "packed", "paged"};
+inline constexpr std::array<std::string_view, 3> kLayoutNames = {"bshd", "bhsd", "packed"};
 inline constexpr std::array<std::string_view, 2> kAlignmentNames = {"bottom_right", "top_left"};
 inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "deterministic", "batch_invariant"};
 inline constexpr std::array<std::string_view, 5> kTensorDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2"};

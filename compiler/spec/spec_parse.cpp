@@ -153,17 +153,33 @@ Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text) 
   return *dtype;
 }
 
-Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
+// "paged(16)".
+Result<int> parse_pages(const Word& word, std::string_view text) {
   constexpr std::string_view kPaged = "paged(";
-  if (!word.value.starts_with(kPaged)) {
-    if (word.value == "paged") return invalid("layout: paged needs the tokens per page, as in layout=paged(16)");
-    return parse_name(word, kLayoutNames, spec.layout);
-  }
-  if (!word.value.ends_with(')')) return invalid("layout: paged( is not closed; write layout=paged(16)");
-  FLASHJIT_ASSIGN(size, parse_int(word, word.value.substr(kPaged.size(), word.value.size() - kPaged.size() - 1)));
-  spec.layout = Layout::Paged;
-  spec.page_size = size;
+  if (text == "paged") return invalid("layout: paged needs the tokens per page, as in layout=paged(16)");
+  if (!text.starts_with(kPaged))
+    return invalid(fmt::format("layout: {} is not paged(N); K and V are packed where Q is, or paged", quoted(text)));
+  if (!text.ends_with(')')) return invalid("layout: paged( is not closed; write layout=paged(16)");
+  FLASHJIT_ASSIGN(size, parse_int(word, text.substr(kPaged.size(), text.size() - kPaged.size() - 1)));
   if (size == 0) return invalid("layout: a page of 0 tokens holds nothing; the least is 1");
+  return size;
+}
+
+// Of all tensors, or of Q and O / of K and V: "bhsd", "paged(16)", "packed/paged(16)".
+Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
+  const std::size_t slash = word.value.find('/');
+  const bool one = slash == word.value.npos;
+  if (one && !word.value.starts_with("paged")) {
+    constexpr std::array<std::string_view, 4> kNames = {kLayoutNames[0], kLayoutNames[1], kLayoutNames[2], "paged(N)"};
+    return parse_name(word, kNames, spec.layout);
+  }
+  if (!one) {
+    Word queries = word;
+    queries.value = word.value.substr(0, slash);
+    FLASHJIT_TRY(parse_name(queries, kLayoutNames, spec.layout));
+  }
+  FLASHJIT_ASSIGN(size, parse_pages(word, word.value.substr(one ? 0 : slash + 1)));
+  spec.page_size = size;
   return {};
 }
 

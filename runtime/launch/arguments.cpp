@@ -65,11 +65,12 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     const Operand& operand = kOperands[i];
     Row& row = rows_[i];
     row.wanted = operand.belongs_to(spec_);
-    row.axes = axes_of(operand, spec_.layout);
+    row.axes = axes_of(operand, spec_);
     row.rule = {.name = operand.name,
                 .dtype = operand.dtype_of(spec_),
                 .rank = row.axes.rank,
                 .output = operand.role == OperandRole::Output,
+                .contiguous_last = operand.strides_kind != OperandStrides::Table,
                 .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
                 .place = place(),
                 .ordinal = ordinal_};
@@ -104,6 +105,8 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
+  const std::int64_t pages = extents[static_cast<std::size_t>(Dim::Pages)];
+  params.pages = static_cast<int>(std::clamp<std::int64_t>(pages, 0, std::numeric_limits<int>::max()));
   return fill_grid(sizes, params);
 }
 
@@ -204,6 +207,10 @@ Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
     if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
+    if (operand.strides_kind == OperandStrides::Table) {
+      params.table_stride_batch = stride(0);
+      params.table_stride_page = stride(1);
+    }
     if (operand.strides_kind != OperandStrides::Row) continue;
     const bool differ = params.row_stride_batch != stride(0) || params.row_stride_head != stride(1);
     if (!first_of_rows.empty() && differ) {
@@ -220,7 +227,7 @@ Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents
 Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const {
   const Row& row = rows_[operand];
   for (int i = 0; i < 4; ++i) {
-    const Dim dim = kOperands[operand].dims[i];
+    const Dim dim = row.axes.dims[i];
     const int at = row.axes.at[i];
     if (at < 0) continue;
     std::int64_t& extent = extents[static_cast<std::size_t>(dim)];
@@ -237,10 +244,12 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
-  sizes = {extent(Dim::Batch), extent(Dim::Queries), extent(Dim::Keys), extent(Dim::Queries), extent(Dim::Keys)};
+  const std::int64_t keys =
+      is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : extent(Dim::Keys);
+  sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};
+  if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   if (!is_packed(spec_)) {
     sizes.q_tokens *= sizes.batch;
-    sizes.k_tokens *= sizes.batch;
     return {};
   }
   if (call.max_q_len < 0 || call.max_k_len < 0) return invalid("max_q_len, max_k_len: must not be negative");
@@ -251,8 +260,15 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
                     sizes.q_tokens));
   }
   sizes.q_len = std::min(call.max_q_len, sizes.q_tokens);
-  if (call.max_k_len > 0) sizes.k_len = std::min(call.max_k_len, sizes.k_tokens);
+  if (call.max_k_len > 0 && has_packed_keys(spec_)) sizes.k_len = std::min(call.max_k_len, sizes.k_tokens);
   return {};
+}
+
+// Of the keys of a sequence: all its pages, up to the bound of the spec, which the last one may pass.
+std::int64_t ArgumentChecker::room_in_pages(std::int64_t pages, std::int64_t of_sequence) const {
+  if (pages == 0) return 0;
+  const std::int64_t room = std::min(of_sequence, SizeBound::kLargest) * spec_.page_size;
+  return room - spec_.k_len.max < spec_.page_size ? std::min(room, spec_.k_len.max) : room;
 }
 
 Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
@@ -308,6 +324,29 @@ Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes&
   return indices_.check(spec_, sizes, given.params, scalars);
 }
 
+Result<void> ArgumentChecker::check_contents(const CallArguments& call, const KernelParams& params,
+                                             const CallSizes& sizes) const {
+  FLASHJIT_TRY(check_offsets(call));
+  return check_table(params, sizes);
+}
+
+// Of the pages that hold keys: behind a length the table may hold anything.
+Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
+  if (!is_paged(spec_)) return {};
+  for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    const std::int64_t keys = std::clamp<std::int64_t>(params.k_lens[b], 0, sizes.k_len);
+    for (std::int64_t i = 0; i * spec_.page_size < keys; ++i) {
+      const int page = params.block_table[b * params.table_stride_batch + i * params.table_stride_page];
+      if (page >= 0 && page < params.pages) continue;
+      return invalid(
+          fmt::format("block_table[{}, {}]: {}, k and v have pages 0 to {}; the sequence has {} keys in {} "
+                      "pages of {}, see k_lens",
+                      b, i, page, params.pages - 1, keys, (keys - 1) / spec_.page_size + 1, spec_.page_size));
+    }
+  }
+  return {};
+}
+
 Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
   if (!is_packed(spec_)) return {};
   Given given;
@@ -320,6 +359,7 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
   } lists[] = {{tensor(operand("offsets_q")), "offsets_q", tensor(operand("q")).shape[0], call.max_q_len},
                {tensor(operand("offsets_k")), "offsets_k", tensor(operand("k")).shape[0], call.max_k_len}};
   for (const auto& [offsets, name, tokens, longest] : lists) {
+    if (!offsets.given()) continue;  // keys in pages
     const int* at = static_cast<const int*>(offsets.data);
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
       if (at[i] < 0 || at[i] > tokens || (i > 0 && at[i] < at[i - 1])) {
@@ -335,6 +375,19 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
     }
   }
   return {};
+}
+
+Result<void> check_readable(const AttentionSpec& spec, const Arguments& arguments) {
+  Plan plan;  // of a processor: nothing is launched
+  plan.spec = spec;
+  plan.target.gpu = false;
+  const ArgumentChecker checker(plan);
+  CallArguments call;
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(view(arguments, call));
+  FLASHJIT_TRY(checker.fill(call, params, sizes));
+  return checker.check_contents(call, params, sizes);
 }
 
 }  // namespace flashjit

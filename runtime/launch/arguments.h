@@ -37,8 +37,8 @@ class ArgumentChecker {
   using Buffers = std::array<void*, kMaxBuffers>;
   Result<void> place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const;
 
-  // Host kernels only, whose offsets can be read here.
-  Result<void> check_offsets(const CallArguments& call) const;
+  // Host kernels only, whose offsets and tables can be read here; `params` and `sizes` of the same call.
+  Result<void> check_contents(const CallArguments& call, const KernelParams& params, const CallSizes& sizes) const;
 
  private:
   // What the caller gave, whether by a field or by name.
@@ -57,8 +57,11 @@ class ArgumentChecker {
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
   Result<void> fill_operands(const Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const;
+  std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
+  Result<void> check_offsets(const CallArguments& call) const;
+  Result<void> check_table(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;
   Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
@@ -77,5 +80,9 @@ class ArgumentChecker {
   std::vector<TensorRule> param_rules_;  // parallel to the parameters of the spec
   IndexChecker indices_;
 };
+
+// Checks a call of this spec whose tensors can all be read here, wherever it will run: what a kernel on a GPU finds in
+// offsets and tables, too.
+Result<void> check_readable(const AttentionSpec& spec, const Arguments& arguments);
 
 }  // namespace flashjit

@@ -120,7 +120,7 @@ Result<void> HostRunner::launch(const CallArguments& call, void*) {
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
   if (sizes.batch == 0 || sizes.q_len == 0) return {};
-  FLASHJIT_TRY(checker_.check_offsets(call));
+  FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   return kernel_->run(params, parallel_);
 }
 

@@ -42,7 +42,7 @@ def shape_of(spec):
     q, k = size("q_len", 7), size("k_len", 13)
     if "layout=packed" in spec:
         return f"q={q}+0+{q},k={k}+{k}+0"
-    return f"q={q},k={k}+0+{k // 2}" if "k_lens" in spec else f"b={size('b', 2)},q={q},k={k}"
+    return f"q={q},k={k}+0+{k // 2}" if "k_lens" in spec or "paged" in spec else f"b={size('b', 2)},q={q},k={k}"
 
 
 def test_every_field_has_its_row():

@@ -1,6 +1,9 @@
 #include "tests/random/case.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
 namespace {
@@ -47,6 +50,28 @@ void allocate(CaseTensor& tensor, int align, bool output) {
   const std::size_t guard = output ? kGuardBytes : 0;
   tensor.begin = guard + (align < 16 ? align : 0);
   tensor.image.assign(tensor.begin + extent * element_bytes(tensor) + guard, 0xff);
+}
+
+void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
+           const std::function<double(std::int64_t i)>& value, int align) {
+  tensor.dtype = flashjit::name(dtype);
+  tensor.strides.assign(shape.size(), 1);
+  for (std::size_t i = shape.size() - 1; i-- > 0;)
+    tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
+  tensor.shape = std::move(shape);
+  allocate(tensor, std::max(align, size_of(dtype)), false);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    const double x = value(i);
+    std::uint8_t* at = tensor.data() + i * size_of(dtype);
+    const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
+    switch (dtype) {
+      case Dtype::I32: put(static_cast<std::int32_t>(x)); break;
+      case Dtype::U32: put(static_cast<std::uint32_t>(x)); break;
+      case Dtype::I64: put(static_cast<std::int64_t>(x)); break;
+      case Dtype::U8: put(static_cast<std::uint8_t>(x)); break;
+      default: reference::store_float(dtype, at, 0, static_cast<float>(x));
+    }
+  }
 }
 
 std::int64_t first_damaged_byte(const CaseTensor& tensor) {

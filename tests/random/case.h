@@ -37,6 +37,10 @@ constexpr std::size_t kGuardBytes = 256;
 // larger.
 void allocate(CaseTensor& tensor, int align, bool output);
 
+// A contiguous input; `value`: by index in memory order.
+void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
+           const std::function<double(std::int64_t i)>& value, int align = 1);
+
 // Bytes of an output that belong to no element of a sequence, and no longer hold the poison; -1: none.
 std::int64_t first_damaged_byte(const CaseTensor& tensor);
 

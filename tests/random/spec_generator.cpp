@@ -8,6 +8,7 @@
 
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
+#include "tests/random/cache_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/random.h"
 #include "compiler/spec/half.h"
@@ -17,19 +18,19 @@ namespace {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const GeneratorOptions& options)
-      : random_(seed), cache_random_(seed ^ 0x6b5f6c656e73), options_(options) {
+  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), cache_(seed), options_(options) {
     case_.seed = seed;
   }
 
   Case draw() {
     draw_problem();
     draw_lengths();
-    draw_cache();
+    cache_.draw(k_lens_, layout_ != Layout::Bhsd);
+    measure_lengths();
     draw_expressions();
     draw_tensors();
     fill_inputs();
-    poison_behind();
+    poison_unused();
     write_spec();
     case_.any_schedule = true;
     return std::move(case_);
@@ -43,13 +44,13 @@ class Generator {
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     q_stray_ = k_stray_ = {row.stray, row.stray};
+    if (spec.k_lens) cache_.take(k_lens_, spec);
     measure_lengths();
-    if (spec.k_lens) take_lengths_of_keys();
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
     draw_tensors();
     fill_inputs();
     place_extremes(row.jump, spec.effective_scale());
-    poison_behind();
+    poison_unused();
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
@@ -142,6 +143,7 @@ class Generator {
 
   void measure_lengths() {
     const std::size_t batch = q_lens_.size();
+    max_q_ = total_q_ = max_k_ = total_k_ = 0;
     for (std::int64_t n : q_lens_) max_q_ = std::max(max_q_, n), total_q_ += n;
     for (std::int64_t n : k_lens_) max_k_ = std::max(max_k_, n), total_k_ += n;
     const auto packed = [](const Stray& stray, const std::vector<std::int64_t>& lens) {
@@ -151,37 +153,22 @@ class Generator {
     case_.shape = layout_ == Layout::Packed
                       ? fmt::format("b={} q={} k={}", batch, packed(q_stray_, q_lens_), packed(k_stray_, k_lens_))
                       : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
+    case_.shape += cache_.text();
   }
 
-  // Lengths on the device: what the tensor k_lens holds, which may be more than there is room for, or negative.
-  void draw_cache() {
-    if (k_lens_.empty() || !cache_random_.chance(0.3)) return;
-    for (const std::int64_t room : k_lens_) {
-      lens_.push_back(cache_random_.chance(0.5) ? cache_random_.integer(0, room)
-                                                : cache_random_.pick({std::int64_t{0}, std::int64_t{1}, room - 1, room,
-                                                                      room + 1, std::int64_t{-1}}));
-    }
-    case_.shape += fmt::format(" k_lens={{{}}}", list(lens_));
-  }
-
-  // Of a row of the table, whose k_lens are the lengths; packed ones are then two thirds of what the offsets leave.
-  void take_lengths_of_keys() {
-    lens_ = k_lens_;
-    for (std::int64_t& length : lens_) {
-      if (layout_ == Layout::Packed) length = length * 2 / 3;
-    }
-    if (layout_ != Layout::Packed) k_lens_.assign(k_lens_.size(), max_k_);
-  }
-
-  // Infinity and NaN behind the lengths, in K and V, which nothing may look at.
-  void poison_behind() {
-    if (lens_.empty()) return;
+  // Infinity and NaN where nothing may look.
+  void poison_unused() {
     for (CaseTensor* tensor : {&case_.k, &case_.v}) {
-      each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
-        if (p.at < lens_[static_cast<std::size_t>(p.b)]) return;
-        for (std::int64_t i = 0; i < tensor->shape.back(); ++i)
-          put(*tensor, p.offset + i, cache_random_.pick<double>({NAN, INFINITY, -INFINITY}));
-      });
+      const auto poison = [&](std::int64_t row) {
+        for (std::int64_t i = 0; i < tensor->shape.back(); ++i) put(*tensor, row + i, cache_.not_finite());
+      };
+      if (cache_.page_size > 0) {
+        cache_.each_unused_row(*tensor, poison);
+      } else if (!cache_.lens.empty()) {
+        each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
+          if (p.at >= cache_.keys_of(p.b)) poison(p.offset);
+        });
+      }
     }
   }
 
@@ -203,13 +190,10 @@ class Generator {
 
   // Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout:
   // contiguous, or with gaps, or stored in another order than the one it is seen in.
-  void lay_out(CaseTensor& tensor, Dtype dtype, std::int64_t tokens, std::int64_t heads, std::int64_t dim,
-               bool output) {
-    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+  void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, bool output) {
     tensor.dtype = flashjit::name(dtype);
-    if (layout_ == Layout::Bshd) tensor.shape = {batch, tokens, heads, dim};
-    if (layout_ == Layout::Bhsd) tensor.shape = {batch, heads, tokens, dim};
-    if (layout_ == Layout::Packed) tensor.shape = {tokens, heads, dim};
+    tensor.shape = std::move(shape);
+    const std::int64_t dim = tensor.shape.back();
     const std::size_t rank = tensor.shape.size();
     const std::int64_t unit = std::max(1, align_ / size_of(dtype));  // strides are multiples of this many elements
     const bool gaps = align_ < 16 || random_.chance(0.3);
@@ -230,12 +214,20 @@ class Generator {
 
   void draw_tensors() {
     const std::int64_t q_tokens = layout_ == Layout::Packed ? q_stray_.front + total_q_ + q_stray_.back : max_q_;
-    const std::int64_t k_tokens = layout_ == Layout::Packed ? k_stray_.front + total_k_ + k_stray_.back : max_k_;
-    lay_out(case_.q, dtype_, q_tokens, heads_q_, d_qk_, false);
-    lay_out(case_.k, dtype_, k_tokens, heads_kv_, d_qk_, false);
-    lay_out(case_.v, dtype_, k_tokens, heads_kv_, d_v_, false);
-    lay_out(case_.o, out_, q_tokens, heads_q_, d_v_, true);
     const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    const auto shape = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) -> std::vector<std::int64_t> {
+      if (layout_ == Layout::Packed) return {tokens, heads, dim};
+      if (layout_ == Layout::Bhsd) return {batch, heads, tokens, dim};
+      return {batch, tokens, heads, dim};
+    };
+    const auto key_shape = [&](std::int64_t dim) -> std::vector<std::int64_t> {
+      if (cache_.page_size > 0) return {cache_.pages, cache_.page_size, heads_kv_, dim};
+      return shape(layout_ == Layout::Packed ? k_stray_.front + total_k_ + k_stray_.back : max_k_, heads_kv_, dim);
+    };
+    lay_out(case_.q, dtype_, shape(q_tokens, heads_q_, d_qk_), false);
+    lay_out(case_.k, dtype_, key_shape(d_qk_), false);
+    lay_out(case_.v, dtype_, key_shape(d_v_), false);
+    lay_out(case_.o, out_, shape(q_tokens, heads_q_, d_v_), true);
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
       rows->dtype = "fp32";
@@ -249,25 +241,7 @@ class Generator {
     if (sink_) {
       plain(case_.sink, Dtype::F32, {heads_q_}, [&](std::int64_t) { return random_.normal(); });
     }
-    if (layout_ == Layout::Packed) {
-      const auto offsets = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, const Stray& stray) {
-        std::int64_t next = stray.front;
-        plain(tensor, Dtype::I32, {batch + 1}, [&](std::int64_t i) {
-          if (i > 0) next += lens[i - 1];
-          return static_cast<double>(next);
-        });
-      };
-      offsets(case_.offsets_q, q_lens_, q_stray_);
-      offsets(case_.offsets_k, k_lens_, k_stray_);
-      for (CaseTensor* output : {&case_.o, &case_.lse, &case_.max_logit}) {
-        output->token_axis = output == &case_.o ? 0 : 1;
-        output->stray_front = q_stray_.front, output->stray_back = q_stray_.back;
-      }
-      case_.max_q_len = max_q_, case_.max_k_len = max_k_;
-    }
-    if (!lens_.empty()) {
-      plain(case_.params["k_lens"], Dtype::I32, {batch}, [&](std::int64_t i) { return static_cast<double>(lens_[i]); });
-    }
+    draw_lists();
     for (const DrawnParam& param : drawn_params_) {
       if (param.shape.empty()) {
         case_.scalars[param.name] = (*param.values)[0];
@@ -281,26 +255,30 @@ class Generator {
     }
   }
 
-  template <class F>
-  static void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, F value, int align = 1) {
-    tensor.dtype = flashjit::name(dtype);
-    tensor.strides.assign(shape.size(), 1);
-    for (std::size_t i = shape.size() - 1; i-- > 0;)
-      tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]);
-    tensor.shape = std::move(shape);
-    allocate(tensor, std::max(align, size_of(dtype)), false);
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-      const double x = value(i);
-      std::uint8_t* at = tensor.data() + i * size_of(dtype);
-      const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
-      switch (dtype) {
-        case Dtype::I32: put(static_cast<std::int32_t>(x)); break;
-        case Dtype::U32: put(static_cast<std::uint32_t>(x)); break;
-        case Dtype::I64: put(static_cast<std::int64_t>(x)); break;
-        case Dtype::U8: put(static_cast<std::uint8_t>(x)); break;
-        default: reference::store_float(dtype, at, 0, static_cast<float>(x));
+  // Offsets, lengths, numbers of pages.
+  void draw_lists() {
+    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    if (layout_ == Layout::Packed) {
+      const auto offsets = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, const Stray& stray) {
+        std::int64_t next = stray.front;
+        plain(tensor, Dtype::I32, {batch + 1}, [&](std::int64_t i) {
+          if (i > 0) next += lens[i - 1];
+          return static_cast<double>(next);
+        });
+      };
+      offsets(case_.offsets_q, q_lens_, q_stray_);
+      for (CaseTensor* output : {&case_.o, &case_.lse, &case_.max_logit}) {
+        output->token_axis = output == &case_.o ? 0 : 1;
+        output->stray_front = q_stray_.front, output->stray_back = q_stray_.back;
+      }
+      case_.max_q_len = max_q_;
+      if (cache_.page_size == 0) {
+        offsets(case_.offsets_k, k_lens_, k_stray_);
+        case_.max_k_len = max_k_;
       }
     }
+    if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
+    if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
   }
 
   double number(const CaseTensor& tensor) {
@@ -356,6 +334,7 @@ class Generator {
   };
   template <class F>
   void each_row(CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads, F visit) {
+    if (cache_.page_size > 0 && &lens == &k_lens_) return each_row_in_pages(tensor, visit);
     const bool packed = layout_ == Layout::Packed, bhsd = layout_ == Layout::Bhsd;
     const std::size_t token_axis = packed ? 0 : bhsd ? 2 : 1, head_axis = packed || bhsd ? 1 : 2;
     std::int64_t start = &tensor == &case_.q ? q_stray_.front : k_stray_.front;
@@ -369,6 +348,15 @@ class Generator {
         }
       }
       start += lens[b];
+    }
+  }
+  template <class F>
+  void each_row_in_pages(CaseTensor& tensor, F visit) {
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(cache_.lens.size()); ++b) {
+      for (std::int64_t at = 0; at < cache_.keys_of(b); ++at) {
+        for (std::int64_t head = 0; head < heads_kv_; ++head)
+          visit(Place{b, at, cache_.keys_of(b), head, cache_.row_of(tensor, b, at, head)});
+      }
     }
   }
   void put(CaseTensor& tensor, std::int64_t offset, double value) {
@@ -448,6 +436,12 @@ class Generator {
     poison(case_.v, d_v_);
   }
 
+  // The last page may pass the bound.
+  std::int64_t bound_of_keys(std::int64_t more) const {
+    if (cache_.page_size == 0) return max_k_ + more;
+    return max_k_ - static_cast<std::int64_t>(case_.seed % static_cast<std::uint64_t>(cache_.page_size));
+  }
+
   void write_spec() {
     std::string& text = case_.spec;
     text = fmt::format("fwd {} d={}", flashjit::name(dtype_), d_qk_);
@@ -455,7 +449,10 @@ class Generator {
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
     if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
-    if (layout_ != Layout::Bshd) text += layout_ == Layout::Bhsd ? " layout=bhsd" : " layout=packed";
+    const std::string of_queries = layout_ == Layout::Bhsd ? "bhsd" : layout_ == Layout::Packed ? "packed" : "";
+    if (cache_.page_size > 0)
+      text += fmt::format(" layout={}paged({})", of_queries.empty() ? "" : "packed/", cache_.page_size);
+    else if (!of_queries.empty()) text += " layout=" + of_queries;
     if (!mask_.empty()) text += fmt::format(" mask=\"{}\"", mask_);
     if (!score_.empty()) text += fmt::format(" score=\"{}\"", score_);
     std::string declared;
@@ -470,15 +467,15 @@ class Generator {
     if (lse_ != Lse::none) text += lse_ == Lse::ln ? " lse=ln" : " lse=log2";
     if (max_logit_) text += " max_logit";
     if (sink_) text += " sink";
-    if (!lens_.empty()) text += " k_lens";
+    if (!cache_.lens.empty() && cache_.page_size == 0) text += " k_lens";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
     if (random_.chance(0.1))
-      text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, max_k_ + random_.integer(0, 3)));
+      text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, bound_of_keys(random_.integer(0, 3))));
     if (random_.chance(0.1) && layout_ != Layout::Packed && max_q_ > 0) text += fmt::format(" q_len={}", max_q_);
   }
 
   Random random_;
-  Random cache_random_;  // of its own: what a seed draws otherwise does not depend on it
+  CacheGenerator cache_;
   const GeneratorOptions options_;
   Case case_;
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;
@@ -489,7 +486,6 @@ class Generator {
   double scale_ = 0;
   Data data_ = Data::Normal;
   std::vector<std::int64_t> q_lens_, k_lens_;  // what the tensors have room for
-  std::vector<std::int64_t> lens_;             // k_lens; empty: the spec has none
   Stray q_stray_, k_stray_;
   std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
   std::string mask_, score_;

@@ -118,8 +118,16 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   };
   Arguments call;
   call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
-  call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
-  call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+  if (is_paged(spec)) {
+    const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;
+    call.k = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_qk});
+    call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
+    call.params["block_table"] = placer.place(Dtype::I32, {batch, line});
+  } else {
+    call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
+    call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+  }
+  if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
   const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
   if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
@@ -127,9 +135,9 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
   if (packed) {
     call.offsets_q = placer.place_rows(Dtype::I32, {batch + 1});
-    call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});
+    if (has_packed_keys(spec)) call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});
     call.max_q_len = most(c.q_lens);
-    call.max_k_len = most(c.k_lens);
+    if (has_packed_keys(spec)) call.max_k_len = most(c.k_lens);
   }
   for (const Param& param : spec.params) {
     const auto given = c.params.find(param.name);

@@ -30,6 +30,11 @@ std::string params_text(const KernelParams& p) {
   line("batch", p.batch), line("q_len", p.q_len), line("k_len", p.k_len);
   line("tiles_q", p.tiles_q), line("heads_per_group", p.heads_per_group);
   line("work_counters", p.work_counters ? "given" : "none");
+  if (p.k_lens) line("k_lens", fmt::ptr(p.k_lens));
+  if (p.block_table) {
+    line("block_table", fmt::format("{} strides {} {} of {} pages", fmt::ptr(p.block_table), p.table_stride_batch,
+                                    p.table_stride_page, p.pages));
+  }
   for (const ExtraParam& extra : p.extra) {
     if (extra.data || extra.stride[0])
       line("extra", fmt::format("{} strides {}", extra.data, fmt::join(extra.stride, " ")));

@@ -23,7 +23,12 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
   }
-  if (spec.k_lens && spec.layout != Layout::Packed) {
+  if (is_paged(spec)) {
+    return fmt::format(
+        "family: hopper copies K and V by tensor maps, whose tiles lie in one piece, and pages lie anywhere; use family={}",
+        other);
+  }
+  if (spec.k_lens && !is_packed(spec)) {
     return fmt::format(
         "family: hopper copies K and V by tensor maps, which end where the tensors do, and with k_lens a sequence ends before that; use layout=packed, or family={}",
         other);

@@ -123,7 +123,7 @@ typedef struct flashjit_prepare_options {
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
  * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
  * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch]. */
+ * given by their name alone: "k_lens", int32 [batch], and "block_table", int32 [batch, pages of a sequence]. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;
@@ -131,8 +131,9 @@ typedef struct flashjit_param {
 } flashjit_param;
 
 /* q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
- * packed. What the spec does not ask for must be null. Nothing is copied or kept, the tensors themselves are read
- * during the call; on a GPU the memory they point to must live until the launch has finished. */
+ * packed; k and v of paged(N): [pages, N, heads, d]. What the spec does not ask for must be null. Nothing is copied or
+ * kept, the tensors themselves are read during the call; on a GPU the memory they point to must live until the launch
+ * has finished. */
 typedef struct flashjit_arguments {
   size_t struct_size; /* sizeof(flashjit_arguments) */
   const flashjit_tensor *q, *k, *v, *o;

@@ -56,7 +56,17 @@ TEST(Spec, DefaultsFollowTheDtype) {
   EXPECT_EQ(s.heads_kv, 1);
   EXPECT_FALSE(static_cast<bool>(s.mask));
   EXPECT_DOUBLE_EQ(s.effective_scale(), 0.125);
-  EXPECT_EQ(parsed("fwd bf16 d=64 layout=paged(32)").page_size, 32);
+}
+
+TEST(Spec, PagesAreOfKeysAndValues) {
+  const AttentionSpec dense = parsed("fwd bf16 d=64 layout=paged(32)"),
+                      packed = parsed("fwd bf16 d=64 layout=packed/paged(7)");
+  EXPECT_EQ(dense.layout, Layout::Bshd);
+  EXPECT_EQ(dense.page_size, 32);
+  EXPECT_TRUE(dense.k_lens);
+  EXPECT_EQ(packed.layout, Layout::Packed);
+  EXPECT_EQ(packed.page_size, 7);
+  EXPECT_FALSE(parsed("fwd bf16 d=64 layout=packed").k_lens);
 }
 
 TEST(Spec, PrintsCanonically) {
@@ -71,6 +81,10 @@ TEST(Spec, PrintsCanonically) {
        "fwd bf16 d=64 score=\"s + a[h, q] * c\" params=\"a: fp32[2], c: i32\""},
       {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
       {"bwd e4m3 d=64 dropout=0.1 layout=paged(16)", "bwd e4m3 d=64 layout=paged(16) dropout=0.1"},
+      {"fwd bf16 d=64 k_lens layout=paged(16)", "fwd bf16 d=64 layout=paged(16)"},
+      {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
+      {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
+      {"fwd bf16 d=64 k_lens sink layout=bhsd", "fwd bf16 d=64 layout=bhsd sink k_lens"},
       {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
   };
   for (const auto& [text, canonical] : rows) EXPECT_EQ(print(parsed(text)), canonical) << text;
@@ -96,7 +110,7 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
     EXPECT_TRUE(same(a.score, b.score)) << text;
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
-              a.dropout == b.dropout)
+              a.k_lens == b.k_lens && a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
   EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
@@ -122,8 +136,9 @@ struct RandomSpec {
     s.d_v = below(2) ? s.d_qk : 8 * (1 + below(32));
     s.heads_kv = 1 + below(16);
     s.heads_q = s.heads_kv * (1 + below(8));
-    s.layout = static_cast<Layout>(below(4));
-    if (s.layout == Layout::Paged) s.page_size = 1 + below(512);
+    s.layout = static_cast<Layout>(below(3));
+    if (s.layout != Layout::Bhsd && below(3) == 0) s.page_size = 1 + below(512);
+    s.k_lens = s.page_size > 0 || below(3) == 0;
     s.mask_text = kMasks[below(5)];
     s.score_text = kScores[below(5)];
     if (below(2)) s.scale = std::ldexp(static_cast<double>(random()) - 9e18, -60 - below(10));
@@ -371,11 +386,8 @@ TEST(Spec, BuiltInCpp) {
 
 TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
-      {"bwd bf16 d=64", "operation: bwd"},
-      {"fwd e4m3 d=64", "dtype: e4m3"},
-      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},
-      {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
-      {"fwd bf16 d=64 layout=paged(16)", "layout: paged(16)"},
+      {"bwd bf16 d=64", "operation: bwd"},           {"fwd e4m3 d=64", "dtype: e4m3"},
+      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},         {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
   };
   for (const auto& [text, message] : rows) {

@@ -342,6 +342,123 @@ TEST(Arguments, ScalarsMustFitTheirType) {
   }
 }
 
+Result<void> check_contents(const ArgumentChecker& checker, const Arguments& a) {
+  CallArguments call;
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(view(a, call));
+  FLASHJIT_TRY(checker.fill(call, params, sizes));
+  return checker.check_contents(call, params, sizes);
+}
+
+// Two sequences of up to 4 pages of 16 tokens, in a pool of 6.
+Arguments paged() {
+  Arguments a = dense();
+  a.k = {address(0x100000), "bf16", {6, 16, 2, 64}, {}};
+  a.v = {address(0x200000), "bf16", {6, 16, 2, 64}, {}};
+  a.params["k_lens"] = {address(0x80000), "i32", {kBatch}, {}};
+  a.params["block_table"] = {address(0x80100), "i32", {kBatch, 4}, {}};
+  return a;
+}
+
+TEST(Arguments, PagedParameters) {
+  Arguments a = paged();
+  a.k.strides = {2 * 16 * 64, 64, 16 * 64, 1};  // [pages, heads, tokens, d] as it is seen
+  a.params["block_table"].strides = {1, 3};
+  const auto params = fill(plan_of(kSpec + " layout=paged(16)"), a);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->k_len, 4 * 16);
+  EXPECT_EQ(params->pages, 6);
+  EXPECT_EQ(params->k_stride.batch, 2 * 16 * 64);
+  EXPECT_EQ(params->k_stride.token, 64);
+  EXPECT_EQ(params->k_stride.head, 16 * 64);
+  EXPECT_EQ(params->v_stride.token, 2 * 64);
+  EXPECT_EQ(params->table_stride_batch, 1);
+  EXPECT_EQ(params->table_stride_page, 3);
+  EXPECT_EQ(params->block_table, address(0x80100));
+  EXPECT_EQ(params->k_lens, address(0x80000));
+}
+
+TEST(Arguments, PagedRoomForKeys) {
+  const auto room = [](const std::string& bound, std::int64_t pages) {
+    Arguments a = paged();
+    a.k.shape[0] = a.v.shape[0] = pages;
+    const auto params = fill(plan_of(kSpec + " layout=paged(16)" + bound), a);
+    return params ? params->k_len : -1;
+  };
+  EXPECT_EQ(room("", 6), 64);
+  EXPECT_EQ(room("", 0), 0);  // a pool without pages holds nothing, whatever the table says
+  EXPECT_EQ(room(" k_len<=63", 6), 63);
+  EXPECT_EQ(room(" k_len=49", 6), 49);
+  EXPECT_EQ(room(" k_len<=48", 6), -1);  // a page too many
+  EXPECT_EQ(room(" k_len=65", 6), -1);
+  EXPECT_EQ(room(" k_len<=65", 6), 64);
+}
+
+TEST(Arguments, PackedQueriesOverPages) {
+  Arguments a = packed();
+  a.offsets_k = {};
+  a.k = {address(0x100000), "bf16", {6, 16, 2, 64}, {}};
+  a.v = {address(0x200000), "bf16", {6, 16, 2, 64}, {}};
+  a.params["k_lens"] = {address(0x80200), "i32", {3}, {}};
+  a.params["block_table"] = {address(0x80300), "i32", {3, 4}, {}};
+  const auto params = fill(plan_of(kSpec + " layout=packed/paged(16)"), a);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->batch, 3);
+  EXPECT_EQ(params->q_len, 6);
+  EXPECT_EQ(params->k_len, 64);
+  EXPECT_EQ(params->offsets_k, nullptr);
+  a.params["block_table"].shape[0] = 2;
+  const auto refused = fill(plan_of(kSpec + " layout=packed/paged(16)"), a);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("block_table.shape[0]: 2, must be 3"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST(Arguments, PagedCallsThatAreRefused) {
+  expect_refused(
+      {
+          {"no table", " layout=paged(16)", [](Arguments& a) { a.params.erase("block_table"); },
+           "block_table: missing"},
+          {"no lengths", " layout=paged(16)", [](Arguments& a) { a.params.erase("k_lens"); }, "k_lens: missing"},
+          {"another page", " layout=paged(8)", [](Arguments&) {}, "k.shape[1]: 16, must be 8 (tokens of a page"},
+          {"other pages", " layout=paged(16)", [](Arguments& a) { a.v.shape[0] = 5; },
+           "v.shape[0]: 5, must be 6 (pages of k)"},
+          {"no pages", "",
+           [](Arguments& a) {
+             a.k = a.v = dense().k;
+             a.params.erase("k_lens");
+           },
+           "block_table: given, and the spec's layout is not paged"},
+          {"offsets", " layout=paged(16)", [](Arguments& a) { a.offsets_k = {address(0x1), "i32", {3}, {}}; },
+           "offsets_k: given, and"},
+      },
+      paged);
+}
+
+TEST(Arguments, HostTablesAreRead) {
+  const ArgumentChecker checker(plan_of(kSpec + " layout=paged(16)", false));
+  int lengths[] = {33, 64}, table[] = {5, 0, 5, -1, 1, 2, 3, 4};
+  const auto check = [&] {
+    Arguments a = paged();
+    a.params["k_lens"].data = lengths;
+    a.params["block_table"].data = table;
+    return check_contents(checker, a);
+  };
+  EXPECT_TRUE(check());  // what lies behind 33 keys is not looked at
+  lengths[0] = 49;
+  auto result = check();
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("block_table[0, 3]: -1, k and v have pages 0 to 5"), std::string::npos)
+      << result.error().message;
+  lengths[0] = -7, lengths[1] = 1000, table[7] = 6;
+  result = check();
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("block_table[1, 3]: 6"), std::string::npos) << result.error().message;
+  lengths[1] = 48;
+  EXPECT_TRUE(check());
+}
+
 TEST(Arguments, HostOffsetsAreRead) {
   const ArgumentChecker checker(plan_of(kSpec + " layout=packed", false));
   int q[] = {0, 4, 4, 10}, k[] = {0, 2, 8, 12};
@@ -349,9 +466,7 @@ TEST(Arguments, HostOffsetsAreRead) {
     Arguments a = packed();
     a.offsets_q.data = q;
     a.offsets_k.data = k;
-    CallArguments call;
-    EXPECT_TRUE(view(a, call));
-    return checker.check_offsets(call);
+    return check_contents(checker, a);
   };
   EXPECT_TRUE(check());
   q[0] = 1, k[0] = 2, k[3] = 11;  // tokens at both ends that are of no sequence

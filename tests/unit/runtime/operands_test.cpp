@@ -15,65 +15,69 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
+// By layout: bshd, bhsd, packed, paged(16), packed/paged(16).
+constexpr int kDense = 0, kHeadsFirst = 1, kPacked = 2, kPaged = 3, kMixed = 4, kLayouts = 5;
+
 struct Expected {
   std::string name, dtype;
-  Shape dense, heads_first, packed;  // empty: not in such a layout
-  std::string word;                  // of the spec that asks for it; empty: the layout alone decides
+  Shape shapes[kLayouts];  // empty: not in such a layout
+  std::string word;        // of the spec that asks for it; empty: the layout alone decides
   const void* (*pointer)(const KernelParams&);
   Tensor Arguments::* field;  // null: by name only
 };
 
-// Two sequences, 5 queries and 9 keys in each, or 10 and 12 together; 4 query and 2 KV heads, d=64/32.
+// Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
+// d=64/32.
 const std::vector<Expected>& expected() {
   using P = const KernelParams&;
+  using A = Arguments;
   const auto row = [](auto get) { return get; };
+  const auto everywhere = [](const Shape& shape) { return Expected{{}, {}, {shape, shape, shape, shape, shape}}; };
+  const auto add = [](Expected shapes, std::string name, std::string dtype, std::string word, auto pointer,
+                      Tensor Arguments::* field) {
+    shapes.name = std::move(name), shapes.dtype = std::move(dtype), shapes.word = std::move(word);
+    shapes.pointer = pointer, shapes.field = field;
+    return shapes;
+  };
+  const auto shapes = [](Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
+    return Expected{{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
+  };
+  const Expected of_rows = shapes({2, 4, 5}, {2, 4, 5}, {4, 10}, {2, 4, 5}, {4, 10});
   static const std::vector<Expected> rows = {
-      {"q", "bf16", {2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, "", [](P p) { return p.q; }, &Arguments::q},
-      {"k", "fp16", {2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, "", [](P p) { return p.k; }, &Arguments::k},
-      {"v", "fp16", {2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, "", [](P p) { return p.v; }, &Arguments::v},
-      {"o",
-       "fp32",
-       {2, 5, 4, 32},
-       {2, 4, 5, 32},
-       {10, 4, 32},
-       "",
-       row([](P p) -> const void* { return p.o; }),
-       &Arguments::o},
-      {"offsets_q", "i32", {}, {}, {3}, "", row([](P p) -> const void* { return p.offsets_q; }), &Arguments::offsets_q},
-      {"offsets_k", "i32", {}, {}, {3}, "", row([](P p) -> const void* { return p.offsets_k; }), &Arguments::offsets_k},
-      {"lse",
-       "fp32",
-       {2, 4, 5},
-       {2, 4, 5},
-       {4, 10},
-       "lse=ln",
-       row([](P p) -> const void* { return p.lse; }),
-       &Arguments::lse},
-      {"max_logit",
-       "fp32",
-       {2, 4, 5},
-       {2, 4, 5},
-       {4, 10},
-       "max_logit",
-       row([](P p) -> const void* { return p.max_logit; }),
-       &Arguments::max_logit},
-      {"sink", "fp32", {4}, {4}, {4}, "sink", row([](P p) -> const void* { return p.sink; }), &Arguments::sink},
-      {"k_lens", "i32", {2}, {2}, {2}, "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr}};
+      add(shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64}), "q", "bf16", "",
+          row([](P p) { return p.q; }), &A::q),
+      add(shapes({2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, {6, 16, 2, 64}, {6, 16, 2, 64}), "k", "fp16", "",
+          row([](P p) { return p.k; }), &A::k),
+      add(shapes({2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, {6, 16, 2, 32}, {6, 16, 2, 32}), "v", "fp16", "",
+          row([](P p) { return p.v; }), &A::v),
+      add(shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32}), "o", "fp32", "",
+          row([](P p) -> const void* { return p.o; }), &A::o),
+      add(shapes({}, {}, {3}, {}, {3}), "offsets_q", "i32", "", row([](P p) -> const void* { return p.offsets_q; }),
+          &A::offsets_q),
+      add(shapes({}, {}, {3}, {}, {}), "offsets_k", "i32", "", row([](P p) -> const void* { return p.offsets_k; }),
+          &A::offsets_k),
+      add(of_rows, "lse", "fp32", "lse=ln", row([](P p) -> const void* { return p.lse; }), &A::lse),
+      add(of_rows, "max_logit", "fp32", "max_logit", row([](P p) -> const void* { return p.max_logit; }),
+          &A::max_logit),
+      add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
+      add(everywhere({2}), "k_lens", "i32", "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr),
+      add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
+          row([](P p) -> const void* { return p.block_table; }), nullptr)};
   return rows;
 }
 
 struct Case {
-  Layout layout;
+  int layout;
   std::string spec() const {
-    const char* name = layout == Layout::Packed ? "packed" : layout == Layout::Bhsd ? "bhsd" : "bshd";
-    return std::string("fwd bf16 kv=fp16 out=fp32 d=64/32 heads=4/2 layout=") + name;
+    constexpr const char* kNames[] = {"bshd", "bhsd", "packed", "paged(16)", "packed/paged(16)"};
+    return std::string("fwd bf16 kv=fp16 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
-  const Shape& shape(const Expected& row) const {
-    return layout == Layout::Packed ? row.packed : layout == Layout::Bhsd ? row.heads_first : row.dense;
-  }
+  bool packed() const { return layout == kPacked || layout == kMixed; }
+  bool paged() const { return layout == kPaged || layout == kMixed; }
+  const Shape& shape(const Expected& row) const { return row.shapes[layout]; }
   bool has(const Expected& row) const { return !shape(row).empty(); }
 };
-constexpr Case kCases[] = {{Layout::Bshd}, {Layout::Bhsd}, {Layout::Packed}};
+constexpr Case kCases[] = {{kDense}, {kHeadsFirst}, {kPacked}, {kPaged}, {kMixed}};
 
 std::string with_all(const Case& c, const std::string& but = "") {
   std::string spec = c.spec();
@@ -94,7 +98,7 @@ Tensor& place_of(Arguments& a, const Expected& row) { return row.field ? a.*row.
 
 Arguments by_field(const Case& c) {
   Arguments a;
-  if (c.layout == Layout::Packed) a.max_q_len = 6;
+  if (c.packed()) a.max_q_len = 6;
   for (const Expected& row : expected()) {
     if (c.has(row)) place_of(a, row) = tensor(c, row);
   }
@@ -103,7 +107,7 @@ Arguments by_field(const Case& c) {
 
 Arguments by_name(const Case& c) {
   Arguments a;
-  if (c.layout == Layout::Packed) a.max_q_len = 6;
+  if (c.packed()) a.max_q_len = 6;
   for (const Expected& row : expected()) {
     if (c.has(row)) a.params[row.name] = tensor(c, row);
   }
@@ -154,11 +158,14 @@ TEST(Operands, GoToTheirPlaceByFieldAndByName) {
       EXPECT_EQ(row.pointer(*names), wanted) << row.name;
     }
     for (const auto& params : {fields, names}) {
-      EXPECT_EQ(params->v_stride.token, c.layout == Layout::Bhsd ? 32 : 2 * 32);
-      EXPECT_EQ(params->v_stride.head, c.layout == Layout::Bhsd ? 9 * 32 : 32);
-      EXPECT_EQ(params->v_stride.batch, c.layout == Layout::Packed ? 0 : 9 * 2 * 32);
-      EXPECT_EQ(params->row_stride_head, c.layout == Layout::Packed ? 10 : 5);
-      EXPECT_EQ(params->row_stride_batch, c.layout == Layout::Packed ? 0 : 4 * 5);
+      EXPECT_EQ(params->v_stride.token, c.layout == kHeadsFirst ? 32 : 2 * 32);
+      EXPECT_EQ(params->v_stride.head, c.layout == kHeadsFirst ? 9 * 32 : 32);
+      EXPECT_EQ(params->v_stride.batch, c.paged() ? 16 * 2 * 32 : c.packed() ? 0 : 9 * 2 * 32);
+      EXPECT_EQ(params->row_stride_head, c.packed() ? 10 : 5);
+      EXPECT_EQ(params->row_stride_batch, c.packed() ? 0 : 4 * 5);
+      EXPECT_EQ(params->table_stride_batch, c.paged() ? 4 : 0);
+      EXPECT_EQ(params->table_stride_page, c.paged() ? 1 : 0);
+      EXPECT_EQ(params->pages, c.paged() ? 6 : 0);
       EXPECT_EQ(params->batch, 2);
     }
   }
@@ -211,6 +218,7 @@ TEST(Operands, WrongSizesAreRefused) {
   for (const Case& c : kCases) {
     for (const Expected& row : expected()) {
       for (std::size_t i = 0; i < c.shape(row).size(); ++i) {
+        if (row.name == "block_table" && i == 1) continue;  // any number will do
         SCOPED_TRACE(row.name + " of " + c.spec());
         Arguments arguments = by_field(c);
         place_of(arguments, row).shape[i] += 16;  // strides stay aligned
@@ -227,10 +235,12 @@ TEST(Operands, SuperfluousOnesAreRefused) {
     for (const Expected& row : expected()) {
       if (!c.has(row)) {
         Arguments arguments = by_field(c);
-        place_of(arguments, row) = tensor({Layout::Packed}, row);
-        expect_refused(with_all(c), arguments,
-                       row.name + ": given, and the spec's layout is not packed; leave it out or use layout=packed");
-      } else if (!row.word.empty()) {
+        const bool of_pages = row.name == "block_table";
+        place_of(arguments, row) = tensor({of_pages ? kPaged : kPacked}, row);
+        const std::string needed =
+            of_pages ? "paged; leave it out or use layout=paged(N)" : "packed; leave it out or use layout=packed";
+        expect_refused(with_all(c), arguments, row.name + ": given, and the spec's layout is not " + needed);
+      } else if (!row.word.empty() && !(row.name == "k_lens" && c.paged())) {
         const std::string begin =
             row.name + ": given, and the spec does not ask for it; add " + row.word + " to the spec or leave it out";
         expect_refused(with_all(c, row.name), by_field(c), begin);
@@ -252,7 +262,7 @@ TEST(Operands, GivenTwice) {
 }
 
 TEST(Operands, ParametersOfTheSpecHideThem) {
-  const Case c = {Layout::Bshd};
+  const Case c = {kDense};
   const std::string spec = with_all(c) + " params=\"sink: fp32[1], o: fp32\" score=\"s * o + sink[h]\"";
   Arguments arguments = by_field(c);
   void* const own = reinterpret_cast<void*>(0x900000);
@@ -268,7 +278,7 @@ TEST(Operands, ParametersOfTheSpecHideThem) {
 }
 
 TEST(Operands, NumbersAreNoTensors) {
-  const Case c = {Layout::Bshd};
+  const Case c = {kDense};
   Arguments arguments = by_field(c);
   arguments.sink = {};
   arguments.scalars["sink"] = 1;

@@ -1,0 +1,91 @@
+#include "autotune/measure/cache_data.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+namespace flashjit {
+namespace {
+
+std::int64_t pages_of(const AttentionSpec& spec, std::int64_t keys) {
+  return (keys + spec.page_size - 1) / spec.page_size;
+}
+
+std::int32_t int_at(const NamedTensor& tensor, std::int64_t i) {
+  std::int32_t value = 0;
+  std::memcpy(&value, tensor.bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape) {
+  std::int64_t pages = 1;
+  for (const std::int64_t keys : shape.k) pages += pages_of(spec, keys);
+  return pages;
+}
+
+void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
+  tensor.bytes.resize(values.size() * sizeof values[0]);
+  if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+}
+
+void set_lengths(NamedTensor& k_lens, const ProblemShape& shape) { set_ints(k_lens, {shape.k.begin(), shape.k.end()}); }
+
+void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+  std::vector<std::int32_t> pages(static_cast<std::size_t>(drawn_pages(spec, shape)));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::mt19937_64 random(seed);
+  for (std::size_t i = pages.size(); i > 1; --i) std::swap(pages[i - 1], pages[random() % i]);
+  const std::int64_t line = block_table.shape[1];
+  std::vector<std::int32_t> table(static_cast<std::size_t>(block_table.shape[0] * line), -1);
+  auto next = pages.begin();
+  for (std::size_t b = 0; b < shape.k.size(); ++b) {
+    const std::int64_t used = pages_of(spec, shape.k[b]);
+    std::copy(next, next + used, table.begin() + static_cast<std::int64_t>(b) * line);
+    next += used;
+  }
+  set_ints(block_table, table);
+}
+
+KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
+                     const NamedTensor* block_table)
+    : k_lens_(k_lens), table_(block_table), page_size_(spec.page_size) {
+  if (k.shape.size() != 4) return;  // packed: sequences lie where their offsets say
+  const std::int64_t d = k.shape[3];
+  const bool heads_first = spec.layout == Layout::Bhsd;
+  const std::int64_t tokens = k.shape[heads_first ? 2 : 1], heads = k.shape[heads_first ? 1 : 2];
+  batch_ = tokens * heads * d;
+  head_ = heads_first ? tokens * d : d;
+  token_ = heads_first ? d : heads * d;
+  room_ = block_table ? block_table->shape[1] * page_size_ : tokens;
+}
+
+std::int64_t KeyPlaces::length(std::int64_t b) const {
+  return k_lens_ ? std::clamp<std::int64_t>(int_at(*k_lens_, b), 0, room_) : room_;
+}
+
+std::int64_t KeyPlaces::row(std::int64_t b, std::int64_t hk, std::int64_t key) const {
+  const std::int64_t block = table_ ? int_at(*table_, b * table_->shape[1] + key / page_size_) : b;
+  return block * batch_ + hk * head_ + (table_ ? key % page_size_ : key) * token_;
+}
+
+void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& k_lens,
+                   const NamedTensor* block_table, std::int64_t batch) {
+  const KeyPlaces places(spec, tensor, &k_lens, block_table);
+  const std::int64_t d = tensor.shape[3];
+  const auto row_bytes = static_cast<std::size_t>(d * size_of(tensor.dtype));
+  std::vector<bool> used(tensor.bytes.size() / row_bytes, false);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t key = 0; key < places.length(b); ++key) {
+      for (std::int64_t hk = 0; hk < spec.heads_kv; ++hk)
+        used[static_cast<std::size_t>(places.row(b, hk, key) / d)] = true;
+    }
+  }
+  for (std::size_t row = 0; row < used.size(); ++row) {
+    if (!used[row]) std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
+  }
+}
+
+}  // namespace flashjit

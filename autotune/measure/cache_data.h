@@ -1,0 +1,38 @@
+// What a drawn problem with lengths or pages on the device has besides numbers: k_lens, block_table, and NaN in all of K
+// and V that nothing may look at. Tensors are contiguous, as drawn and read ones are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "autotune/measure/problem.h"
+
+namespace flashjit {
+
+// Pages that a pool is drawn with: those that the lengths need, and one that no sequence has.
+std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape);
+
+void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values);
+void set_lengths(NamedTensor& k_lens, const ProblemShape& shape);
+// Every sequence has pages of its own, in no order; behind its length the numbers are none.
+void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
+
+// Where the rows of sequences lie in K, or in Q, which has no lengths and no table: null. Not those of packed tensors.
+class KeyPlaces {
+ public:
+  KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens, const NamedTensor* block_table);
+  std::int64_t room() const { return room_; }
+  std::int64_t length(std::int64_t b) const;
+  // The first element of the row of a key below length(b).
+  std::int64_t row(std::int64_t b, std::int64_t hk, std::int64_t key) const;
+
+ private:
+  const NamedTensor *k_lens_, *table_;
+  std::int64_t page_size_, room_ = 0, batch_ = 0, head_ = 0, token_ = 0;  // strides; of pages, batch_ is that of one
+};
+
+// NaN into all rows of K or V that are no row of a sequence.
+void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& k_lens,
+                   const NamedTensor* block_table, std::int64_t batch);
+
+}  // namespace flashjit

@@ -1,0 +1,55 @@
+// Rows of K or V of one sequence and KV head in pages, anywhere in a pool: the sequence's line of the block table has
+// their numbers. No includes: a test compiles this for the host.
+#pragma once
+
+namespace flashjit {
+
+template <class T, int page_size>
+struct PagedRows {
+  using Element = T;
+  static constexpr unsigned kPage = page_size;
+  const T* first;          // row 0 of page 0
+  long long stride, page;  // from one row of a page to the next, from page to page
+  const int* table;        // the sequence's line
+  long long table_stride;
+  int pages;  // of the pool
+
+  // `is_there`: some row of the page is. Others are not looked up: behind the length the table may hold anything. A
+  // number outside the pool is taken for that of its last page, so that nothing outside is read.
+  __device__ const T* page_begin(unsigned number, bool is_there) const {
+    const unsigned id = is_there ? __ldg(table + number * table_stride) : 0, last = pages - 1;
+    return first + static_cast<long long>(id < last ? id : last) * page;
+  }
+  __device__ const T* row(int key) const {
+    const unsigned k = key;
+    return page_begin(k / kPage, true) + static_cast<int>(k % kPage) * stride;
+  }
+
+  // As StridedRows::Walk. Where pages and tiles fit each other, all threads look up a page once; else each its rows.
+  template <int step, int tile_rows>
+  struct Walk {
+    const PagedRows& rows;
+    unsigned tile, of_tile, column;
+    int count;
+    __device__ Walk(const PagedRows& rows, int tile, unsigned row, unsigned column, int count)
+        : rows(rows), tile(tile), of_tile(row), column(column), count(count) {}
+    __device__ bool is_there(unsigned key) const { return static_cast<int>(key) < count; }
+    __device__ const T* row(int i) const {
+      if constexpr (kPage % tile_rows == 0) {
+        const T* page = rows.page_begin(tile / kPage, is_there(tile));
+        return page + column + static_cast<int>(tile % kPage + of_tile + i) * rows.stride;
+      } else if constexpr (tile_rows % kPage == 0 && kPage % step == 0) {
+        const unsigned page_of_tile = i / kPage;  // a constant, as i is
+        const T* page = rows.page_begin(tile / kPage + page_of_tile, is_there(tile + page_of_tile * kPage));
+        return page + column + static_cast<int>(i % kPage + of_tile) * rows.stride;
+      } else {
+        const unsigned key = tile + of_tile + i;
+        const T* page = rows.page_begin(key / kPage, is_there(key));
+        return page + column + static_cast<int>(key % kPage) * rows.stride;
+      }
+    }
+    __device__ void advance() {}
+  };
+};
+
+}  // namespace flashjit
