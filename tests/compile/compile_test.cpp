@@ -63,6 +63,10 @@ std::vector<Row> every_row() {
       " mask=\"document(doc)\" score=\"alibi\" lse=ln",
       " score=\"bias(extra, bf16)\"",
       " mask=\"(q + k) % 3 != 0\" bytes=2",
+      " mask=\"causal\" k_lens lse=ln",
+      " layout=paged(16) mask=\"causal\"",
+      " layout=packed/paged(48) mask=\"causal & window(1024, 0)\" lse=ln",
+      " layout=paged(1) lse=ln",
   };
   std::vector<Row> rows;
   for (const Target& target : targets()) {

@@ -162,8 +162,12 @@ void HostCase::make_tensors(const Row& row, const Poison& poison) {
     };
   };
   q_ = tensor_of(shape(row.batch, q, spec_.heads_q, spec_.d_qk), spec_.dtype, draw('q'));
-  k_ = tensor_of(shape(row.batch, k, spec_.heads_kv, spec_.d_qk), spec_.dtype, draw('k'));
-  v_ = tensor_of(shape(row.batch, k, spec_.heads_kv, spec_.d_v), spec_.dtype, draw('v'));
+  const auto key_shape = [&](std::int64_t d) {
+    if (!is_paged(spec_)) return shape(row.batch, k, spec_.heads_kv, d);
+    return std::vector<std::int64_t>{row.batch * pages(row) + 1, spec_.page_size, spec_.heads_kv, d};
+  };
+  k_ = tensor_of(key_shape(spec_.d_qk), spec_.dtype, draw('k'));
+  v_ = tensor_of(key_shape(spec_.d_v), spec_.dtype, draw('v'));
   auto nan = [](std::int64_t) { return std::nan(""); };
   o_ = tensor_of(shape(row.batch, q, spec_.heads_q, spec_.d_v), spec_.out_dtype, nan);
   const std::vector<std::int64_t> row_shape =
@@ -186,12 +190,35 @@ void HostCase::make_tensors(const Row& row, const Poison& poison) {
   };
   if (packed) {
     offsets_q_ = offsets(row.q_lengths);
-    offsets_k_ = offsets(row.k_lengths);
     arguments_.offsets_q = offsets_q_.tensor;
-    arguments_.offsets_k = offsets_k_.tensor;
+    if (has_packed_keys(spec_)) {
+      offsets_k_ = offsets(row.k_lengths);
+      arguments_.offsets_k = offsets_k_.tensor;
+    }
     arguments_.max_q_len = row.q;
     arguments_.max_k_len = row.k;
   }
+}
+
+std::int64_t HostCase::pages(const Row& row) const { return (row.k + spec_.page_size - 1) / spec_.page_size; }
+
+// Pages from the last to the first, of which the last is no sequence's.
+void HostCase::make_cache(const Row& row) {
+  if (!spec_.k_lens) return;
+  k_lens_ = tensor_of({row.batch}, Dtype::I32, [&](std::int64_t b) { return row.k_lens[static_cast<std::size_t>(b)]; });
+  arguments_.params["k_lens"] = k_lens_.tensor;
+  params_.k_lens = reinterpret_cast<const int*>(k_lens_.bytes.data());
+  if (!is_paged(spec_)) return;
+  const std::int64_t all = row.batch * pages(row);
+  block_table_ = tensor_of({row.batch, pages(row)}, Dtype::I32, [&](std::int64_t i) { return all - 1 - i; });
+  arguments_.params["block_table"] = block_table_.tensor;
+  params_.block_table = reinterpret_cast<const int*>(block_table_.bytes.data());
+  params_.table_stride_batch = pages(row);
+  params_.table_stride_page = 1;
+  params_.pages = static_cast<int>(all + 1);
+  params_.k_len = static_cast<int>(pages(row) * spec_.page_size);
+  params_.k_stride = strides_of(Layout::Bshd, k_.tensor);
+  params_.v_stride = strides_of(Layout::Bshd, v_.tensor);
 }
 
 void HostCase::make_params(const Row& row, const Plan& plan) {
@@ -204,7 +231,7 @@ void HostCase::make_params(const Row& row, const Plan& plan) {
   if (spec_.sink) params_.sink = reinterpret_cast<const float*>(sink_.bytes.data());
   if (spec_.layout == Layout::Packed) {
     params_.offsets_q = reinterpret_cast<const int*>(offsets_q_.bytes.data());
-    params_.offsets_k = reinterpret_cast<const int*>(offsets_k_.bytes.data());
+    if (has_packed_keys(spec_)) params_.offsets_k = reinterpret_cast<const int*>(offsets_k_.bytes.data());
   }
   params_.q_stride = strides_of(spec_.layout, q_.tensor);
   params_.k_stride = strides_of(spec_.layout, k_.tensor);
@@ -216,6 +243,7 @@ void HostCase::make_params(const Row& row, const Plan& plan) {
   params_.q_len = static_cast<int>(row.q);
   params_.k_len = static_cast<int>(row.k);
   params_.tiles_q = static_cast<int>((row.q + *plan.schedule.tile_q - 1) / *plan.schedule.tile_q);
+  make_cache(row);
   data_.reserve(row.data.size());
   for (const Row::Data& data : row.data) {
     data_.push_back(tensor_of(data.shape, data.dtype, data.value));

@@ -36,6 +36,7 @@ struct Row {
     std::function<double(std::int64_t)> value;
   };
   std::vector<Data> data;
+  std::vector<int> k_lens = {};  // where the spec has them; `k` is then the room of a sequence
 };
 
 // The specs that every target is tested with; masks and scores are written a second time by hand.
@@ -59,12 +60,14 @@ class HostCase {
   void fail(const char* where, const Error& error);
   std::vector<std::int64_t> shape(std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t d) const;
   void make_tensors(const Row& row, const Poison& poison);
+  std::int64_t pages(const Row& row) const;  // of a sequence
+  void make_cache(const Row& row);
   void make_params(const Row& row, const Plan& plan);
 
   AttentionSpec spec_;
   std::unique_ptr<HostKernel> kernel_;
   std::string problem_;
-  Owned q_, k_, v_, o_, lse_, max_logit_, sink_, offsets_q_, offsets_k_;
+  Owned q_, k_, v_, o_, lse_, max_logit_, sink_, offsets_q_, offsets_k_, k_lens_, block_table_;
   std::vector<Owned> data_;
   Arguments arguments_;
   KernelParams params_{};

@@ -186,6 +186,21 @@ void add_wide_ints_and_packed(std::vector<Row>& all) {
                  {70, 20, 90, 0, 8}});
 }
 
+void add_caches(std::vector<Row>& all) {
+  const auto row = [&](const char* spec, std::int64_t q, std::vector<int> q_lengths, std::vector<int> k_lens) {
+    all.push_back({.spec = spec,
+                   .batch = 3,
+                   .q = q,
+                   .k = 150,
+                   .semantics = {causal, {}},
+                   .q_lengths = std::move(q_lengths),
+                   .k_lens = std::move(k_lens)});
+  };
+  row("fwd {} d=64 heads=4/2 k_lens mask=\"causal\" lse=ln max_logit", 40, {}, {0, 150, 33});
+  row("fwd {} d=32 heads=2 layout=paged(16) mask=\"causal\" lse=ln", 1, {}, {16, 17, 1000});
+  row("fwd {} d=40/72 heads=4/2 layout=packed/paged(7) mask=\"causal\"", 50, {50, 1, 30}, {150, 60, -4});
+}
+
 }  // namespace
 
 std::vector<Row> rows() {
@@ -197,6 +212,7 @@ std::vector<Row> rows() {
   add_parameters_of_scores(all);
   add_parameters_of_masks(all);
   add_wide_ints_and_packed(all);
+  add_caches(all);
   return all;
 }
 
