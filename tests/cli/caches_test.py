@@ -1,0 +1,109 @@
+"""Lengths on the device and pages, as files and drawn: run, bench and tune."""
+
+import struct
+
+import harness
+from harness import flashjit, need, read, refused, scratch, write
+from run_test import npy, parse
+
+HOST = ["--target", "host"]
+BATCH, HEADS, DIM, PAGE = 3, 2, 8, 4
+LENGTHS = [9, 0, 4]  # of keys
+TABLE = [[5, 0, 3], [-1, 99, -7], [0, 77, 77]]  # the first page of the last sequence is shared; what holds no key is anything
+PAGES = 6
+
+
+def floats(shape, seed):
+    count, state, values = 1, seed, []
+    for extent in shape:
+        count *= extent
+    for _ in range(count):
+        state = (state * 1103515245 + 12345) % 2**31
+        values.append(state / 2**30 - 1)
+    return values
+
+
+def ints(values):
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def gathered(pool, nothing=float("nan")):
+    """[batch, 12, heads, d], with `nothing` where there is no key."""
+    row = HEADS * DIM
+    dense = []
+    for b in range(BATCH):
+        for key in range(3 * PAGE):
+            at = (TABLE[b][key // PAGE] * PAGE + key % PAGE) * row
+            dense += pool[at:at + row] if key < LENGTHS[b] else [nothing] * row
+    return dense
+
+
+def test_checked_on_host():
+    need("host")
+    for spec, shape in [('fwd fp32 d=64 heads=4/2 k_lens mask="causal" lse=ln', "q=5,k=100+64+0+9"),
+                        ("fwd bf16 d=64 heads=2 layout=bhsd k_lens max_logit", "b=2,q=30,k=70"),
+                        ('fwd bf16 d=64 heads=4 layout=packed k_lens mask="window(16, 0)"', "q=20+1,k=33+70"),
+                        ('fwd fp16 d=64 heads=4/2 layout=paged(16) mask="causal" score="alibi"', "q=5,k=100+64+0+9"),
+                        ('fwd fp32 d=40 heads=2 layout=paged(3) mask="document(doc)"', "q=7,k=10+20"),
+                        ('fwd bf16 d=64 heads=4 layout=packed/paged(32) mask="causal" sink', "q=20+1+0,k=33+70+5"),
+                        ("fwd fp32 d=64 heads=2 layout=paged(16) k_len=40", "b=2,q=1"), ("fwd fp32 d=8 layout=paged(16)", "b=0,q=3"),
+                        ("fwd fp32 d=64 heads=2 layout=paged(16)", "b=2,q=3,k=0")]:
+        line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
+        assert line["ok"] and line["rel_err"] <= line["ref_err"], line
+
+
+def test_files():
+    """A pool and its table give the bits of the same keys in one piece, whose room behind the lengths holds NaN."""
+    need("host")
+    pools = {name: floats((PAGES, PAGE, HEADS, DIM), seed) for name, seed in (("k", 1), ("v", 2))}
+    queries = write("q.npy", npy((BATCH, 2, HEADS, DIM), struct.pack(f"<{BATCH * 2 * HEADS * DIM}f", *floats((BATCH, 2, HEADS, DIM), 3))))
+    lengths = write("lengths.npy", npy((BATCH,), ints(LENGTHS), "<i4"))
+    table = write("table.npy", npy((BATCH, 3), ints(sum(TABLE, [])), "<i4"))
+    outputs = []
+    for layout, shape, values in [("k_lens", (BATCH, 3 * PAGE, HEADS, DIM), gathered), (f"layout=paged({PAGE})", (PAGES, PAGE, HEADS, DIM), list)]:
+        files = [part for name in ("k", "v") for part in ("--" + name, write(name + ".npy", npy(shape, struct.pack(f"<{len(values(pools[name]))}f", *values(pools[name])))))]
+        files += ["--q", queries, "--k_lens", lengths] + (["--block_table", table] if "paged" in layout else [])
+        outputs.append(scratch("o.npy"))
+        run = flashjit("run", f'fwd fp32 d={DIM} heads={HEADS} mask="causal" {layout}', "--shape", f"b={BATCH},q=2,k={3 * PAGE}", *HOST, *files, "--o",
+                       outputs[-1], "--check", "--json")
+        assert run.line()["ok"]
+    dense, paged = (parse(read(output)) for output in outputs)
+    assert dense == paged and any(dense[1])
+    none = dense[1][2 * HEADS * DIM:4 * HEADS * DIM]  # the second sequence has no keys
+    assert not any(none), none
+
+
+def test_numbers_outside_the_pool():
+    need("host")
+    for change, says in [(6, "block_table[0, 2]: 6"), (-1, "block_table[0, 2]: -1")]:
+        rows = [TABLE[0][:2] + [change]] + TABLE[1:]
+        table = write("table.npy", npy((BATCH, 3), ints(sum(rows, [])), "<i4"))
+        lengths = write("lengths.npy", npy((BATCH,), ints(LENGTHS), "<i4"))
+        files = [part for name in ("k", "v") for part in ("--" + name, write(name + ".npy", npy((PAGES, PAGE, HEADS, DIM))))]
+        refused("run", f"fwd fp32 d={DIM} heads={HEADS} layout=paged({PAGE})", "--shape", f"b={BATCH},q=2,k=12", *HOST, *files, "--k_lens", lengths,
+                "--block_table", table, says=[says, "pages 0 to 5"])
+
+
+def test_refused():
+    need("host")
+    for spec, shape, options, says in [
+            ("fwd fp32 d=8 k_lens", "q=3+4,k=5", [], ["q needs layout=packed"]), ("fwd fp32 d=8", "q=3,k=5+6", [], ["k_lens"]),
+            ("fwd fp32 d=8", "q=3", ["--k_lens", write("l.npy", npy((1,), ints([3]), "<i4"))], ["k_lens"]),
+            ("fwd fp32 d=8 k_lens", "q=3", ["--k_lens", write("l.npy", npy((2,), ints([3, 3]), "<i4"))], ["(2)", "(1)"]),
+            ("fwd fp32 d=8 layout=paged(4)", "q=3", ["--k", write("k.npy", npy((2, 5, 1, 8)))], ["k.shape[1]: 5, must be 4"]),
+            ("fwd fp32 d=8 layout=paged(4)", "q=3,k=8", ["--block_table", write("t.npy", npy((2, 2), ints([0, 1, 0, 1]), "<i4"))],
+             ["block_table.shape[0]: 2, must be 1"])]:
+        refused("run", spec, "--shape", shape, *HOST, *options, says=says)
+
+
+def test_bench_and_tune():
+    need("host")
+    spec = 'fwd fp32 d=32 heads=2 layout=paged(16) mask="causal"'
+    fused, naive = flashjit("bench", spec, "--shape", "q=1,k=200+30", *HOST, "--against", "naive", "--seconds", "0.05", "--json").lines()
+    assert fused["us"] > 0 and fused["tbs"] > 0 and naive["us"] > 0
+    line = flashjit("tune", spec, "--shape", "q=4,k=100+30", *HOST, "--budget", "1s", "--json").lines()[-1]
+    assert line["ok"] and line["best_us"] > 0, line
+
+
+if __name__ == "__main__":
+    harness.main(globals())
