@@ -72,7 +72,7 @@ Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& siz
 std::vector<IndexChecker::IndexRange> IndexChecker::ranges(const AttentionSpec& spec, const CallSizes& sizes,
                                                            const std::int64_t* scalars) const {
   std::vector<IntInterval> values(static_cast<std::size_t>(ranges_.slots()));
-  ranges_.evaluate(ranges_of(spec, sizes), scalars, values.data());
+  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, values.data());
   std::vector<IndexRange> found;
   for (const Index& index : indices_) {
     found.push_back({index.param, index.dimension, index.text, values[static_cast<std::size_t>(index.slot)]});
