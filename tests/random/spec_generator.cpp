@@ -238,9 +238,7 @@ class Generator {
       }
       allocate(*rows, 4, true);
     }
-    if (sink_) {
-      plain(case_.sink, Dtype::F32, {heads_q_}, [&](std::int64_t) { return random_.normal(); });
-    }
+    if (sink_) plain(case_.sink, Dtype::F32, {heads_q_}, [&](std::int64_t) { return random_.normal(); });
     draw_lists();
     for (const DrawnParam& param : drawn_params_) {
       if (param.shape.empty()) {
@@ -271,7 +269,7 @@ class Generator {
         output->token_axis = output == &case_.o ? 0 : 1;
         output->stray_front = q_stray_.front, output->stray_back = q_stray_.back;
       }
-      case_.max_q_len = max_q_;
+      case_.max_q_len = std::max<std::int64_t>(1, max_q_);  // 0: not said, and there may be tokens of no sequence
       if (cache_.page_size == 0) {
         offsets(case_.offsets_k, k_lens_, k_stray_);
         case_.max_k_len = max_k_;
