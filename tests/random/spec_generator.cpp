@@ -272,7 +272,7 @@ class Generator {
       case_.max_q_len = std::max<std::int64_t>(1, max_q_);  // 0: not said, and there may be tokens of no sequence
       if (cache_.page_size == 0) {
         offsets(case_.offsets_k, k_lens_, k_stray_);
-        case_.max_k_len = max_k_;
+        case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
