@@ -20,6 +20,7 @@ struct GridRule {
   int queries = 0;          // of an item; 0: it has all of them
   int keys = 0;             // likewise
   int heads = 1;            // that have items of their own
+  int blocks_per_sm = 0;    // not 0: so many for each SM of the device share all items evenly
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };

@@ -92,12 +92,14 @@ std::string why_wide(const Expr& part) {
   return fmt::format("mask or score need 64-bit integers, as for {}; {}", quoted(print(part)), advice);
 }
 
-// The family that computes most per clock on this kind of target, if the target has what it takes.
+// The family that computes most per clock on the target; of several the one that computes more specs.
 Family first_choice(const Target& target) {
-  const auto first = std::ranges::find_if(families(), [&](Family family) {
-    return family->gpu == target.gpu && family->is_default && family->matrix_rate(target) > 0;
-  });
-  return *first;
+  Family first = floor_family(target.gpu);
+  for (const Family family : families()) {
+    const bool runs = family->gpu == target.gpu && family->is_default;
+    if (runs && family->matrix_rate(target) > first->matrix_rate(target)) first = family;
+  }
+  return first;
 }
 
 // Why the plan is not of this family, which comes before its own.

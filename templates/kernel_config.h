@@ -49,6 +49,7 @@ struct KernelConfig {
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
   bool mask_is_long = false;       // too long to evaluate visible() for many keys at once
+  bool ranges_differ = false;      // the keys that queries see together depend on the sequence, beyond its lengths
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule
@@ -70,6 +71,8 @@ struct KernelConfig {
   RowSum row_sum = RowSum::adds;
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
+  // of the decode loop
+  bool bulk_copies = false;  // the target's copy engine fills rings with whole rows
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

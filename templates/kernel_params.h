@@ -39,6 +39,7 @@ struct KernelParams {
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
   int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                        // Null: items are dealt out evenly
+  int blocks;          // of the first launch
   ExtraParam extra[kMaxParams];
   const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "compiler/families/decode/decode.h"
 #include "compiler/families/family.h"
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/host/host.h"
@@ -12,7 +13,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kSync, &kNaive, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kSync, &kNaive, &kHost};
 
 }  // namespace
 

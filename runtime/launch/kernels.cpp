@@ -79,6 +79,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_ASSIGN(pair, counters_->take(static_cast<CuStream>(stream)));
     params.work_counters = pair;
   }
+  params.blocks = blocks_of(entries_.front().launch.grid, sizes, sm_count_);
   TensorMaps maps;
   if (!mapped_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));

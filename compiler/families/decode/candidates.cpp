@@ -1,0 +1,128 @@
+// Which decode schedules exist, and why the others do not.
+#include <algorithm>
+
+#include "compiler/families/choices.h"
+#include "compiler/families/decode/decode.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of every GPU so far
+constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
+constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
+constexpr int kMaxWarps = 16;
+constexpr int kMaxDim = 256;
+// Rows that pay without being asked for: with more tiles than one K and V are read more than once.
+constexpr std::int64_t kMostRows = 16;
+
+// Registers besides tiles: addresses, loop state, temporaries of the softmax.
+constexpr int kBaseRegisters = 62;
+
+// Does a range of keys depend on the head? Tiles have the heads of a group in common.
+bool ranges_use_head(const Problem& problem) {
+  const TileAnalysis& tiles = problem.tiles;
+  if (!problem.config.has_mask) return false;
+  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+    if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
+  }
+  return false;
+}
+
+bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why) {
+  if (*s.tile_q != 8 && *s.tile_q != 16)
+    return refuse(why, "tile_q: {} is neither 8 nor 16, the rows of a matrix instruction", *s.tile_q);
+  if (*s.tile_kv != 16 && *s.tile_kv != 32)
+    return refuse(why, "tile_kv: {} is neither 16 nor 32, which a warp reads at a time", *s.tile_kv);
+  if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
+  if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
+  if (ranges_use_head(problem))
+    return refuse(
+        why, "family: decode has one range of keys for all heads of a group, and the mask depends on h; use family={}",
+        floor_family(true)->name);
+  return false;
+}
+
+bool refuses_resources(const Problem& problem, const Schedule& s, std::string* why) {
+  const Target& target = problem.target;
+  const KernelConfig sizes = config_of(problem, s);
+  const int smem = decode_layout(sizes).bytes, blocks = *s.blocks_per_sm, threads = decode_threads(sizes);
+  if (smem > target.smem_per_block) {
+    return refuse(why, "stages: tiles take {} bytes of shared memory, a block of {} has {}; use fewer warps or stages",
+                  smem, target.name, target.smem_per_block);
+  }
+  if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
+    return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
+                  blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
+  }
+  if (blocks * threads > target.threads_per_sm) {
+    return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads, target.name,
+                  target.threads_per_sm);
+  }
+  const auto [needed, budget] = decode_registers(problem, sizes);
+  if (needed > budget) {
+    return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
+                  needed, blocks, threads, budget);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string why_not_decode(const AttentionSpec& spec, const Target& target) {
+  const std::string_view other = floor_family(target.gpu)->name;
+  if (spec.align_bytes < 16) {
+    return fmt::format(
+        "family: decode reads 16 bytes at a time, and the spec has bytes={}; align pointers and strides to 16, or use "
+        "family={}",
+        spec.align_bytes, other);
+  }
+  if (spec.d_qk > kMaxDim || spec.d_v > kMaxDim)
+    return fmt::format("family: decode has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
+                       kMaxDim, spec.d_qk, spec.d_v, other);
+  if (spec.numerics == Numerics::BatchInvariant) {
+    return fmt::format(
+        "family: decode cuts the keys of all sequences of a call together, so results depend on the others, which "
+        "numerics=batch_invariant excludes; use family={}",
+        other);
+  }
+  return {};
+}
+
+bool refuses_decode(const Problem& problem, const Schedule& schedule, std::string* why) {
+  return refuses_fields(problem, schedule, why) || refuses_resources(problem, schedule, why);
+}
+
+Registers decode_registers(const Problem& problem, const KernelConfig& c) {
+  const int output = value_pieces(c) * 16 * octets(c), scores = c.tile_kv / 2;
+  const int queries = key_pieces(c) * 4 * octets(c);
+  // Tiles wait in registers, or pass through them piece by piece.
+  const int tiles = has_ring(c) ? 24 : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;
+  const int share = problem.target.registers_per_sm / (decode_threads(c) * c.blocks_per_sm);
+  return {kBaseRegisters + output + scores + queries + tiles + score_registers(problem.spec),
+          std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
+}
+
+void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  const AttentionSpec& spec = problem.spec;
+  const std::int64_t group = spec.heads_q / spec.heads_kv;
+  if (spec.q_len.max > kMostRows / group && !pins.family) return;
+  Schedule s = pins;
+  s.family = &kDecode;
+  s.tile_q = pins.tile_q.value_or(spec.q_len.max <= 8 / group ? 8 : 16);
+  for (const int tile_kv : choices(pins.tile_kv, {16, 32})) {
+    for (const int warps : choices(pins.warps, {4, 8})) {
+      for (const int stages : choices(pins.stages, {1, 2, 3, 4})) {
+        for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+          s.tile_kv = tile_kv;
+          s.warps = warps;
+          s.stages = stages;
+          s.blocks_per_sm = blocks;
+          out.push_back(s);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace flashjit

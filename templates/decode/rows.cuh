@@ -1,0 +1,64 @@
+// What is written of a row: by the block that had all of its keys, or by the second launch.
+#pragma once
+
+#include "templates/decode/work.cuh"
+#include "templates/row_algebra.cuh"
+
+namespace flashjit {
+
+constexpr int kPartFloats = part_floats(config), kPartRow = config.head_dim_v;
+
+// Of a row and the keys so far: what its scores are relative to, in units of the scores; the sum of their exponentials;
+// the largest, if that is an output.
+struct RowState {
+  float reference, sum, top;
+};
+
+// What a part with `state` counts in a whole with the reference `reference`. Nothing visible: nothing.
+__device__ inline float weight_of(float state, float reference) {
+  return state == -kInfinity ? 0.0f : exp2_approx((state - reference) * kLog2Scale);
+}
+
+struct Row {
+  int q, h;
+};
+// A row of the tiles of a KV head.
+__device__ inline Row row_at(const Sequence& seq, int row) { return {row / kGroup, seq.hk * kGroup + row % kGroup}; }
+
+// The factor that makes O final; who `writes` stores LSE and maximum as well.
+__device__ inline float finish_row(const KernelParams& params, Sequence seq, const Row& row, RowState state,
+                                   bool writes) {
+  seq.h = row.h;
+  float reference = state.reference * kLog2Scale, sum = state.sum, scale = 1.0f;
+  if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[row.h]);
+  if (writes) {
+    const Int64 at = result_row(params, seq, row.q);
+    if constexpr (config.lse != Lse::none) store_lse(params, at, reference, sum);
+    if constexpr (config.max_logit) store_max_logit(params, at, state.top, sum);
+  }
+  return sum == 0.0f ? 0.0f : scale / sum;
+}
+
+// Four neighbouring columns of O.
+__device__ inline void store_columns(const KernelParams& params, const Sequence& seq, const Row& row, int column,
+                                     const float4& o) {
+  const Int64 at = query_row(params.o_stride, seq, row.h, row.q) + column;
+  if constexpr (config.output == Element::f32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(params.o) + at) = o;
+  } else {
+    store_global(static_cast<u16*>(params.o) + at,
+                 make_uint2(pack<config.output>(o.x, o.y), pack<config.output>(o.z, o.w)));
+  }
+}
+
+__device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
+  sum.x += x.x * factor;
+  sum.y += x.y * factor;
+  sum.z += x.z * factor;
+  sum.w += x.w * factor;
+}
+__device__ inline float4 scaled(const float4& x, float factor) {
+  return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+}
+
+}  // namespace flashjit

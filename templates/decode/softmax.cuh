@@ -1,0 +1,209 @@
+// Scores of a tile and their online softmax. A lane holds two rows (lane / 4, and that plus 8 where tiles have 16) and two
+// neighbouring keys of every eight. O is transposed: a lane holds two rows' columns.
+#pragma once
+
+#include "templates/decode/rows.cuh"
+#include "templates/decode/tiles.cuh"
+
+namespace flashjit {
+
+constexpr int kOctets = octets(config);
+constexpr int kOutputs = kValuePieces * 4;  // instructions that make O of eight rows
+
+using Queries = uint4[kKeyPieces][kOctets];
+using Scores = float[kKeyOctets][4];
+using Output = float[kOctets][kOutputs][4];
+
+// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
+constexpr float kRaiseThreshold = 8.0f;
+
+// Of a warp's rows; `sum` is this lane's share.
+struct SoftmaxRows {
+  float reference[kOctets], sum[kOctets], top[kOctets];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      reference[r] = top[r] = -kInfinity;
+      sum[r] = 0;
+    }
+  }
+};
+
+// A lane's row of an octet, and what score and mask are told of it. Rows behind the last are taken for the last.
+struct Query {
+  Sequence seq;
+  int q;
+};
+__device__ inline Query query_of(const Segment& s, int octet) {
+  const int row = s.row_lo + octet * kOctet + lane_id() / 4;
+  const Row at = row_at(s.seq, min(row, s.seq.q_len * kGroup - 1));
+  Query query = {s.seq, at.q};
+  query.seq.h = at.h;
+  return query;
+}
+
+__device__ inline void load_queries(Queries& queries, const KernelParams& params, const Segment& s) {
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const Query query = query_of(s, r);
+    const Stored* row = static_cast<const Stored*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q);
+#pragma unroll
+    for (int j = 0; j < kKeyPieces; ++j)
+      queries[j][r] = inside_key(*reinterpret_cast<const uint4*>(row + key_column(j)), j);
+  }
+}
+
+// S = Q K^T.
+template <class Tiles>
+__device__ inline void compute_scores(Scores& s, const Queries& q, const Tiles& tiles) {
+#pragma unroll
+  for (int n = 0; n < kKeyOctets; ++n) {
+    s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (int j = 0; j < kKeyPieces; ++j) {
+      const uint4 k = tiles.key_piece(n, j), low = q[j][0], high = kOctets > 1 ? q[j][kOctets - 1] : uint4{0, 0, 0, 0};
+      const u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+      mma<config.element>(s[n], first, k.x, k.y);
+      mma<config.element>(s[n], second, k.z, k.w);
+    }
+  }
+}
+
+// The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
+// the last key.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile) {
+  const int k_lo = tile * kTileKv, first = k_lo + lane_id() % 4 * 2;
+  if constexpr (!kScaleFolded) {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      const Query query = query_of(segment, r);
+#pragma unroll
+      for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          s[n][e] *= config.scale;
+          if constexpr (config.has_score) {
+            const int k = min(first + n * 8 + e % 2, query.seq.k_len - 1);
+            s[n][e] = Variant::score(FullRange(), params, query.seq, s[n][e], query.q, k);
+          }
+        }
+    }
+  }
+  if (k_lo >= segment.full_begin && k_lo + kTileKv <= segment.full_end) return;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const Query query = query_of(segment, r);
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) {
+        const int k = first + n * 8 + e % 2;
+        if (k >= query.seq.k_len || (config.has_mask && !Variant::visible(params, query.seq, query.q, k)))
+          s[n][e] = -kInfinity;
+      }
+  }
+}
+
+// Lane 4 g has row g, and lanes with i = lane % 4 hold columns of rows 2 i and 2 i + 1 of O^T.
+__device__ inline void scale_output(Output& o, int octet, float factor) {
+  const int lane = lane_id() % 4 * 8;
+  const float even = __shfl_sync(0xffffffff, factor, lane), odd = __shfl_sync(0xffffffff, factor, lane + 4);
+#pragma unroll
+  for (int m = 0; m < kOutputs; ++m) {
+    o[octet][m][0] *= even;
+    o[octet][m][1] *= odd;
+    o[octet][m][2] *= even;
+    o[octet][m][3] *= odd;
+  }
+}
+
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
+// whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
+// scaled.
+__device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o, const float (&maximum)[kOctets]) {
+  bool large = false;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const float reference = fmaxf(rows.reference[r], maximum[r]);
+    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
+    const float factor = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[r] - reference) * kLog2Scale);
+    rows.reference[r] = reference;
+    rows.sum[r] *= factor;
+    large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+    scale_output(o, r, factor);
+  }
+  if (!__any_sync(0xffffffff, large)) return false;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const float reference = rows.reference[r] == -kInfinity ? 0.0f : rows.reference[r];
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n) {
+      s[n][2 * r] -= reference;
+      s[n][2 * r + 1] -= reference;
+    }
+  }
+  return true;
+}
+
+// One step of the online softmax: turns scores into P.
+__device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
+  float maximum[kOctets];
+  bool rose = false;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    float x = fmaxf(s[0][2 * r], s[0][2 * r + 1]);
+#pragma unroll
+    for (int n = 1; n < kKeyOctets; ++n) x = fmaxf(x, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+    maximum[r] = quad_max(x);
+    if constexpr (config.max_logit) rows.top[r] = fmaxf(rows.top[r], maximum[r]);
+    rose |= maximum[r] > rows.reference[r] + kRaiseThreshold / kLog2Scale || fabsf(maximum[r]) > kLargeScore;
+  }
+  bool subtracted = false;
+  if (__any_sync(0xffffffff, rose)) subtracted = raise_references(s, rows, o, maximum);
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const bool nothing = subtracted || rows.reference[r] == -kInfinity;
+    const float offset = nothing ? 0.0f : rows.reference[r] * kLog2Scale;
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) {
+        s[n][e] = exp2_approx(s[n][e] * kLog2Scale - offset);
+        rows.sum[r] += s[n][e];
+      }
+  }
+}
+
+// O^T += V^T P^T: the accumulator of S is P^T as an operand. An instruction's rows are the even columns of V in a
+// piece's words, then the odd ones.
+template <class Tiles>
+__device__ inline void accumulate_output(Output& o, const Scores& p, const Tiles& tiles) {
+#pragma unroll
+  for (int pair = 0; pair < kKeyPairs; ++pair) {
+    u32 b[kOctets][2];
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      b[r][0] = pack<config.element>(p[2 * pair][2 * r], p[2 * pair][2 * r + 1]);
+      b[r][1] = pack<config.element>(p[2 * pair + 1][2 * r], p[2 * pair + 1][2 * r + 1]);
+    }
+#pragma unroll
+    for (int j = 0; j < kValuePieces; ++j) {
+      const uint4 v[4] = {tiles.value_piece(pair, j, 0), tiles.value_piece(pair, j, 1), tiles.value_piece(pair, j, 2),
+                          tiles.value_piece(pair, j, 3)};
+      const u32 words[4][4] = {{v[0].x, v[1].x, v[2].x, v[3].x},
+                               {v[0].y, v[1].y, v[2].y, v[3].y},
+                               {v[0].z, v[1].z, v[2].z, v[3].z},
+                               {v[0].w, v[1].w, v[2].w, v[3].w}};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const u32 a[4] = {__byte_perm(words[w][0], words[w][1], 0x5410), __byte_perm(words[w][0], words[w][1], 0x7632),
+                          __byte_perm(words[w][2], words[w][3], 0x5410), __byte_perm(words[w][2], words[w][3], 0x7632)};
+#pragma unroll
+        for (int r = 0; r < kOctets; ++r) mma<config.element>(o[r][j * 4 + w], a, b[r][0], b[r][1]);
+      }
+    }
+  }
+}
+
+}  // namespace flashjit

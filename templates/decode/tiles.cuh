@@ -1,0 +1,216 @@
+// KV tiles of a warp on their way to the registers that matrix instructions read: straight, or through a ring of its own
+// in shared memory. Neither asks for anything of other warps.
+//
+// Fragments need no transposition. Of K, lane 4 g + i has key g and takes the columns 32 j + 8 i .. + 7 for two
+// instructions, that is the columns in another order, which Q has as well. Of V it takes four keys and the columns
+// 64 j + 8 g .. + 7: the instruction's rows are the columns of V in another order.
+#pragma once
+
+#include "templates/decode/work.cuh"
+#include "templates/hopper/device.cuh"
+#include "templates/tile_copy.cuh"
+
+namespace flashjit {
+
+using Stored = Bits<config.element>;
+
+constexpr int kKeyPieces = key_pieces(config), kValuePieces = value_pieces(config);
+constexpr int kKeyOctets = kTileKv / 8, kKeyPairs = kTileKv / 16;
+
+__device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
+__device__ inline int warp_id() { return static_cast<int>(threadIdx.x / 32); }
+
+// 16 bytes that are read once.
+__device__ inline uint4 load_once(const void* address) {
+  uint4 value;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address));
+  return value;
+}
+
+// A row to shared memory; its bytes are counted at `barrier`.
+__device__ inline void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// Column of a lane in piece j of a row of K or of Q, or of V. Beyond the head dim it is one that exists, of no use.
+__device__ inline int key_column(int j) {
+  const int column = j * kKeyColumns + lane_id() % 4 * 8;
+  return column < config.head_dim_qk ? column : 0;
+}
+__device__ inline int value_column(int j) {
+  const int column = j * kValueColumns + lane_id() / 4 * 8;
+  return column < config.head_dim_v ? column : 0;
+}
+// Zeros for what lies beyond the head dim of Q and K.
+__device__ inline uint4 inside_key(uint4 piece, int j) {
+  const bool inside =
+      (j + 1) * kKeyColumns <= config.head_dim_qk || j * kKeyColumns + lane_id() % 4 * 8 < config.head_dim_qk;
+  return inside ? piece : make_uint4(0, 0, 0, 0);
+}
+
+// The row of a lane in octet `octet` of a tile of K, and its row `i` (of four) in 16 keys of V.
+__device__ inline int key_row_of(int octet) { return octet * 8 + lane_id() / 4; }
+__device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + lane_id() % 4 * 2 + i % 2; }
+
+// Row `row` of a tile, of K or V. Keys behind the last one are taken for the last one: they are hidden anyway, and what
+// lies there is never looked at.
+__device__ inline const Stored* row_of(const void* tensor, const Strides& s, const Sequence& seq, int tile, int row) {
+  const int first = tile * kTileKv;
+  return static_cast<const Stored*>(tensor) + key_row(s, seq, first) + min(row, seq.k_len - 1 - first) * s.token;
+}
+
+// The tiles of a segment that are a warp's: every kWarps-th, from the last to the first, without those in holes of the
+// mask. Below the first: none is left.
+__device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
+  if (config.mask_has_holes) {
+    while (tile >= s.first_tile &&
+           !Variant::may_see(p, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+      tile -= config.warps;
+    }
+  }
+  return tile;
+}
+__device__ inline int first_of_warp(const KernelParams& p, const Segment& s) {
+  return visible_tile(p, s, s.last_tile - warp_id());
+}
+__device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int tile) {
+  return visible_tile(p, s, tile - config.warps);
+}
+
+// A tile in registers. K of the next one is loaded when the scores of this one are there, V when it has been multiplied.
+struct RegisterTiles {
+  const KernelParams& params;
+  uint4 keys[kKeyOctets][kKeyPieces], values[kKeyPairs][kValuePieces][4];
+
+  __device__ RegisterTiles(const KernelParams& params, unsigned char*) : params(params) {}
+
+  __device__ void load_keys(const Segment& s, int tile) {
+    if (tile < s.first_tile) return;
+#pragma unroll
+    for (int octet = 0; octet < kKeyOctets; ++octet) {
+      const Stored* row = row_of(params.k, params.k_stride, s.seq, tile, key_row_of(octet));
+#pragma unroll
+      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(row + key_column(j));
+    }
+  }
+  __device__ void load_values(const Segment& s, int tile) {
+    if (tile < s.first_tile) return;
+#pragma unroll
+    for (int pair = 0; pair < kKeyPairs; ++pair)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Stored* row = row_of(params.v, params.v_stride, s.seq, tile, value_row_of(pair, i));
+#pragma unroll
+        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(row + value_column(j));
+      }
+  }
+
+  __device__ void begin(const Segment& s, int first) {
+    load_keys(s, first);
+    load_values(s, first);
+  }
+  __device__ void await() {}
+  __device__ uint4 key_piece(int octet, int j) const { return inside_key(keys[octet][j], j); }
+  __device__ void keys_done(const Segment& s, int next) { load_keys(s, next); }
+  __device__ uint4 value_piece(int pair, int j, int i) const { return values[pair][j][i]; }
+  __device__ void values_done(const Segment& s, int next) { load_values(s, next); }
+};
+
+// A ring of tiles, which whole rows are copied to: by bulk copies, a row for each lane, or by all lanes row after row.
+struct RingTiles {
+  const KernelParams& params;
+  u32 ring, barriers;  // of this warp
+  int ahead = -1;      // the next tile to copy
+  u32 stage = 0, parity = 0;
+
+  __device__ RingTiles(const KernelParams& params, unsigned char* shared)
+      : params(params),
+        ring(shared_address(shared) + warp_id() * kLayout.ring_bytes),
+        barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {
+    if constexpr (config.bulk_copies) {
+      if (lane_id() < config.stages) init_barrier(barriers + lane_id() * 8, 1);
+      publish_barriers();
+      fence_async_proxy();
+      __syncwarp();
+    }
+  }
+
+  __device__ u32 keys() const { return ring + stage * kLayout.stage_bytes; }
+  __device__ u32 values() const { return keys() + kTileKv * kLayout.key_pitch; }
+
+  template <int head_dim, int pitch>
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Sequence& seq, int tile) const {
+    if constexpr (config.bulk_copies) {
+      for (int row = lane_id(); row < kTileKv; row += 32)
+        copy_bulk(to + row * pitch, row_of(tensor, strides, seq, tile, row), head_dim * sizeof(Stored),
+                  barriers + stage * 8);
+    } else {
+      constexpr int kChunks = head_dim / 8;
+#pragma unroll
+      for (int first = 0; first < kTileKv * kChunks; first += 32) {
+        const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
+        if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
+        copy_async<16>(to + row * pitch + chunk * 16, row_of(tensor, strides, seq, tile, row) + chunk * 8, true);
+      }
+    }
+  }
+
+  // Into the current place of the ring. Commits also where nothing is left to copy: waiting counts groups.
+  __device__ void copy_ahead(const Segment& s) {
+    if (ahead >= s.first_tile) {
+      if constexpr (config.bulk_copies) {
+        if (lane_id() == 0)
+          arrive_expecting(barriers + stage * 8,
+                           kTileKv * (config.head_dim_qk + config.head_dim_v) * static_cast<int>(sizeof(Stored)));
+        __syncwarp();
+      }
+      copy_rows<config.head_dim_qk, kLayout.key_pitch>(keys(), params.k, params.k_stride, s.seq, ahead);
+      copy_rows<config.head_dim_v, kLayout.value_pitch>(values(), params.v, params.v_stride, s.seq, ahead);
+      ahead = next_of_warp(params, s, ahead);
+    }
+    if constexpr (!config.bulk_copies) commit_copies();
+  }
+  __device__ void advance() {
+    if (++stage < config.stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+
+  // From the current place on: those copies of the segment before that there were are done.
+  __device__ void begin(const Segment& s, int first) {
+    ahead = first;
+    const u32 back_to = stage;
+#pragma unroll 1
+    for (int i = 0; i < config.stages; ++i) {
+      copy_ahead(s);
+      stage = stage + 1 < config.stages ? stage + 1 : 0;
+    }
+    stage = back_to;
+  }
+  __device__ void await() {
+    if constexpr (config.bulk_copies) {
+      wait_barrier(barriers + stage * 8, parity);
+    } else {
+      wait_copies<config.stages - 1>();
+      __syncwarp();
+    }
+  }
+  __device__ uint4 key_piece(int octet, int j) const {
+    return inside_key(load_shared(keys() + key_row_of(octet) * kLayout.key_pitch + j * 64 + lane_id() % 4 * 16), j);
+  }
+  __device__ void keys_done(const Segment&, int) {}
+  __device__ uint4 value_piece(int pair, int j, int i) const {
+    return load_shared(values() + value_row_of(pair, i) * kLayout.value_pitch + j * 128 + lane_id() / 4 * 16);
+  }
+  __device__ void values_done(const Segment& s, int) {
+    __syncwarp();  // all lanes have read
+    copy_ahead(s);
+    advance();
+  }
+};
+
+}  // namespace flashjit
