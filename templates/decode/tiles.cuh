@@ -150,7 +150,7 @@ struct RingTiles {
                   barriers + stage * 8);
     } else {
       constexpr int kChunks = head_dim / 8;
-#pragma unroll
+#pragma unroll 4
       for (int first = 0; first < kTileKv * kChunks; first += 32) {
         const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
         if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;

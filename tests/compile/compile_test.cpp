@@ -67,6 +67,8 @@ std::vector<Row> every_row() {
       " layout=paged(16) mask=\"causal\"",
       " layout=packed/paged(48) mask=\"causal & window(1024, 0)\" lse=ln",
       " layout=paged(1) lse=ln",
+      " q_len=1 lse=ln",
+      " q_len=4 mask=\"causal & window(1024, 0)\" score=\"softcap(30.0)\" layout=packed sink",
   };
   std::vector<Row> rows;
   for (const Target& target : targets()) {

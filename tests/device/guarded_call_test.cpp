@@ -96,6 +96,9 @@ TEST(GuardedCalls, AreRefusedOrStayInside) {
   }
   auto stream = Stream::create(*gpu);
   ASSERT_TRUE(stream);
+  constexpr std::size_t kWorkspace = 64 << 20;  // more than any of these kernels needs
+  const auto workspace = DeviceBuffer::allocate(*gpu, kWorkspace);
+  ASSERT_TRUE(workspace);
   const auto start = std::chrono::steady_clock::now();
   const auto first = static_cast<std::uint64_t>(start.time_since_epoch().count());
   fmt::print("seeds from {} on\n", first);
@@ -105,7 +108,9 @@ TEST(GuardedCalls, AreRefusedOrStayInside) {
     auto kernel = (*engine)->prepare(calls.spec());
     ASSERT_TRUE(kernel) << "seed " << seed << ": " << calls.spec() << "\n" << kernel.error().message;
     for (int i = 0; i < 300; ++i) {
-      const Arguments call = calls.draw(memory);
+      Arguments call = calls.draw(memory);
+      call.workspace = workspace->data();
+      call.workspace_bytes = kWorkspace;
       const std::string text =
           fmt::format("seed {}, call {}, {}\n{}\n", seed, i, calls.spec(), GuardedCalls::text(call));
       const auto done = (*kernel)->run(call, stream->get());

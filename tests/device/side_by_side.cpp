@@ -23,14 +23,20 @@ class Launches {
     FLASHJIT_TRY(allocate(inputs_, false));
     outputs_.resize(static_cast<std::size_t>(outputs));
     for (Memory& set : outputs_) FLASHJIT_TRY(allocate(set, true));
+    for (int set = 0; set < outputs; ++set) {
+      Arguments arguments = arguments_of(set);
+      FLASHJIT_ASSIGN(workspace, give_workspace(gpu_, kernel_, arguments));
+      workspaces_.push_back(std::move(workspace));
+    }
     return {};
   }
 
   Result<void> launch(int set, const Stream& stream) {
-    const auto place = [&](const CaseTensor& tensor) {
-      return (tensor.output ? outputs_[static_cast<std::size_t>(set)] : inputs_).at(&tensor).data();
-    };
-    return kernel_.run(case_.arguments(place), stream.get());
+    const DeviceBuffer& workspace = workspaces_[static_cast<std::size_t>(set)];
+    Arguments arguments = arguments_of(set);
+    arguments.workspace = workspace.data();
+    arguments.workspace_bytes = static_cast<std::int64_t>(workspace.bytes());
+    return kernel_.run(arguments, stream.get());
   }
 
   // On the device everything is done. Compares with the images of the case, and spoils what is there for the next time.
@@ -48,6 +54,11 @@ class Launches {
   }
 
  private:
+  Arguments arguments_of(int set) {
+    return case_.arguments([&](const CaseTensor& tensor) {
+      return (tensor.output ? outputs_[static_cast<std::size_t>(set)] : inputs_).at(&tensor).data();
+    });
+  }
   Result<void> allocate(Memory& memory, bool output) {
     Result<void> status;
     case_.each([&](const std::string&, CaseTensor& tensor) {
@@ -68,6 +79,7 @@ class Launches {
   Kernel& kernel_;
   Memory inputs_;
   std::vector<Memory> outputs_;
+  std::vector<DeviceBuffer> workspaces_;  // of each set of outputs
 };
 
 Result<void> on_streams(Launches& launches, const Stream (&streams)[kStreams]) {
@@ -120,6 +132,15 @@ Result<void> run(const GpuContext& gpu, Case& c, Kernel& kernel) {
 }
 
 }  // namespace
+
+Result<DeviceBuffer> give_workspace(const GpuContext& gpu, const Kernel& kernel, Arguments& arguments) {
+  FLASHJIT_ASSIGN(bytes, kernel.workspace_bytes(arguments));
+  FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, static_cast<std::size_t>(bytes)));
+  if (bytes > 0) FLASHJIT_TRY(buffer.upload(std::vector<std::uint8_t>(buffer.bytes(), 0xff).data()));
+  arguments.workspace = buffer.data();
+  arguments.workspace_bytes = bytes;
+  return std::move(buffer);
+}
 
 std::string run_side_by_side(const GpuContext& gpu, Case& c, Kernel& kernel) {
   const auto done = run(gpu, c, kernel);

@@ -175,8 +175,10 @@ Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
   });
   FLASHJIT_TRY(status);
   FLASHJIT_ASSIGN(stream, Stream::create(gpu_));
-  FLASHJIT_TRY(
-      kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); }), stream.get()));
+  Arguments arguments = c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); });
+  const auto workspace = give_workspace(gpu_, kernel, arguments);
+  FLASHJIT_TRY(workspace);
+  FLASHJIT_TRY(kernel.run(arguments, stream.get()));
   FLASHJIT_TRY(stream.synchronize());
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (status && tensor.output && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());

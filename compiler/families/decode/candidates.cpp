@@ -16,8 +16,9 @@ constexpr int kMaxDim = 256;
 // Rows that pay without being asked for: with more tiles than one K and V are read more than once.
 constexpr std::int64_t kMostRows = 16;
 
-// Registers besides tiles: addresses, loop state, temporaries of the softmax.
-constexpr int kBaseRegisters = 62;
+// Registers besides tiles: addresses, loop state, temporaries of the softmax; and the pieces of a tile that are on their
+// way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
+constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
 
 // Does a range of keys depend on the head? Tiles have the heads of a group in common.
 bool ranges_use_head(const Problem& problem) {
@@ -54,6 +55,10 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
   if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
                   blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
+  }
+  if (target.sm_count * blocks < heads_side_by_side(sizes)) {
+    return refuse(why, "blocks_per_sm: {} on each of {} SMs are fewer than the {} heads that blocks read side by side",
+                  blocks, target.sm_count, heads_side_by_side(sizes));
   }
   if (blocks * threads > target.threads_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads, target.name,
@@ -97,7 +102,8 @@ Registers decode_registers(const Problem& problem, const KernelConfig& c) {
   const int output = value_pieces(c) * 16 * octets(c), scores = c.tile_kv / 2;
   const int queries = key_pieces(c) * 4 * octets(c);
   // Tiles wait in registers, or pass through them piece by piece.
-  const int tiles = has_ring(c) ? 24 : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;
+  const int tiles =
+      has_ring(c) ? kPieceRegisters : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;
   const int share = problem.target.registers_per_sm / (decode_threads(c) * c.blocks_per_sm);
   return {kBaseRegisters + output + scores + queries + tiles + score_registers(problem.spec),
           std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
@@ -111,7 +117,7 @@ void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<
   s.family = &kDecode;
   s.tile_q = pins.tile_q.value_or(spec.q_len.max <= 8 / group ? 8 : 16);
   for (const int tile_kv : choices(pins.tile_kv, {16, 32})) {
-    for (const int warps : choices(pins.warps, {4, 8})) {
+    for (const int warps : choices(pins.warps, {8, 4, 2})) {
       for (const int stages : choices(pins.stages, {1, 2, 3, 4})) {
         for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
           s.tile_kv = tile_kv;

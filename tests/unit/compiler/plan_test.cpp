@@ -277,13 +277,35 @@ TEST(Plan, HopperDefaults) {
       {"fwd bf16 d=128 heads=16 score=\"bias(table)\"", "reference=first"},
       {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
-      {"fwd bf16 d=128 heads=64/8 q_len=1 b=64", "head_tiles=grouped"},
+      {"fwd bf16 d=128 heads=64/8 q_len=4 b=64", "head_tiles=grouped"},
   };
   for (const auto& [text, part] : rows) {
     const std::string schedule = print(planned(text, "sm_90a").schedule);
     EXPECT_NE(("," + schedule + ",").find("," + std::string(part) + ","), std::string::npos)
         << text << ": " << schedule;
   }
+}
+
+// Few rows for every KV head: the keys are split. More rows, or what that loop does not do: another family.
+TEST(Plan, WhatTheDecodeFamilyTakes) {
+  const std::tuple<const char*, const char*, bool> rows[] = {
+      {"fwd bf16 d=128 heads=32/8 q_len=1", "sm_90a", true},
+      {"fwd bf16 d=128 heads=32/8 q_len=1", "sm_80", true},
+      {"fwd fp16 d=64/192 heads=8 q_len<=16 mask=\"causal & window(100, 0)\" score=\"alibi\" sink lse=ln", "sm_120a",
+       true},
+      {"fwd bf16 d=256 heads=16/1 q_len=1 layout=packed", "sm_90a", true},
+      {"fwd bf16 d=128 heads=32/8 q_len=5", "sm_90a", false},
+      {"fwd bf16 d=128 heads=32/8", "sm_90a", false},
+      {"fwd bf16 d=128 heads=32/8 q_len=1 bytes=8", "sm_90a", false},
+      {"fwd bf16 d=128 heads=32/8 q_len=1 mask=\"k < h * 100\"", "sm_90a", false},
+      {"fwd bf16 d=128 heads=32/8 q_len=1 numerics=batch_invariant", "sm_90a", false},
+  };
+  for (const auto& [text, target, taken] : rows) {
+    const Plan plan = planned(text, target);
+    EXPECT_EQ(plan.schedule.family == find_family("decode"), taken) << text << ": " << print(plan.schedule);
+  }
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=32/8 q_len=2", "sm_90a").schedule.tile_q, 8);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=32/8 q_len=3", "sm_90a").schedule.tile_q, 16);
 }
 
 // The hopper loop drops a check for these: nothing else may be taken for one.
