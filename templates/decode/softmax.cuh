@@ -47,10 +47,11 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(s, r);
-    const Stored* row = static_cast<const Stored*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q);
+    const Stored* row =
+        static_cast<const Stored*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j)
-      queries[j][r] = inside_key(*reinterpret_cast<const uint4*>(row + key_column(j)), j);
+      queries[j][r] = inside_key(*reinterpret_cast<const uint4*>(key_piece_of(row, j)), j);
   }
 }
 

@@ -36,32 +36,41 @@ __device__ inline void copy_bulk(u32 shared, const void* global, u32 bytes, u32 
                : "memory");
 }
 
-// Column of a lane in piece j of a row of K or of Q, or of V. Beyond the head dim it is one that exists, of no use.
-__device__ inline int key_column(int j) {
-  const int column = j * kKeyColumns + lane_id() % 4 * 8;
-  return column < config.head_dim_qk ? column : 0;
+// A lane's first column in a row of K or of Q, and of V.
+__device__ inline int key_column() { return lane_id() % 4 * 8; }
+__device__ inline int value_column() { return lane_id() / 4 * 8; }
+
+// Does piece j, of pieces with so many columns of all lanes, lie in the head dim?
+template <int head_dim, int columns>
+__device__ inline bool is_inside(int j, int column) {
+  return (j + 1) * columns <= head_dim || j * columns + column < head_dim;
 }
-__device__ inline int value_column(int j) {
-  const int column = j * kValueColumns + lane_id() / 4 * 8;
-  return column < config.head_dim_v ? column : 0;
+// Piece j of the row whose part for this lane begins at `row`. Beyond the head dim it is one that exists, of no use.
+template <int head_dim, int columns>
+__device__ inline const Stored* piece_of(const Stored* row, int j, int column) {
+  return is_inside<head_dim, columns>(j, column) ? row + j * columns : row - column;
+}
+__device__ inline const Stored* key_piece_of(const Stored* row, int j) {
+  return piece_of<config.head_dim_qk, kKeyColumns>(row, j, key_column());
+}
+__device__ inline const Stored* value_piece_of(const Stored* row, int j) {
+  return piece_of<config.head_dim_v, kValueColumns>(row, j, value_column());
 }
 // Zeros for what lies beyond the head dim of Q and K.
 __device__ inline uint4 inside_key(uint4 piece, int j) {
-  const bool inside =
-      (j + 1) * kKeyColumns <= config.head_dim_qk || j * kKeyColumns + lane_id() % 4 * 8 < config.head_dim_qk;
-  return inside ? piece : make_uint4(0, 0, 0, 0);
+  return is_inside<config.head_dim_qk, kKeyColumns>(j, key_column()) ? piece : make_uint4(0, 0, 0, 0);
 }
 
 // The row of a lane in octet `octet` of a tile of K, and its row `i` (of four) in 16 keys of V.
 __device__ inline int key_row_of(int octet) { return octet * 8 + lane_id() / 4; }
 __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + lane_id() % 4 * 2 + i % 2; }
 
-// Row `row` of a tile, of K or V. Keys behind the last one are taken for the last one: they are hidden anyway, and what
-// lies there is never looked at.
-__device__ inline const Stored* row_of(const void* tensor, const Strides& s, const Sequence& seq, int tile, int row) {
-  const int first = tile * kTileKv;
-  return static_cast<const Stored*>(tensor) + key_row(s, seq, first) + min(row, seq.k_len - 1 - first) * s.token;
+// Where the rows of a tile of K or V begin, and its last row. Keys behind the last one are taken for the last one: they
+// are hidden anyway, and what lies there is never looked at.
+__device__ inline const Stored* tile_rows(const void* tensor, const Strides& s, const Sequence& seq, int tile) {
+  return static_cast<const Stored*>(tensor) + key_row(s, seq, tile * kTileKv);
 }
+__device__ inline int last_row(const Sequence& seq, int tile) { return seq.k_len - 1 - tile * kTileKv; }
 
 // The tiles of a segment that are a warp's: every kWarps-th, from the last to the first, without those in holes of the
 // mask. Below the first: none is left.
@@ -88,25 +97,44 @@ struct RegisterTiles {
 
   __device__ RegisterTiles(const KernelParams& params, unsigned char*) : params(params) {}
 
-  __device__ void load_keys(const Segment& s, int tile) {
-    if (tile < s.first_tile) return;
+  // Lanes have rows at the same distances from their first ones, unless the tile is cut.
+  template <bool cut>
+  __device__ void load_key_rows(const Segment& s, int tile) {
+    const Int64 stride = params.k_stride.token;
+    const Stored* rows = tile_rows(params.k, params.k_stride, s.seq, tile) + key_column();
+    const Stored* first = rows + key_row_of(0) * stride;
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
-      const Stored* row = row_of(params.k, params.k_stride, s.seq, tile, key_row_of(octet));
+      const Stored* row =
+          cut ? rows + min(key_row_of(octet), last_row(s.seq, tile)) * stride : first + octet * 8 * stride;
 #pragma unroll
-      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(row + key_column(j));
+      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row, j));
     }
   }
-  __device__ void load_values(const Segment& s, int tile) {
-    if (tile < s.first_tile) return;
+  template <bool cut>
+  __device__ void load_value_rows(const Segment& s, int tile) {
+    const Int64 stride = params.v_stride.token;
+    const Stored* rows = tile_rows(params.v, params.v_stride, s.seq, tile) + value_column();
+    const Stored* first = rows + value_row_of(0, 0) * stride;
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Stored* row = row_of(params.v, params.v_stride, s.seq, tile, value_row_of(pair, i));
+        const Stored* row = cut ? rows + min(value_row_of(pair, i), last_row(s.seq, tile)) * stride
+                                : first + (pair * 16 + i / 2 * 8 + i % 2) * stride;
 #pragma unroll
-        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(row + value_column(j));
+        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row, j));
       }
+  }
+  __device__ void load_keys(const Segment& s, int tile) {
+    if (tile < s.first_tile) return;
+    if (last_row(s.seq, tile) >= kTileKv - 1) load_key_rows<false>(s, tile);
+    else load_key_rows<true>(s, tile);
+  }
+  __device__ void load_values(const Segment& s, int tile) {
+    if (tile < s.first_tile) return;
+    if (last_row(s.seq, tile) >= kTileKv - 1) load_value_rows<false>(s, tile);
+    else load_value_rows<true>(s, tile);
   }
 
   __device__ void begin(const Segment& s, int first) {
@@ -144,9 +172,11 @@ struct RingTiles {
 
   template <int head_dim, int pitch>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Sequence& seq, int tile) const {
+    const Stored* rows = tile_rows(tensor, strides, seq, tile);
+    const int last = last_row(seq, tile);
     if constexpr (config.bulk_copies) {
       for (int row = lane_id(); row < kTileKv; row += 32)
-        copy_bulk(to + row * pitch, row_of(tensor, strides, seq, tile, row), head_dim * sizeof(Stored),
+        copy_bulk(to + row * pitch, rows + min(row, last) * strides.token, head_dim * sizeof(Stored),
                   barriers + stage * 8);
     } else {
       constexpr int kChunks = head_dim / 8;
@@ -154,7 +184,7 @@ struct RingTiles {
       for (int first = 0; first < kTileKv * kChunks; first += 32) {
         const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
         if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-        copy_async<16>(to + row * pitch + chunk * 16, row_of(tensor, strides, seq, tile, row) + chunk * 8, true);
+        copy_async<16>(to + row * pitch + chunk * 16, rows + min(row, last) * strides.token + chunk * 8, true);
       }
     }
   }

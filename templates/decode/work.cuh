@@ -83,6 +83,7 @@ __device__ inline int2 count_steps(const KernelParams& p, int b, int* scratch) {
 template <int threads>
 __device__ inline Place place_of(const KernelParams& p, int step, int* scratch) {
   if constexpr (kSameSteps) {
+    if (p.batch == 1) return {0, step};
     const int steps = tiles_of(p, 0).steps();
     return {step / steps, step % steps};
   }
@@ -148,11 +149,16 @@ struct Segment {
 __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, int range, int side,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
-  const int tile_number = at.step / tiles.count, passed = at.step % tiles.count;
-  const int head = tile_number / tiles.row_tiles * kSideBySide + side;
+  int head_round = 0, row_tile = 0, passed = at.step;
+  if (at.step >= tiles.count) {  // no division where there is one tile, as mostly
+    const int tile_number = at.step / tiles.count;
+    passed = at.step % tiles.count;
+    head_round = tile_number / tiles.row_tiles;
+    row_tile = tile_number % tiles.row_tiles;
+  }
   Segment s;
-  s.seq = sequence_of(p, at.b, head * kGroup);
-  s.row_lo = tile_number % tiles.row_tiles * kTileRows;
+  s.seq = sequence_of(p, at.b, (head_round * kSideBySide + side) * kGroup);
+  s.row_lo = row_tile * kTileRows;
   s.steps = min(tiles.count - passed, left);
   s.last_tile = tiles.first + tiles.count - 1 - passed;
   s.first_tile = s.last_tile - s.steps + 1;
