@@ -29,7 +29,7 @@ __device__ inline Row row_at(const Sequence& seq, int row) { return {row / kGrou
 __device__ inline float finish_row(const KernelParams& params, Sequence seq, const Row& row, RowState state,
                                    bool writes) {
   seq.h = row.h;
-  float reference = state.reference * kLog2Scale, sum = state.sum, scale = 1.0f;
+  float reference = state.reference * kNaturalScale, sum = state.sum, scale = 1.0f;
   if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[row.h]);
   if (writes) {
     const Int64 at = result_row(params, seq, row.q);

@@ -65,12 +65,13 @@ __device__ inline uint4 inside_key(uint4 piece, int j) {
 __device__ inline int key_row_of(int octet) { return octet * 8 + lane_id() / 4; }
 __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + lane_id() % 4 * 2 + i % 2; }
 
-// Where the rows of a tile of K or V begin, and its last row. Keys behind the last one are taken for the last one: they
-// are hidden anyway, and what lies there is never looked at.
-__device__ inline const Stored* tile_rows(const void* tensor, const Strides& s, const Sequence& seq, int tile) {
-  return static_cast<const Stored*>(tensor) + key_row(s, seq, tile * kTileKv);
+// The row of a key, of K or V. Keys that no query sees at the end are taken for the last that one sees: what lies behind
+// the end, or there, is never looked at.
+__device__ inline const Stored* row_of(const void* tensor, const Strides& strides, const Segment& s, int key) {
+  return static_cast<const Stored*>(tensor) + key_row(strides, s.seq, min(key, s.end - 1));
 }
-__device__ inline int last_row(const Sequence& seq, int tile) { return seq.k_len - 1 - tile * kTileKv; }
+// Is a tile cut by that end?
+__device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
 
 // The tiles of a segment that are a warp's: every kWarps-th, from the last to the first, without those in holes of the
 // mask. Below the first: none is left.
@@ -99,42 +100,38 @@ struct RegisterTiles {
 
   // Lanes have rows at the same distances from their first ones, unless the tile is cut.
   template <bool cut>
-  __device__ void load_key_rows(const Segment& s, int tile) {
-    const Int64 stride = params.k_stride.token;
-    const Stored* rows = tile_rows(params.k, params.k_stride, s.seq, tile) + key_column();
-    const Stored* first = rows + key_row_of(0) * stride;
+  __device__ void load_key_rows(const Segment& s, int key) {
+    const Stored* first = row_of(params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
-      const Stored* row =
-          cut ? rows + min(key_row_of(octet), last_row(s.seq, tile)) * stride : first + octet * 8 * stride;
+      const Stored* row = cut ? row_of(params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
+                              : first + octet * 8 * params.k_stride.token;
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row, j));
     }
   }
   template <bool cut>
-  __device__ void load_value_rows(const Segment& s, int tile) {
-    const Int64 stride = params.v_stride.token;
-    const Stored* rows = tile_rows(params.v, params.v_stride, s.seq, tile) + value_column();
-    const Stored* first = rows + value_row_of(0, 0) * stride;
+  __device__ void load_value_rows(const Segment& s, int key) {
+    const Stored* first = row_of(params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Stored* row = cut ? rows + min(value_row_of(pair, i), last_row(s.seq, tile)) * stride
-                                : first + (pair * 16 + i / 2 * 8 + i % 2) * stride;
+        const Stored* row = cut ? row_of(params.v, params.v_stride, s, key + value_row_of(pair, i)) + value_column()
+                                : first + (pair * 16 + i / 2 * 8 + i % 2) * params.v_stride.token;
 #pragma unroll
         for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row, j));
       }
   }
   __device__ void load_keys(const Segment& s, int tile) {
     if (tile < s.first_tile) return;
-    if (last_row(s.seq, tile) >= kTileKv - 1) load_key_rows<false>(s, tile);
-    else load_key_rows<true>(s, tile);
+    if (is_cut(s, tile)) load_key_rows<true>(s, tile * kTileKv);
+    else load_key_rows<false>(s, tile * kTileKv);
   }
   __device__ void load_values(const Segment& s, int tile) {
     if (tile < s.first_tile) return;
-    if (last_row(s.seq, tile) >= kTileKv - 1) load_value_rows<false>(s, tile);
-    else load_value_rows<true>(s, tile);
+    if (is_cut(s, tile)) load_value_rows<true>(s, tile * kTileKv);
+    else load_value_rows<false>(s, tile * kTileKv);
   }
 
   __device__ void begin(const Segment& s, int first) {
@@ -171,12 +168,10 @@ struct RingTiles {
   __device__ u32 values() const { return keys() + kTileKv * kLayout.key_pitch; }
 
   template <int head_dim, int pitch>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Sequence& seq, int tile) const {
-    const Stored* rows = tile_rows(tensor, strides, seq, tile);
-    const int last = last_row(seq, tile);
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, int key) const {
     if constexpr (config.bulk_copies) {
       for (int row = lane_id(); row < kTileKv; row += 32)
-        copy_bulk(to + row * pitch, rows + min(row, last) * strides.token, head_dim * sizeof(Stored),
+        copy_bulk(to + row * pitch, row_of(tensor, strides, s, key + row), head_dim * sizeof(Stored),
                   barriers + stage * 8);
     } else {
       constexpr int kChunks = head_dim / 8;
@@ -184,7 +179,7 @@ struct RingTiles {
       for (int first = 0; first < kTileKv * kChunks; first += 32) {
         const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
         if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-        copy_async<16>(to + row * pitch + chunk * 16, rows + min(row, last) * strides.token + chunk * 8, true);
+        copy_async<16>(to + row * pitch + chunk * 16, row_of(tensor, strides, s, key + row) + chunk * 8, true);
       }
     }
   }
@@ -198,8 +193,8 @@ struct RingTiles {
                            kTileKv * (config.head_dim_qk + config.head_dim_v) * static_cast<int>(sizeof(Stored)));
         __syncwarp();
       }
-      copy_rows<config.head_dim_qk, kLayout.key_pitch>(keys(), params.k, params.k_stride, s.seq, ahead);
-      copy_rows<config.head_dim_v, kLayout.value_pitch>(values(), params.v, params.v_stride, s.seq, ahead);
+      copy_rows<config.head_dim_qk, kLayout.key_pitch>(keys(), params.k, params.k_stride, s, ahead * kTileKv);
+      copy_rows<config.head_dim_v, kLayout.value_pitch>(values(), params.v, params.v_stride, s, ahead * kTileKv);
       ahead = next_of_warp(params, s, ahead);
     }
     if constexpr (!config.bulk_copies) commit_copies();

@@ -138,6 +138,7 @@ struct Segment {
   int row_lo;                 // its first row: query * group + head of the group
   int first_tile, last_tile;  // visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query
+  int end;                    // keys from here on are visible to none; not below 1
   int part;                   // -1: the whole tile
   int steps;
 
@@ -164,6 +165,7 @@ __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, 
   s.first_tile = s.last_tile - s.steps + 1;
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
   s.full_end = Variant::full_end(p, s.seq, s.q_lo(), s.q_hi());
+  s.end = max(1, min(Variant::kv_end(p, s.seq, s.q_lo(), s.q_hi()), s.seq.k_len));
   s.part = s.steps == tiles.count ? -1 : part_of(range, side, begins_range);
   return s;
 }
