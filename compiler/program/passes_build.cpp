@@ -1,6 +1,7 @@
 // From the spec to the textbook of an online softmax: no tiles, no warps, no copies yet.
 #include <fmt/format.h>
 
+#include "compiler/families/family.h"
 #include "compiler/program/passes.h"
 
 namespace flashjit {
@@ -93,8 +94,9 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
       return s.attributes.set("when", std::string("mixed"), kAnalyse);
     }
     if (s.kind != Kind::Loop) return {};
-    // From the last tile down: with a causal mask the mixed tiles come first and the rest of the loop is plain.
-    FLASHJIT_TRY(s.attributes.set("direction", std::string("last_to_first"), kAnalyse));
+    // Most loops go from the last tile down: with a causal mask the mixed tiles come first and the rest is plain.
+    const bool from_first = context.schedule.family->from_first;
+    FLASHJIT_TRY(s.attributes.set("direction", std::string(from_first ? "first_to_last" : "last_to_first"), kAnalyse));
     if (masked && context.problem.tiles.may_see) return s.attributes.set("holes", std::string("may_see"), kAnalyse);
     return {};
   }));

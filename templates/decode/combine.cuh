@@ -1,118 +1,159 @@
-// The second launch of the decode family: puts together what several blocks have of a row. A block for every row, which
-// has nothing to do where one block of the first launch had all of it.
+// The second launch of the decode family: puts together what several blocks have of a row tile. As many blocks as ranges
+// that a tile falls into share its rows and columns, those that have computed them.
 #pragma once
 
 #include "templates/decode/rows.cuh"
 
 namespace flashjit {
 
-constexpr int kCombineWarps = kCombineThreads / 32;
+// A row tile, and the ranges that it falls into.
+struct SplitTile {
+  Sequence seq;
+  int row_lo, rows;
+  int begin;  // its first step, of all of the call
+  int first_range, ranges, side;
+  bool begins_range;  // it begins with its first range
 
-// The parts of a row: one of each range that its tile falls into.
-struct RowParts {
-  const float* parts;
-  int first_range, count, side, row;
-  bool begins_range;  // the tile begins with its first range
-
-  __device__ const float* part(int i) const {
+  __device__ const float* part(const float* parts, int i) const {
     return parts + static_cast<Int64>(part_of(first_range + i, side, i > 0 || begins_range)) * kPartFloats;
-  }
-  __device__ float4 state(int i) const {
-    return *reinterpret_cast<const float4*>(part(i) + kTileRows * kPartRow + row * kRowState);
-  }
-  __device__ float4 values(int i, int column) const {
-    return *reinterpret_cast<const float4*>(part(i) + row * kPartRow + column);
   }
 };
 
-__device__ inline void add_part(RowState& whole, const float4& state, float weight) {
-  whole.sum += state.y * weight;
-  whole.top = fmaxf(whole.top, state.z);
+__device__ inline SplitTile split_tile_at(const KernelParams& params, const Ranges& ranges, int step, int side,
+                                          int* scratch) {
+  const Place at = place_of<kCombineThreads>(params, step, scratch);
+  const Tiles tiles = tiles_of(params, at.b);
+  const RowTile tile = row_tile_at(params, tiles, at, side);
+  SplitTile s;
+  s.seq = tile.seq;
+  s.row_lo = tile.row_lo;
+  s.rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
+  s.begin = step - tile.passed;
+  s.first_range = ranges.of(s.begin);
+  s.ranges = ranges.of(s.begin + tiles.count - 1) - s.first_range + 1;
+  s.side = side;
+  s.begins_range = ranges.begin(s.first_range) == s.begin;
+  return s;
 }
 
-// A warp's share of the parts: every kCombineWarps-th, a few at a time so that their loads are under way together.
-__device__ inline float4 combine_parts(const RowParts& row, int column, RowState& whole) {
-  constexpr int kAtATime = 8;
-  float4 o = make_float4(0, 0, 0, 0);
+// Four columns of a row, with its state.
+struct Quad {
+  float4 o;
+  RowState state;
+
+  __device__ void clear() {
+    o = make_float4(0, 0, 0, 0);
+    state = {-kInfinity, 0, -kInfinity};
+  }
+  // What another part of the keys has of them.
+  __device__ void add(const Quad& other) {
+    const float reference = fmaxf(state.reference, other.state.reference);
+    const float own = weight_of(state.reference, reference), others = weight_of(other.state.reference, reference);
+    state = {reference, state.sum * own + other.state.sum * others, fmaxf(state.top, other.state.top)};
+    o = scaled(o, own);
+    add_scaled(o, other.o, others);
+  }
+};
+
+// A thread's share of the parts, a few at a time so that their loads are under way together.
+__device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row, int column) {
+  constexpr int kAtATime = 4;
+  Quad sum;
+  sum.clear();
 #pragma unroll 1
-  for (int first = threadIdx.x / 32; first < row.count; first += kCombineWarps * kAtATime) {
-    float4 state[kAtATime], values[kAtATime];
+  for (int first = threadIdx.x / kColumnLanes; first < s.ranges; first += kPartLanes * kAtATime) {
+    Quad quads[kAtATime];
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
-      const int at = first + i * kCombineWarps;
-      state[i] = make_float4(-kInfinity, 0, -kInfinity, 0);
-      values[i] = make_float4(0, 0, 0, 0);
-      if (at >= row.count) continue;
-      state[i] = row.state(at);
-      values[i] = row.values(at, column);
+      quads[i].clear();
+      if (first + i * kPartLanes >= s.ranges) continue;
+      const float* part = s.part(parts, first + i * kPartLanes);
+      const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
+      quads[i].o = *reinterpret_cast<const float4*>(part + row * kPartRow + column);
+      quads[i].state = {state.x, state.y, state.z};
     }
-    float reference = whole.reference;
 #pragma unroll
-    for (int i = 0; i < kAtATime; ++i) reference = fmaxf(reference, state[i].x);
-    const float kept = weight_of(whole.reference, reference);
-    whole.reference = reference;
-    whole.sum *= kept;
-    o = scaled(o, kept);
-#pragma unroll
-    for (int i = 0; i < kAtATime; ++i) {
-      const float weight = weight_of(state[i].x, reference);
-      add_part(whole, state[i], weight);
-      add_scaled(o, values[i], weight);
-    }
+    for (int i = 0; i < kAtATime; ++i) sum.add(quads[i]);
   }
-  return o;
+  return sum;
 }
 
-// What the warps have, in the first one.
-__device__ inline float4 combine_warps(float4* shared, float4 o, RowState& whole) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+// What all threads of the same columns have, in the first of them.
+__device__ inline Quad add_lanes(Quad own, float4* shared) {
+  const int lane = threadIdx.x % kColumnLanes, warp = threadIdx.x / 32;
+  const auto from = [](float x) { return __shfl_xor_sync(0xffffffff, x, kColumnLanes); };
+  Quad other;
+  other.o = make_float4(from(own.o.x), from(own.o.y), from(own.o.z), from(own.o.w));
+  other.state = {from(own.state.reference), from(own.state.sum), from(own.state.top)};
+  own.add(other);
   __syncthreads();  // the columns before are done with
-  shared[warp * 64 + lane] = o;
-  shared[warp * 64 + 32 + lane] = make_float4(whole.reference, whole.sum, whole.top, 0);
-  __syncthreads();
-  o = make_float4(0, 0, 0, 0);
-  if (warp > 0) return o;
-  whole = {-kInfinity, 0, -kInfinity};
-#pragma unroll
-  for (int w = 0; w < kCombineWarps; ++w) whole.reference = fmaxf(whole.reference, shared[w * 64 + 32 + lane].x);
-#pragma unroll
-  for (int w = 0; w < kCombineWarps; ++w) {
-    const float4 state = shared[w * 64 + 32 + lane];
-    const float weight = weight_of(state.x, whole.reference);
-    add_part(whole, state, weight);
-    add_scaled(o, shared[w * 64 + lane], weight);
+  if (threadIdx.x % 32 < kColumnLanes) {
+    shared[(warp * kColumnLanes + lane) * 2] = own.o;
+    shared[(warp * kColumnLanes + lane) * 2 + 1] = make_float4(own.state.reference, own.state.sum, own.state.top, 0.0f);
   }
-  return o;
+  __syncthreads();
+  if (threadIdx.x >= kColumnLanes) return own;
+#pragma unroll
+  for (int w = 1; w < kCombineThreads / 32; ++w) {
+    const float4 state = shared[(w * kColumnLanes + lane) * 2 + 1];
+    own.add({shared[(w * kColumnLanes + lane) * 2], {state.x, state.y, state.z}});
+  }
+  return own;
+}
+
+__device__ inline void store_quad(const KernelParams& params, const Sequence& seq, int row, int column, Quad quad) {
+  const Row at = row_at(seq, row);
+  const float factor = finish_row(params, seq, at, quad.state, column == 0);
+  store_columns(params, seq, at, column, scaled(quad.o, factor));
+}
+
+// The block of range `range` does its share of the tile.
+__device__ inline void combine_tile(const KernelParams& params, const float* parts, const SplitTile& s, int range,
+                                    float4* shared) {
+  constexpr int kQuads = config.head_dim_v / 4;
+  if (s.ranges == 1) return;  // one block had it all, and has stored it
+  const int all = s.rows * kQuads, share = (all + s.ranges - 1) / s.ranges;
+  const int begin = (range - s.first_range) * share, end = min(begin + share, all);
+  for (int first = begin; first < end; first += kColumnLanes) {
+    const int quad = first + threadIdx.x % kColumnLanes, inside = min(quad, end - 1);
+    const int row = inside / kQuads, column = inside % kQuads * 4;
+    const Quad sum = add_lanes(add_parts(s, parts, row, column), shared);
+    if (threadIdx.x < kColumnLanes && quad < end) store_quad(params, s.seq, s.row_lo + row, column, sum);
+  }
+}
+
+// Rows of sequences in which nothing is seen, and which belong to no range.
+__device__ inline void store_empty(const KernelParams& params, const Sequence& seq) {
+  constexpr int kQuads = config.head_dim_v / 4;
+  Quad nothing;
+  nothing.clear();
+  for (int hk = 0; hk < config.heads_kv; ++hk) {
+    Sequence of_head = seq;
+    of_head.hk = hk;
+    for (int i = threadIdx.x; i < seq.q_len * kGroup * kQuads; i += kCombineThreads)
+      store_quad(params, of_head, i / kQuads, i % kQuads * 4, nothing);
+  }
 }
 
 __device__ inline void decode_combine(const KernelParams& params, const float* parts) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int head = blockIdx.x / params.q_len, q = blockIdx.x % params.q_len;
-  const Sequence seq = sequence_of(params, head / config.heads_q, head % config.heads_q);
-  const Tiles tiles = tiles_of(params, seq);
-  const int2 steps = count_steps<kCombineThreads>(params, seq.b, reinterpret_cast<int*>(shared));
-  if (q >= seq.q_len) return;
-  const int place = q * kGroup + seq.h % kGroup;
-  RowParts row = {parts, 0, 0, seq.hk % kSideBySide, place % kTileRows, false};
-  if (tiles.count > 0) {
-    const Ranges ranges = ranges_of(params, steps.x);
-    const int begin = steps.y + (seq.hk / kSideBySide * tiles.row_tiles + place / kTileRows) * tiles.count;
-    row.first_range = ranges.of(begin);
-    row.count = ranges.of(begin + tiles.count - 1) - row.first_range + 1;
-    row.begins_range = ranges.begin(row.first_range) == begin;
-    if (row.count == 1) return;
+  float4* quads = reinterpret_cast<float4*>(shared);
+  int* scratch = reinterpret_cast<int*>(quads + kCombineThreads / 32 * kColumnLanes * 2);
+  const int steps = count_steps<kCombineThreads>(params, scratch);
+  if (!kSameSteps || steps == 0) {
+    for (int b = blockIdx.x; b < params.batch; b += gridDim.x) {
+      const Sequence seq = sequence_of(params, b, 0);
+      if (tiles_of(params, seq).steps() == 0) store_empty(params, seq);
+    }
   }
-  const int lane_column = threadIdx.x % 32 * 4;
-#pragma unroll 1
-  for (int column = lane_column; column - lane_column < config.head_dim_v; column += 128) {
-    const bool inside = column < config.head_dim_v;
-    RowState whole = {-kInfinity, 0, -kInfinity};
-    float4 o = combine_parts(row, inside ? column : 0, whole);
-    o = combine_warps(reinterpret_cast<float4*>(shared), o, whole);
-    if (threadIdx.x >= 32 || !inside) continue;
-    const Row at = {q, seq.h};
-    const float factor = finish_row(params, seq, at, whole, column == 0);
-    store_columns(params, seq, at, column, scaled(o, factor));
+  if (steps == 0) return;
+  const Ranges ranges = ranges_of(params, steps);
+  for (int i = blockIdx.x; i < ranges.count * kSideBySide; i += gridDim.x) {
+    const int range = i / kSideBySide, side = i % kSideBySide;
+    const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
+    combine_tile(params, parts, first, range, quads);
+    const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
+    if (last.begin != first.begin) combine_tile(params, parts, last, range, quads);
   }
 }
 

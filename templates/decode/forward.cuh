@@ -93,7 +93,7 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, KvTi
 #pragma unroll
     for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 #pragma unroll 1
-  while (tile >= s.first_tile) {
+  while (tile <= s.last_tile) {
     tiles.await();
     Scores scores;
     compute_scores(scores, queries, tiles);
@@ -111,7 +111,7 @@ __device__ inline void decode_forward(const KernelParams& params, float* parts) 
   extern __shared__ __align__(128) unsigned char shared[];
   int* scratch = reinterpret_cast<int*>(shared + kLayout.scratch_offset);
   float* shared_parts = reinterpret_cast<float*>(shared + kLayout.part_offset);
-  const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, 0, scratch).x);
+  const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
   const int range = blockIdx.x / kSideBySide, side = blockIdx.x % kSideBySide;
   if (range >= ranges.count) return;
   int step = ranges.begin(range);

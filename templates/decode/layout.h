@@ -45,7 +45,7 @@ struct DecodeLayout {
   int bytes = 0;
 };
 
-constexpr int kScratchInts = 2 * 32 + 4;
+constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
 
 constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   DecodeLayout s;
@@ -60,9 +60,10 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   return s;
 }
 
-// ---- the second launch ----
+// ---- the second launch: threads are columns, four at a time, by parts of a row ----
 
-constexpr int kCombineThreads = 128;
-constexpr int kCombineBytes = kCombineThreads * 32;  // of shared memory: columns and state of every lane
+constexpr int kColumnLanes = 16, kPartLanes = 16, kCombineThreads = kColumnLanes * kPartLanes;
+// Scratch, and columns and state of what half a warp has.
+constexpr int kCombineBytes = kScratchInts * 4 + kCombineThreads / 32 * kColumnLanes * 32;
 
 }  // namespace flashjit

@@ -73,22 +73,22 @@ __device__ inline const Stored* row_of(const void* tensor, const Strides& stride
 // Is a tile cut by that end?
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
 
-// The tiles of a segment that are a warp's: every kWarps-th, from the last to the first, without those in holes of the
-// mask. Below the first: none is left.
+// The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
+// Behind the last: none is left.
 __device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
   if (config.mask_has_holes) {
-    while (tile >= s.first_tile &&
+    while (tile <= s.last_tile &&
            !Variant::may_see(p, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      tile -= config.warps;
+      tile += config.warps;
     }
   }
   return tile;
 }
 __device__ inline int first_of_warp(const KernelParams& p, const Segment& s) {
-  return visible_tile(p, s, s.last_tile - warp_id());
+  return visible_tile(p, s, s.first_tile + warp_id());
 }
 __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int tile) {
-  return visible_tile(p, s, tile - config.warps);
+  return visible_tile(p, s, tile + config.warps);
 }
 
 // A tile in registers. K of the next one is loaded when the scores of this one are there, V when it has been multiplied.
@@ -124,12 +124,12 @@ struct RegisterTiles {
       }
   }
   __device__ void load_keys(const Segment& s, int tile) {
-    if (tile < s.first_tile) return;
+    if (tile > s.last_tile) return;
     if (is_cut(s, tile)) load_key_rows<true>(s, tile * kTileKv);
     else load_key_rows<false>(s, tile * kTileKv);
   }
   __device__ void load_values(const Segment& s, int tile) {
-    if (tile < s.first_tile) return;
+    if (tile > s.last_tile) return;
     if (is_cut(s, tile)) load_value_rows<true>(s, tile * kTileKv);
     else load_value_rows<false>(s, tile * kTileKv);
   }
@@ -186,7 +186,7 @@ struct RingTiles {
 
   // Into the current place of the ring. Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(const Segment& s) {
-    if (ahead >= s.first_tile) {
+    if (ahead <= s.last_tile) {
       if constexpr (config.bulk_copies) {
         if (lane_id() == 0)
           arrive_expecting(barriers + stage * 8,

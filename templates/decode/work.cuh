@@ -41,42 +41,20 @@ struct Place {
   int b, step;
 };
 
-// Sums of two values over the block.
+// Steps of the whole call.
 template <int threads>
-__device__ inline int2 block_sums(int x, int y, int* scratch) {
+__device__ inline int count_steps(const KernelParams& p, int* scratch) {
+  if constexpr (kSameSteps) return tiles_of(p, 0).steps() * p.batch;
+  int steps = 0;
+  for (int b = threadIdx.x; b < p.batch; b += threads) steps += tiles_of(p, b).steps();
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(0xffffffff, x, lanes);
-    y += __shfl_xor_sync(0xffffffff, y, lanes);
-  }
-  if (threadIdx.x % 32 == 0) {
-    scratch[threadIdx.x / 32 * 2] = x;
-    scratch[threadIdx.x / 32 * 2 + 1] = y;
-  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) steps += __shfl_xor_sync(0xffffffff, steps, lanes);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = steps;
   __syncthreads();
-  x = y = 0;
-  for (int warp = 0; warp < threads / 32; ++warp) {
-    x += scratch[warp * 2];
-    y += scratch[warp * 2 + 1];
-  }
+  steps = 0;
+  for (int warp = 0; warp < threads / 32; ++warp) steps += scratch[warp];
   __syncthreads();  // everybody has read
-  return make_int2(x, y);
-}
-
-// Steps of the whole call, and of the sequences before `b`.
-template <int threads>
-__device__ inline int2 count_steps(const KernelParams& p, int b, int* scratch) {
-  if constexpr (kSameSteps) {
-    const int steps = tiles_of(p, 0).steps();
-    return make_int2(steps * p.batch, steps * b);
-  }
-  int all = 0, before = 0;
-  for (int i = threadIdx.x; i < p.batch; i += threads) {
-    const int steps = tiles_of(p, i).steps();
-    all += steps;
-    if (i < b) before += steps;
-  }
-  return block_sums<threads>(all, before, scratch);
+  return steps;
 }
 
 // The sequence that a step of the call belongs to. There is one.
@@ -88,7 +66,7 @@ __device__ inline Place place_of(const KernelParams& p, int step, int* scratch) 
     return {step / steps, step % steps};
   }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  Place* found = reinterpret_cast<Place*>(scratch + 2 * 32);
+  Place* found = reinterpret_cast<Place*>(scratch + 32);
   for (int first = 0, passed = 0;; first += threads) {
     const int b = first + threadIdx.x;
     const int own = b < p.batch ? tiles_of(p, b).steps() : 0;
@@ -107,7 +85,10 @@ __device__ inline Place place_of(const KernelParams& p, int step, int* scratch) 
     }
     if (step >= before && step < before + own) *found = {b, step - before};
     __syncthreads();
-    if (step < passed) return *found;
+    if (step >= passed) continue;
+    const Place place = *found;
+    __syncthreads();  // everybody has read
+    return place;
   }
 }
 
@@ -136,7 +117,7 @@ __device__ inline int part_of(int range, int side, bool begins_range) {
 struct Segment {
   Sequence seq;               // h: the first head of the group
   int row_lo;                 // its first row: query * group + head of the group
-  int first_tile, last_tile;  // visited from the last to the first
+  int first_tile, last_tile;  // visited from the first to the last
   int full_begin, full_end;   // keys in between are visible to every query
   int end;                    // keys from here on are visible to none; not below 1
   int part;                   // -1: the whole tile
@@ -146,23 +127,33 @@ struct Segment {
   __device__ int q_hi() const { return min(row_lo + kTileRows - 1, seq.q_len * kGroup - 1) / kGroup; }
 };
 
+// A row tile, and how many of its steps lie before a place.
+struct RowTile {
+  Sequence seq;  // h: the first head of the group
+  int row_lo, passed;
+};
+__device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Place at, int side) {
+  int head_round = 0, row_tile = 0, passed = at.step;
+  if (at.step >= tiles.count) {  // no division where there is one tile, as mostly
+    const int number = at.step / tiles.count;
+    passed = at.step % tiles.count;
+    head_round = number / tiles.row_tiles;
+    row_tile = number % tiles.row_tiles;
+  }
+  return {sequence_of(p, at.b, (head_round * kSideBySide + side) * kGroup), row_tile * kTileRows, passed};
+}
+
 // From this place on, `left` steps at most.
 __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, int range, int side,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
-  int head_round = 0, row_tile = 0, passed = at.step;
-  if (at.step >= tiles.count) {  // no division where there is one tile, as mostly
-    const int tile_number = at.step / tiles.count;
-    passed = at.step % tiles.count;
-    head_round = tile_number / tiles.row_tiles;
-    row_tile = tile_number % tiles.row_tiles;
-  }
+  const RowTile tile = row_tile_at(p, tiles, at, side);
   Segment s;
-  s.seq = sequence_of(p, at.b, (head_round * kSideBySide + side) * kGroup);
-  s.row_lo = row_tile * kTileRows;
-  s.steps = min(tiles.count - passed, left);
-  s.last_tile = tiles.first + tiles.count - 1 - passed;
-  s.first_tile = s.last_tile - s.steps + 1;
+  s.seq = tile.seq;
+  s.row_lo = tile.row_lo;
+  s.steps = min(tiles.count - tile.passed, left);
+  s.first_tile = tiles.first + tile.passed;
+  s.last_tile = s.first_tile + s.steps - 1;
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
   s.full_end = Variant::full_end(p, s.seq, s.q_lo(), s.q_hi());
   s.end = max(1, min(Variant::kv_end(p, s.seq, s.q_lo(), s.q_hi()), s.seq.k_len));

@@ -8,17 +8,18 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-23: 1 x 1024 to 64 x 8192 keys, 32/8 heads, d=128, kernels built like these. Straight to registers from
-// 4 MB to 134 MB: 9.0, 18.0 and 42 us; 2 GB: 501 us. Through rings 9.1, 19.4, 46 and 496 us.
-constexpr double kLaunchUs = 3.0;                          // of both launches, one after the other
-constexpr double kFirstTileUs = 2.5;                       // until the first products
-constexpr double kRingUs = 3.0;                            // more, where tiles pass through a ring
-constexpr double kMergeUs = 3.0;                           // of the warps, then of the blocks
-constexpr double kPartUs = 0.05;                           // of each part of a row
-constexpr double kRegisterRate = 1.02, kRingRate = 1.035;  // of the target's memory rate, with any number of bytes ...
-constexpr double kHalfRateBytes = 8 << 10;                 // ... in flight in an SM; with as many as these half of it
-constexpr double kStepClocks = 1800, kKeyClocks = 40;      // from one tile of a warp to the next, if nothing else waits
-constexpr double kSmBytesPerClock = 48;                    // no SM takes in more
+// H200, 2026-11-23: 1 x 1024 to 64 x 8192 keys, 32/8 heads, d=128, in a graph. Straight to registers 11.2, 19.1 and 43 us
+// up to 134 MB and 521 us for 2 GB, through rings 11.2, 21.3, 48 and 510 us. A warp takes a tile of a ring in 2600 to
+// 3000 clocks, of 32 keys in 5000.
+constexpr double kLaunchUs = 3.7;                           // of both launches, one after the other
+constexpr double kFirstTileUs = 2.0;                        // until a load is there
+constexpr double kRingUs = 1.5;                             // more, where tiles pass through a ring
+constexpr double kMergeUs = 3.5;                            // of the warps, then of the blocks
+constexpr double kPartUs = 0.02;                            // of each part of a row
+constexpr double kRegisterRate = 0.955, kRingRate = 0.985;  // of the target's memory rate, with any number of bytes ...
+constexpr double kHalfRateBytes = 3 << 10;                  // ... in flight in an SM; with as many as these half of it
+constexpr double kSmBytesPerClock = 48;                     // no SM takes in more
+constexpr double kStepClocks = 300, kKeyClocks = 150;       // from one tile of a warp to the next
 
 }  // namespace
 
@@ -48,7 +49,9 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
             kIssuePerClock / (target.clock_ghz * 1e3);
   p.compute = std::max(p.issue, of_warp * (kStepClocks + *s.tile_kv * kKeyClocks) / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv) + 1);
-  p.latency = kLaunchUs + kFirstTileUs + (*s.stages > 1 ? kRingUs : 0) + kMergeUs + kPartUs * parts;
+  // What is loaded at once arrives together, and waits for the last of it at the end.
+  const double wait = 0.5 * std::min(in_flight, of_sm) * target.sm_count / (target.memory_tbs * 1e6);
+  p.latency = kLaunchUs + kFirstTileUs + wait + (*s.stages > 1 ? kRingUs : 0) + kMergeUs + kPartUs * parts;
   p.waves = ranges * side / (busy * *s.blocks_per_sm);
   p.total = std::max(p.memory, p.compute) + p.latency;
   return p;

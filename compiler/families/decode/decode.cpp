@@ -44,7 +44,8 @@ void finish(Plan& plan) {
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
-                    .grid = {.queries = 1, .heads = c.heads_q},
+                    // Columns of rows, four at a time.
+                    .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = c.blocks_per_sm},
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads",
                     .call = "decode_combine(params, parts)"}};
@@ -70,7 +71,7 @@ std::string describe(const KernelConfig& c) {
 }
 
 constexpr std::array<std::string_view, 7> kHonoured = {
-    "fn", "when=mixed", "holes", "row", "direction=last_to_first", "smem_bytes", "registers",
+    "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
 };
 
 }  // namespace
@@ -80,6 +81,7 @@ const FamilyRow kDecode = {
     .summary = "Attention of few queries, split along the keys.",
     .loop_file = "templates/decode/forward.cuh",
     .fields = "tile_q tile_kv warps stages blocks_per_sm",
+    .from_first = true,
     .splits_keys = true,
     .second_choice = "splits the keys among all SMs and is bound by reading them, not by the matrix rate",
     .why_not = why_not_decode,
