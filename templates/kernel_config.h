@@ -72,7 +72,7 @@ struct KernelConfig {
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
   // of the decode loop
-  bool bulk_copies = false;  // the target's copy engine fills rings with whole rows
+  bool box_copies = false;  // TMA fills the rings; else all lanes of a warp, row after row
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

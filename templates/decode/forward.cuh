@@ -94,7 +94,7 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, KvTi
     for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 #pragma unroll 1
   while (tile <= s.last_tile) {
-    tiles.await();
+    tiles.await(s, tile);
     Scores scores;
     compute_scores(scores, queries, tiles);
     const int next = next_of_warp(params, s, tile);
@@ -107,8 +107,8 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, KvTi
   }
 }
 
-__device__ inline void decode_forward(const KernelParams& params, float* parts) {
-  extern __shared__ __align__(128) unsigned char shared[];
+__device__ inline void decode_ranges(const KernelParams& params, const TensorMaps* maps, float* parts) {
+  extern __shared__ __align__(1024) unsigned char shared[];
   int* scratch = reinterpret_cast<int*>(shared + kLayout.scratch_offset);
   float* shared_parts = reinterpret_cast<float*>(shared + kLayout.part_offset);
   const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
@@ -119,7 +119,7 @@ __device__ inline void decode_forward(const KernelParams& params, float* parts) 
   if (step == end) return;  // there are no steps at all
   Place place = place_of<kThreads>(params, step, scratch);
   Segment segment = segment_at(params, place, end - step, range, side, true);
-  KvTiles tiles(params, shared);
+  KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment);
   tiles.begin(segment, tile);
 #pragma unroll 1
@@ -142,6 +142,13 @@ __device__ inline void decode_forward(const KernelParams& params, float* parts) 
     if (step >= end) return;
     __syncthreads();  // the places of the parts are free again
   }
+}
+
+__device__ inline void decode_forward(const KernelParams& params, float* parts) {
+  decode_ranges(params, nullptr, parts);
+}
+__device__ inline void decode_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
+  decode_ranges(params, &maps, parts);
 }
 
 }  // namespace flashjit

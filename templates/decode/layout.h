@@ -1,7 +1,7 @@
 // Sizes of the decode family that follow from a KernelConfig. Shared by host and device.
 #pragma once
 
-#include "templates/kernel_config.h"
+#include "templates/tile_layouts.h"
 
 namespace flashjit {
 
@@ -36,10 +36,10 @@ constexpr int part_floats(const KernelConfig& c) { return c.tile_q * (c.head_dim
 // A block begins with what others have begun, and ends with what others go on with.
 constexpr int kPartsPerBlock = 2;
 
-// Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Rows lie so far apart
-// that the lanes of a quarter warp, which read 16 bytes each of two rows of K, or of four of V, meet no bank twice.
+// Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
+// panels as TMA writes them.
 struct DecodeLayout {
-  int key_pitch = 0, value_pitch = 0;  // bytes from one row to the next
+  PanelLayout k, v;
   int stage_bytes = 0, ring_bytes = 0;
   int part_offset = 0, barrier_offset = 0, scratch_offset = 0;
   int bytes = 0;
@@ -49,9 +49,9 @@ constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
 
 constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   DecodeLayout s;
-  s.key_pitch = round_up(key_pieces(c) * 64, 128) + (key_pieces(c) % 2 == 0 ? 64 : -64);
-  s.value_pitch = value_pieces(c) * 128 + 16;
-  s.stage_bytes = round_up(c.tile_kv * (s.key_pitch + s.value_pitch), 128);
+  s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
+  s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
+  s.stage_bytes = s.k.bytes() + s.v.bytes();
   s.ring_bytes = has_ring(c) ? c.stages * s.stage_bytes : 0;
   s.part_offset = c.warps * s.ring_bytes;
   s.barrier_offset = s.part_offset + c.warps * part_floats(c) * 4;

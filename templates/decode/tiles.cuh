@@ -7,7 +7,7 @@
 #pragma once
 
 #include "templates/decode/work.cuh"
-#include "templates/hopper/device.cuh"
+#include "templates/hopper/rows.cuh"
 #include "templates/tile_copy.cuh"
 
 namespace flashjit {
@@ -27,13 +27,6 @@ __device__ inline uint4 load_once(const void* address) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(address));
   return value;
-}
-
-// A row to shared memory; its bytes are counted at `barrier`.
-__device__ inline void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-               "l"(global), "r"(bytes), "r"(barrier)
-               : "memory");
 }
 
 // A lane's first column in a row of K or of Q, and of V.
@@ -61,9 +54,15 @@ __device__ inline uint4 inside_key(uint4 piece, int j) {
   return is_inside<config.head_dim_qk, kKeyColumns>(j, key_column()) ? piece : make_uint4(0, 0, 0, 0);
 }
 
+// Which key of eight column n of S is. In panels, whose rows are rotated by their number, the lanes of a quarter warp meet
+// no bank twice if columns 2 i and 2 i + 1 are rows that differ in 4, and the rows of even columns, as those of odd ones,
+// are different halves.
+__device__ inline int key_of_column(int n) { return has_ring(config) ? n ^ (n & 1) << 2 : n; }
+// The key of a lane's element e (0 or 1) in an octet of S.
+__device__ inline int score_key(int e) { return key_of_column(lane_id() % 4 * 2 + e); }
 // The row of a lane in octet `octet` of a tile of K, and its row `i` (of four) in 16 keys of V.
-__device__ inline int key_row_of(int octet) { return octet * 8 + lane_id() / 4; }
-__device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + lane_id() % 4 * 2 + i % 2; }
+__device__ inline int key_row_of(int octet) { return octet * 8 + key_of_column(lane_id() / 4); }
+__device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + score_key(i % 2); }
 
 // The row of a key, of K or V. Keys that no query sees at the end are taken for the last that one sees: what lies behind
 // the end, or there, is never looked at.
@@ -96,7 +95,7 @@ struct RegisterTiles {
   const KernelParams& params;
   uint4 keys[kKeyOctets][kKeyPieces], values[kKeyPairs][kValuePieces][4];
 
-  __device__ RegisterTiles(const KernelParams& params, unsigned char*) : params(params) {}
+  __device__ RegisterTiles(const KernelParams& params, const TensorMaps*, unsigned char*) : params(params) {}
 
   // Lanes have rows at the same distances from their first ones, unless the tile is cut.
   template <bool cut>
@@ -138,25 +137,27 @@ struct RegisterTiles {
     load_keys(s, first);
     load_values(s, first);
   }
-  __device__ void await() {}
+  __device__ void await(const Segment&, int) {}
   __device__ uint4 key_piece(int octet, int j) const { return inside_key(keys[octet][j], j); }
   __device__ void keys_done(const Segment& s, int next) { load_keys(s, next); }
   __device__ uint4 value_piece(int pair, int j, int i) const { return values[pair][j][i]; }
   __device__ void values_done(const Segment& s, int next) { load_values(s, next); }
 };
 
-// A ring of tiles, which whole rows are copied to: by bulk copies, a row for each lane, or by all lanes row after row.
+// A ring of tiles in shared memory. TMA copies them box by box, or all lanes row after row.
 struct RingTiles {
   const KernelParams& params;
+  const TensorMaps* maps;
   u32 ring, barriers;  // of this warp
   int ahead = -1;      // the next tile to copy
   u32 stage = 0, parity = 0;
 
-  __device__ RingTiles(const KernelParams& params, unsigned char* shared)
+  __device__ RingTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
       : params(params),
+        maps(maps),
         ring(shared_address(shared) + warp_id() * kLayout.ring_bytes),
         barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {
-    if constexpr (config.bulk_copies) {
+    if constexpr (config.box_copies) {
       if (lane_id() < config.stages) init_barrier(barriers + lane_id() * 8, 1);
       publish_barriers();
       fence_async_proxy();
@@ -165,39 +166,48 @@ struct RingTiles {
   }
 
   __device__ u32 keys() const { return ring + stage * kLayout.stage_bytes; }
-  __device__ u32 values() const { return keys() + kTileKv * kLayout.key_pitch; }
+  __device__ u32 values() const { return keys() + kLayout.k.bytes(); }
+  // Of 16 bytes in a panel.
+  __device__ static u32 offset_of(int row, int chunk) { return row * kPanelWidth + ((chunk ^ (row & 7)) << 4); }
 
-  template <int head_dim, int pitch>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, int key) const {
-    if constexpr (config.bulk_copies) {
-      for (int row = lane_id(); row < kTileKv; row += 32)
-        copy_bulk(to + row * pitch, row_of(tensor, strides, s, key + row), head_dim * sizeof(Stored),
-                  barriers + stage * 8);
-    } else {
-      constexpr int kChunks = head_dim / 8;
+  // One lane starts the copies of all panels.
+  __device__ void copy_boxes(const Segment& s) const {
+    if (lane_id() != 0) return;
+    const u32 barrier = barriers + stage * 8;
+    arrive_expecting(barrier, kLayout.stage_bytes);
+#pragma unroll
+    for (int i = 0; i < kLayout.k.panels(); ++i)
+      copy_keys(keys() + i * kLayout.k.panel_bytes(), maps->k, barrier, s.seq, i * kLayout.k.panel_columns(),
+                ahead * kTileKv, kEvictFirst);
+#pragma unroll
+    for (int i = 0; i < kLayout.v.panels(); ++i)
+      copy_keys(values() + i * kLayout.v.panel_bytes(), maps->v, barrier, s.seq, i * kLayout.v.panel_columns(),
+                ahead * kTileKv, kEvictFirst);
+  }
+  template <int head_dim>
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) const {
+    constexpr int kChunks = head_dim / 8;
 #pragma unroll 4
-      for (int first = 0; first < kTileKv * kChunks; first += 32) {
-        const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
-        if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-        copy_async<16>(to + row * pitch + chunk * 16, row_of(tensor, strides, s, key + row) + chunk * 8, true);
-      }
+    for (int first = 0; first < kTileKv * kChunks; first += 32) {
+      const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
+      if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
+      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8),
+                     row_of(tensor, strides, s, ahead * kTileKv + row) + chunk * 8, true);
     }
   }
 
   // Into the current place of the ring. Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead <= s.last_tile) {
-      if constexpr (config.bulk_copies) {
-        if (lane_id() == 0)
-          arrive_expecting(barriers + stage * 8,
-                           kTileKv * (config.head_dim_qk + config.head_dim_v) * static_cast<int>(sizeof(Stored)));
-        __syncwarp();
+      if constexpr (config.box_copies) {
+        copy_boxes(s);
+      } else {
+        copy_rows<config.head_dim_qk>(keys(), params.k, params.k_stride, s);
+        copy_rows<config.head_dim_v>(values(), params.v, params.v_stride, s);
       }
-      copy_rows<config.head_dim_qk, kLayout.key_pitch>(keys(), params.k, params.k_stride, s, ahead * kTileKv);
-      copy_rows<config.head_dim_v, kLayout.value_pitch>(values(), params.v, params.v_stride, s, ahead * kTileKv);
       ahead = next_of_warp(params, s, ahead);
     }
-    if constexpr (!config.bulk_copies) commit_copies();
+    if constexpr (!config.box_copies) commit_copies();
   }
   __device__ void advance() {
     if (++stage < config.stages) return;
@@ -216,20 +226,34 @@ struct RingTiles {
     }
     stage = back_to;
   }
-  __device__ void await() {
-    if constexpr (config.bulk_copies) {
+  __device__ void await(const Segment& s, int tile) {
+    if constexpr (config.box_copies) {
       wait_barrier(barriers + stage * 8, parity);
+      if (is_cut(s, tile)) clear_hidden(s.end - tile * kTileKv);
     } else {
       wait_copies<config.stages - 1>();
       __syncwarp();
     }
   }
+  // Boxes are copied whole: zeros for the rows of V from this one on.
+  __device__ void clear_hidden(int first) const {
+    for (int i = lane_id(); i < kLayout.v.panels() * kTileKv * 8; i += 32) {
+      const int row = i / 8 % kTileKv;
+      if (row >= first)
+        store_shared(values() + i / 8 / kTileKv * kLayout.v.panel_bytes() + offset_of(row, i % 8),
+                     make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
+    __syncwarp();
+  }
   __device__ uint4 key_piece(int octet, int j) const {
-    return inside_key(load_shared(keys() + key_row_of(octet) * kLayout.key_pitch + j * 64 + lane_id() % 4 * 16), j);
+    return inside_key(
+        load_shared(keys() + j / 2 * kLayout.k.panel_bytes() + offset_of(key_row_of(octet), j % 2 * 4 + lane_id() % 4)),
+        j);
   }
   __device__ void keys_done(const Segment&, int) {}
   __device__ uint4 value_piece(int pair, int j, int i) const {
-    return load_shared(values() + value_row_of(pair, i) * kLayout.value_pitch + j * 128 + lane_id() / 4 * 16);
+    return load_shared(values() + j * kLayout.v.panel_bytes() + offset_of(value_row_of(pair, i), lane_id() / 4));
   }
   __device__ void values_done(const Segment& s, int) {
     __syncwarp();  // all lanes have read

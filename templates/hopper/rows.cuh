@@ -16,12 +16,13 @@ constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 constexpr int kSequenceEnd = 1 << 30;
 
 // From key k on, of K or V: to shared memory.
-__device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column, int k) {
+__device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column, int k,
+                                 u64 policy = kEvictLast) {
   if constexpr (kRows == Rows::packed) {
-    copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - seq.k_len + k, seq.hk,
+    copy_box(to, map, barrier, policy, column, kSequenceEnd - seq.k_len + k, seq.hk,
              static_cast<int>(seq.k_token) + seq.k_len, kSequenceEnd);
   } else {
-    copy_box(to, map, barrier, kEvictLast, column, k, seq.hk, seq.b);
+    copy_box(to, map, barrier, policy, column, k, seq.hk, seq.b);
   }
 }
 

@@ -22,7 +22,7 @@ bool ranges_differ(const TileAnalysis& tiles) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.bulk_copies = has_ring(c) && problem.target.can.tma;
+  c.box_copies = has_ring(c) && problem.target.can.tma;
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
@@ -38,9 +38,10 @@ void finish(Plan& plan) {
                              .keys = c.tile_kv,
                              .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
                              .blocks_per_sm = c.blocks_per_sm},
+                    .tensor_maps = c.box_copies,
                     .buffers = {0},
                     .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
-                    .call = "decode_forward(params, parts)"},
+                    .call = c.box_copies ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"},
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
@@ -63,7 +64,7 @@ std::string describe(const KernelConfig& c) {
   if (has_ring(c)) {
     text += fmt::format("  each warp has {} tiles of {} keys in flight, {} KB in an SM; {}\n", c.stages, c.tile_kv,
                         c.blocks_per_sm * c.warps * decode_layout(c).ring_bytes / 1024,
-                        c.bulk_copies ? "the copy engine reads whole rows" : "its lanes copy whole rows");
+                        c.box_copies ? "TMA copies them" : "its lanes copy them");
   } else {
     text += fmt::format("  each warp reads {} keys at a time, straight to registers\n", c.tile_kv);
   }
