@@ -55,19 +55,20 @@ struct Quad {
   }
 };
 
-// A thread's share of the parts, a few at a time so that their loads are under way together.
-__device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row, int column) {
-  constexpr int kAtATime = 4;
+// Every `lanes`-th part from `first` on, a few at a time so that their loads are under way together.
+constexpr int kAtATime = 8;
+template <int lanes>
+__device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row, int column, int first) {
   Quad sum;
   sum.clear();
 #pragma unroll 1
-  for (int first = threadIdx.x / kColumnLanes; first < s.ranges; first += kPartLanes * kAtATime) {
+  for (; first < s.ranges; first += lanes * kAtATime) {
     Quad quads[kAtATime];
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
       quads[i].clear();
-      if (first + i * kPartLanes >= s.ranges) continue;
-      const float* part = s.part(parts, first + i * kPartLanes);
+      if (first + i * lanes >= s.ranges) continue;
+      const float* part = s.part(parts, first + i * lanes);
       const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
       quads[i].o = *reinterpret_cast<const float4*>(part + row * kPartRow + column);
       quads[i].state = {state.x, state.y, state.z};
@@ -114,10 +115,17 @@ __device__ inline void combine_tile(const KernelParams& params, const float* par
   if (s.ranges == 1) return;  // one block had it all, and has stored it
   const int all = s.rows * kQuads, share = (all + s.ranges - 1) / s.ranges;
   const int begin = (range - s.first_range) * share, end = min(begin + share, all);
+  if (s.ranges <= kAtATime) {  // a thread adds them all up: there are more columns than threads for them
+    for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kCombineThreads) {
+      const int row = quad / kQuads, column = quad % kQuads * 4;
+      store_quad(params, s.seq, s.row_lo + row, column, add_parts<1>(s, parts, row, column, 0));
+    }
+    return;
+  }
   for (int first = begin; first < end; first += kColumnLanes) {
     const int quad = first + threadIdx.x % kColumnLanes, inside = min(quad, end - 1);
     const int row = inside / kQuads, column = inside % kQuads * 4;
-    const Quad sum = add_lanes(add_parts(s, parts, row, column), shared);
+    const Quad sum = add_lanes(add_parts<kPartLanes>(s, parts, row, column, threadIdx.x / kColumnLanes), shared);
     if (threadIdx.x < kColumnLanes && quad < end) store_quad(params, s.seq, s.row_lo + row, column, sum);
   }
 }

@@ -99,14 +99,20 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(segment, r);
+    const auto is_hidden = [&](int key) {
+      const int k = first[key % 2] + key / 2 * 8;
+      return k >= query.seq.k_len || (config.has_mask && !Variant::visible(params, query.seq, query.q, k));
+    };
+    u32 hidden = 0;  // a bit for each key, where the mask is evaluated in a loop
+    if constexpr (config.mask_is_long) {
+#pragma unroll 1
+      for (int key = 0; key < 2 * kKeyOctets; ++key) hidden |= static_cast<u32>(is_hidden(key)) << key;
+    }
 #pragma unroll
-    for (int n = 0; n < kKeyOctets; ++n)
-#pragma unroll
-      for (int e = 2 * r; e < 2 * r + 2; ++e) {
-        const int k = first[e % 2] + n * 8;
-        if (k >= query.seq.k_len || (config.has_mask && !Variant::visible(params, query.seq, query.q, k)))
-          s[n][e] = -kInfinity;
-      }
+    for (int key = 0; key < 2 * kKeyOctets; ++key) {
+      const bool hides = config.mask_is_long ? hidden >> key & 1 : is_hidden(key);
+      if (hides) s[key / 2][2 * r + key % 2] = -kInfinity;
+    }
   }
 }
 
