@@ -8,7 +8,7 @@
 
 #include "templates/decode/work.cuh"
 #include "templates/hopper/rows.cuh"
-#include "templates/tile_copy.cuh"
+#include "templates/kv_rows.cuh"
 
 namespace flashjit {
 
@@ -66,11 +66,14 @@ __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 *
 
 // The row of a key, of K or V. Keys that no query sees at the end are taken for the last that one sees: what lies behind
 // the end, or there, is never looked at.
-__device__ inline const Stored* row_of(const void* tensor, const Strides& strides, const Segment& s, int key) {
-  return static_cast<const Stored*>(tensor) + key_row(strides, s.seq, min(key, s.end - 1));
+__device__ inline const Stored* row_of(const KernelParams& p, const void* tensor, const Strides& strides,
+                                       const Segment& s, int key) {
+  const Stored* first = static_cast<const Stored*>(tensor) + key_begin(strides, s.seq);
+  return key_rows(p, strides, first, s.seq).row(min(key, s.end - 1));
 }
-// Is a tile cut by that end?
+// Has each row of the tile to be found by itself? It is cut by that end, or may lie in several pages.
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
+constexpr bool kTileInPieces = kKeyRows == Rows::paged && config.page_size % kTileKv != 0;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
 // Behind the last: none is left.
@@ -100,10 +103,10 @@ struct RegisterTiles {
   // Lanes have rows at the same distances from their first ones, unless the tile is cut.
   template <bool cut>
   __device__ void load_key_rows(const Segment& s, int key) {
-    const Stored* first = row_of(params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
+    const Stored* first = row_of(params, params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
-      const Stored* row = cut ? row_of(params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
+      const Stored* row = cut ? row_of(params, params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
                               : first + octet * 8 * params.k_stride.token;
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row, j));
@@ -111,25 +114,26 @@ struct RegisterTiles {
   }
   template <bool cut>
   __device__ void load_value_rows(const Segment& s, int key) {
-    const Stored* first = row_of(params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
+    const Stored* first = row_of(params, params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Stored* row = cut ? row_of(params.v, params.v_stride, s, key + value_row_of(pair, i)) + value_column()
-                                : first + (pair * 16 + i / 2 * 8 + i % 2) * params.v_stride.token;
+        const Stored* row =
+            cut ? row_of(params, params.v, params.v_stride, s, key + value_row_of(pair, i)) + value_column()
+                : first + (pair * 16 + i / 2 * 8 + i % 2) * params.v_stride.token;
 #pragma unroll
         for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row, j));
       }
   }
   __device__ void load_keys(const Segment& s, int tile) {
     if (tile > s.last_tile) return;
-    if (is_cut(s, tile)) load_key_rows<true>(s, tile * kTileKv);
+    if (kTileInPieces || is_cut(s, tile)) load_key_rows<true>(s, tile * kTileKv);
     else load_key_rows<false>(s, tile * kTileKv);
   }
   __device__ void load_values(const Segment& s, int tile) {
     if (tile > s.last_tile) return;
-    if (is_cut(s, tile)) load_value_rows<true>(s, tile * kTileKv);
+    if (kTileInPieces || is_cut(s, tile)) load_value_rows<true>(s, tile * kTileKv);
     else load_value_rows<false>(s, tile * kTileKv);
   }
 
@@ -192,7 +196,7 @@ struct RingTiles {
       const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
       if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
       copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8),
-                     row_of(tensor, strides, s, ahead * kTileKv + row) + chunk * 8, true);
+                     row_of(params, tensor, strides, s, ahead * kTileKv + row) + chunk * 8, true);
     }
   }
 

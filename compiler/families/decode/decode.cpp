@@ -22,7 +22,7 @@ bool ranges_differ(const TileAnalysis& tiles) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.box_copies = has_ring(c) && problem.target.can.tma;
+  c.box_copies = has_ring(c) && problem.target.can.tma && !is_paged(problem.spec);
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
