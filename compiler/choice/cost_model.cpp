@@ -21,9 +21,10 @@ constexpr double kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
-// What loops without a share of the keys for every SM reach of the memory rate, and until it is reached: 8 x 4096,
-// 16 x 8192 and 64 x 8192 keys in 47, 144 and 523 us (H200, 2026-11-23).
+// What loops without a share of the keys for every SM reach of the memory rate with few queries, and until it is
+// reached: 8 x 4096, 16 x 8192 and 64 x 8192 keys in 47, 144 and 523 us (H200, 2026-11-23).
 constexpr double kReadShare = 0.91, kReadStartUs = 6;
+constexpr std::int64_t kFewQueries = 64;
 
 // Longest first pays when late query tiles have more keys; a moving window has the same everywhere.
 bool work_grows(const Work& work) { return work.kv_tiles_max > 1.3 * work.kv_tiles; }
@@ -81,7 +82,8 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
   p.issue = tile.issue * microseconds;
   p.smem = tile.smem * microseconds;
   p.l2 = tile.l2 * microseconds;
-  p.memory = kReadStartUs + unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadShare);
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  if (shape.q_len < kFewQueries) p.memory = kReadStartUs + p.memory / kReadShare;
 }
 
 double score_slots(const Work& work) { return kScoreSlotsPerNode * work.score_nodes; }
@@ -116,9 +118,10 @@ Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   Shape shape;
   shape.q_len = spec.q_len.pinned() ? spec.q_len.max : std::min(spec.q_len.max, kSequence);
-  shape.k_len =
-      spec.k_len.pinned() ? spec.k_len.max : std::min(spec.k_len.max, shape.q_len < 64 ? kDecodeKeys : kSequence);
-  const std::int64_t batch = shape.q_len < 64 ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
+  shape.k_len = spec.k_len.pinned() ? spec.k_len.max
+                                    : std::min(spec.k_len.max, shape.q_len < kFewQueries ? kDecodeKeys : kSequence);
+  const std::int64_t batch =
+      shape.q_len < kFewQueries ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
   return shape;
 }
