@@ -8,18 +8,18 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-23: 1 x 1024 to 64 x 8192 keys, 32/8 heads, d=128, in a graph. Straight to registers 11.2, 19.1 and 43 us
-// up to 134 MB and 521 us for 2 GB, through rings 11.2, 21.3, 48 and 510 us. A warp takes a tile of a ring in 2600 to
-// 3000 clocks, of 32 keys in 5000.
-constexpr double kLaunchUs = 3.7;                           // of both launches, one after the other
-constexpr double kFirstTileUs = 2.0;                        // until a load is there
-constexpr double kRingUs = 1.5;                             // more, where tiles pass through a ring
-constexpr double kMergeUs = 3.5;                            // of the warps, then of the blocks
-constexpr double kPartUs = 0.02;                            // of each part of a row
-constexpr double kRegisterRate = 0.955, kRingRate = 0.985;  // of the target's memory rate, with any number of bytes ...
-constexpr double kHalfRateBytes = 3 << 10;                  // ... in flight in an SM; with as many as these half of it
-constexpr double kSmBytesPerClock = 48;                     // no SM takes in more
-constexpr double kStepClocks = 300, kKeyClocks = 150;       // from one tile of a warp to the next
+// H200, 2026-11-23: 1 x 1024, 1 x 8192, 8 x 4096, 16 x 8192 and 64 x 8192 keys, 32/8 heads, d=128, in a graph. Straight
+// to registers 11.7, 19.8, 45.2, 144.8 and 533 us (8 warps; 519 with 32 keys at a time), through rings of two places
+// 11.6, 20.0, 44.6, 143 and 520 us; six places of four warps are no faster.
+constexpr double kLaunchUs = 3.7;                     // of both launches, one after the other
+constexpr double kFirstTileUs = 2.0;                  // until a load is there
+constexpr double kRingUs = 0.3;                       // more, where tiles pass through a ring
+constexpr double kMergeUs = 3.5;                      // of the warps, then of the blocks
+constexpr double kPartUs = 0.02;                      // of each part of a row
+constexpr double kReadRate = 0.98;                    // of the target's memory rate, with any number of bytes ...
+constexpr double kHalfRateBytes = 5 << 10;            // ... in flight in an SM; with as many as these half of it
+constexpr double kSmBytesPerClock = 48;               // no SM takes in more
+constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
 
 }  // namespace
 
@@ -38,8 +38,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double in_sm = *s.warps * *s.blocks_per_sm * step_bytes;
   const double in_flight = in_sm * std::max(1, *s.stages);
   const double busy = std::min(static_cast<double>(target.sm_count), ranges * side);
-  const double rate =
-      target.memory_tbs * 1e6 * (*s.stages > 1 ? kRingRate : kRegisterRate) * in_flight / (in_flight + kHalfRateBytes);
+  const double rate = target.memory_tbs * 1e6 * kReadRate * in_flight / (in_flight + kHalfRateBytes);
   const double of_sm = of_warp * *s.warps * step_bytes * std::ceil(ranges * side / target.sm_count);
 
   Prediction p;
