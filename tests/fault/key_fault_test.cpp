@@ -111,6 +111,8 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(max_logit,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" max_logit"),
     FLASHJIT_ROW(sink, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" sink"),
+    FLASHJIT_ROW(k_lens,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_lens"),
     FLASHJIT_ROW(dropout, "fwd bf16 d=64 heads=4/2 mask=\"causal\" dropout=0.25"),
     FLASHJIT_ROW(batch,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
@@ -299,6 +301,9 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
 // What the templates are told is in the generated text, or it would be missing there as well as in the key.
 TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
   // What is at its default is not: between them these set every field to something else.
+  std::string long_mask = "fwd bf16 d=64 heads=4/2 mask=\"k % 2 == 0";
+  for (int i = 3; i < 24; ++i) long_mask += fmt::format(" | k % {} == q % {}", i, i + 1);
+  long_mask += "\"";
   const std::pair<const char*, const char*> rows[] = {
       {"fwd fp16 d=64 heads=4/2 layout=packed lse=ln max_logit sink mask=\"causal\"",
        "family=hopper,reference=tile,order=longest_first"},
@@ -308,6 +313,9 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=4/2 mask=\"k < 4 | q - k < 64\" bytes=8", "family=sync,q_in=registers,blocks_per_sm=2"},
       {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
+      {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2"},
+      {"fwd bf16 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
+      {long_mask.c_str(), "family=sync"},
   };
   std::string text;
   for (const auto& [spec, pins] : rows) {
