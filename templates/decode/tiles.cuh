@@ -182,11 +182,11 @@ struct RingTiles {
 #pragma unroll
     for (int i = 0; i < kLayout.k.panels(); ++i)
       copy_keys(keys() + i * kLayout.k.panel_bytes(), maps->k, barrier, s.seq, i * kLayout.k.panel_columns(),
-                ahead * kTileKv, kEvictNormal);
+                ahead * kTileKv, kEvictFirst);
 #pragma unroll
     for (int i = 0; i < kLayout.v.panels(); ++i)
       copy_keys(values() + i * kLayout.v.panel_bytes(), maps->v, barrier, s.seq, i * kLayout.v.panel_columns(),
-                ahead * kTileKv, kEvictNormal);
+                ahead * kTileKv, kEvictFirst);
   }
   template <int head_dim>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) const {
