@@ -53,8 +53,10 @@ void finish(Plan& plan) {
   plan.workspace = {{"parts", "float", std::int64_t{4} * blocks * kPartsPerBlock * part_floats(c), {}}};
 }
 
-// Those that spill get somewhat slower; the one that spills least is taken.
-std::string why_rejected(const CompilerFindings&) { return {}; }
+std::string why_rejected(const CompilerFindings& findings) {
+  if (findings.spill_bytes == 0) return {};
+  return fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes);
+}
 
 std::string describe(const KernelConfig& c) {
   std::string text =
