@@ -40,7 +40,7 @@ struct FamilyRow {
   std::string_view loop_file;  // of templates/; GPUs only
   std::string_view fields;     // of its schedules, besides `family`: "tile_q tile_kv ..."
   bool gpu = true;             // on which targets: GPUs, or processors
-  bool is_default = true;  // takes part where nothing is pinned; others are for comparisons, where pins ask for them
+  bool is_default = true;    // takes part where nothing is pinned; others are for comparisons, where pins ask for them
   bool from_first = false;   // KV tiles are visited from the first to the last
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry

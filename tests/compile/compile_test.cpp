@@ -120,17 +120,20 @@ std::string problem_of(const Compiled& compiled) {
   if (plan.smem_bytes() > target.smem_per_block) {
     return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes(), target.smem_per_block);
   }
+  const int blocks = plan.schedule.blocks_per_sm.value_or(1);
   const auto log = compiled.binary->facts.find("log");
   for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
     if (entry.static_smem_bytes > 0)
       return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
     if (entry.stack_bytes > 0) return fmt::format("has a stack frame of {} bytes", entry.stack_bytes);
-  }
-  const int blocks = plan.schedule.blocks_per_sm.value_or(1);
-  const int registers = (facts.registers + 7) / 8 * 8 * facts.threads * blocks;
-  if (registers > target.registers_per_sm) {
-    return fmt::format("{} blocks of {} registers x {} threads do not fit an SM", blocks, facts.registers,
-                       facts.threads);
+    for (const auto& launch : plan.launches) {
+      // The first launch is the one whose blocks the schedule counts.
+      const int together = &launch == &plan.launches.front() ? blocks : 1;
+      const int registers = (entry.registers + 7) / 8 * 8 * launch.threads * together;
+      if (entry.entry == launch.entry && registers > target.registers_per_sm)
+        return fmt::format("{} blocks of {} registers x {} threads do not fit an SM", together, entry.registers,
+                           launch.threads);
+    }
   }
   constexpr int kReservedPerBlock = 1024;
   if (blocks * (plan.smem_bytes() + kReservedPerBlock) > target.smem_per_sm) {
