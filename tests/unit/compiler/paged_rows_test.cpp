@@ -1,6 +1,7 @@
 // What copies of K and V in pages walk down: for every fit of pages and tiles the rows that the definition says, and no
 // number of the table behind the last key.
 #include <algorithm>
+#include <cstdint>
 #include <random>
 #include <vector>
 
@@ -23,6 +24,12 @@ int __ldg(const int* at) {
 namespace flashjit {
 namespace {
 
+// Far from 0 and from the end of all addresses; nothing is read there.
+template <class T>
+const T* somewhere() {
+  return reinterpret_cast<const T*>(std::uintptr_t{1} << 44);
+}
+
 constexpr int kKeys = 203, kColumns = 8, kHeads = 2, kPoolPages = 300;
 
 template <int page, int tile_rows, int step>
@@ -34,7 +41,7 @@ void expect_rows() {
   for (int i = 0; i < kPlaces; ++i) table[i * kGap] = static_cast<int>(random() % kPoolPages);
   device::first_of_table = table.data();  // of this function alone
   device::looked_up = 0;
-  const short* const pool = nullptr;  // nothing is read
+  const short* const pool = somewhere<short>();
   using Rows = device::flashjit::PagedRows<short, page>;
   const Rows rows = {pool, kHeads * kColumns, page * kHeads * kColumns, table.data(), kGap, kPoolPages};
   const auto wanted = [&](int key) {
@@ -84,7 +91,7 @@ TEST(PagedRows, OfEveryFit) {
 TEST(PagedRows, NumbersOutsideThePoolStayInIt) {
   static const int table[] = {-1, 5, 1 << 30, 4};
   device::first_of_table = table;
-  const short* const pool = nullptr;
+  const short* const pool = somewhere<short>();
   const device::flashjit::PagedRows<short, 16> rows = {pool, 8, 16 * 8, table, 1, 5};
   for (int i = 0; i < 4; ++i) EXPECT_EQ(rows.row(i * 16) - pool, 4 * 16 * 8) << i;
 }
@@ -93,7 +100,7 @@ TEST(PagedRows, NumbersOutsideThePoolStayInIt) {
 TEST(PagedRows, FarPages) {
   static const int table[] = {70000};
   device::first_of_table = table;
-  const char* const pool = nullptr;
+  const char* const pool = somewhere<char>();
   const device::flashjit::PagedRows<char, 256> rows = {pool, 4096, 256 * 4096, table, 1, 80000};
   EXPECT_EQ(rows.row(255) - pool, 70000ll * 256 * 4096 + 255 * 4096);
 }
