@@ -16,6 +16,11 @@ constexpr float kLargestP = 0x1p15f;
 constexpr float kLargeSum = 0x1p30f;
 constexpr int kLooksAfter = 4;  // main steps
 
+// A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
+// 8 bits. Then what a thread adds to the sum is that weight and next to nothing: it is rounded alike, and O is that
+// key's V. Sums of many weights lose nothing: 2^-9 of a part of them, up or down. An LSE needs them as they are.
+constexpr bool kSumsRounded = kLooksBack && config.row_sum == RowSum::adds && config.lse == Lse::none;
+
 // A row sum beyond this means that the reference of the row did not rise in time: a few tiles raised the sum by 2^70.
 // V may be as large as 2^26 before O overflows, which is checked as well.
 constexpr float kLargestSum = 0x1p100f;
@@ -30,12 +35,15 @@ struct RowStates {
   __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false, false}; }
 
   // What a tile adds to the sums, two parts for each row.
-  __device__ void add(const float (&tile)[4]) {
+  __device__ void add(const float (&tile)[4], bool reference_is_maximum) {
     if constexpr (kSumInMatrix) return;
-    const float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
+    float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
     if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
-    sum[0] += of_row[0];
-    sum[1] += of_row[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (kSumsRounded && !reference_is_maximum) of_row[h] = __uint_as_float(pack<Element::bf16>(0.0f, of_row[h]));
+      sum[h] += of_row[h];
+    }
   }
 };
 
@@ -103,7 +111,8 @@ __device__ inline bool rose(const float (&factor)[2]) {
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
 // sees are 0.
 template <class Power>
-__device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, const Power& power) {
+__device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, bool reference_is_maximum,
+                                    const Power& power) {
   float sum[4] = {};
 #pragma unroll
   for (int first = 0; first < kScores; first += kGroupScores) {
@@ -118,7 +127,7 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
       for (int i = first; i < kScores && i < first + kGroupScores; ++i) s[i] = 0;
     }
   }
-  rows.add(sum);
+  rows.add(sum, reference_is_maximum);
 }
 
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
@@ -151,7 +160,8 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
     offset[0] = offset[1] = 0;
   }
-  exponentiate(s, rows, columns, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+  exponentiate(s, rows, columns, rises,
+               [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
 }
 
 // Logits and their exponentials in one pass.
@@ -163,12 +173,12 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
     s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
     if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
-  rows.add(sum);
+  rows.add(sum, false);
 }
 
 // Products of capped scores, whose arguments are small, to probabilities.
 __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
-  exponentiate(s, rows, all_columns(),
+  exponentiate(s, rows, all_columns(), false,
                [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); });
 }
 
@@ -180,7 +190,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
   const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
   if (!in_pass) {
-    exponentiate(s, rows, all_columns(),
+    exponentiate(s, rows, all_columns(), false,
                  [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
@@ -195,10 +205,12 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
 // kLargestSum, and the item is done again.
 constexpr float kLargestToLower = 0x1p100f;
 
-// The rare step: `largest`, where it is above 1, becomes 1. What the row has summed up must be multiplied by the result.
+// The rare step: `largest`, where it is above 1, becomes 1 (or less than 2). What the row has summed up must be multiplied by the result.
 __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   largest = quad_max(fmaxf(largest, 1.0f));
   if (largest > kLargestToLower) largest = 1.0f;
+  // By a power of two, which leaves P as it was rounded.
+  if constexpr (kLooksBack) largest = __uint_as_float(__float_as_uint(largest) & 0xff800000);
   const float before = rows.reference[h] * kLog2Scale;
   rows.reference[h] += log2_approx(largest) / kLog2Scale;
   // Of the references as exponents take them: both are rounded.
