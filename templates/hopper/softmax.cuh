@@ -41,7 +41,10 @@ struct RowStates {
     if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (kSumsRounded && !reference_is_maximum) of_row[h] = __uint_as_float(pack<Element::bf16>(0.0f, of_row[h]));
+      if (kSumsRounded && !reference_is_maximum) {
+        // With integers: converting makes ptxas arrange the main loop otherwise, with 5 instructions more.
+        of_row[h] = __uint_as_float((__float_as_uint(of_row[h]) + 0x8000) & 0xffff0000);
+      }
       sum[h] += of_row[h];
     }
   }
