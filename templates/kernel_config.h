@@ -15,6 +15,7 @@ enum class TileOrder : unsigned char { natural, longest_first };  // which query
 enum class Overlap : unsigned char { none, qk_pv };         // qk_pv: Q K^T of the next tile beside P V of this one
 enum class RowSum : unsigned char { adds, matrix };         // matrix: from a column of ones beside V
 enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
+enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
@@ -72,7 +73,7 @@ struct KernelConfig {
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
   // of the decode loop
-  bool box_copies = false;  // TMA fills the rings; else all lanes of a warp, row after row
+  Copies copies = Copies::rows;
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

@@ -98,7 +98,6 @@ void for_each_problem_field(const Visit& field) {
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
-  field("box_copies", &KernelConfig::box_copies, false);
 }
 
 std::string emit_config(const Plan& plan) {

@@ -38,6 +38,8 @@ inline constexpr WordTable<2> kWords<RowSum> = {"RowSum", {"adds", "matrix"}};
 template <>
 inline constexpr WordTable<2> kWords<GridKind> = {"GridKind", {"tiles", "persistent"}};
 template <>
+inline constexpr WordTable<2> kWords<Copies> = {"Copies", {"rows", "boxes"}};
+template <>
 inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grouped"}};
 
 template <class Enum>

@@ -109,6 +109,7 @@ constexpr std::array kFields = {
     choice<&Schedule::grid, &KernelConfig::grid>("grid"),
     choice<&Schedule::head_tiles, &KernelConfig::head_tiles>("head_tiles"),
     choice<&Schedule::order, &KernelConfig::order>("order"),
+    choice<&Schedule::copies, &KernelConfig::copies>("copies"),
 };
 
 using FieldSet = std::uint32_t;  // bit i: kFields[i]

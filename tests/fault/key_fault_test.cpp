@@ -228,6 +228,7 @@ const ScheduleRow kScheduleRows[] = {
     {"row_sum", "row_sum=adds", "row_sum=matrix"},
     {"grid", "grid=tiles", "grid=persistent"},
     {"head_tiles", "head_tiles=single", "head_tiles=grouped"},
+    {"copies", "copies=rows", "copies=boxes"},
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {
@@ -313,7 +314,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=4/2 mask=\"k < 4 | q - k < 64\" bytes=8", "family=sync,q_in=registers,blocks_per_sm=2"},
       {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
-      {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2"},
+      {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
       {long_mask.c_str(), "family=sync"},
   };

@@ -168,7 +168,8 @@ struct TableCase {
   std::string_view schedule;
 };
 
-constexpr std::string_view kFamilies[] = {"family=sync", "family=hopper", "family=decode", "family=decode,stages=2"};
+constexpr std::string_view kFamilies[] = {"family=sync", "family=hopper", "family=decode",
+                                          "family=decode,stages=2,copies=rows", "family=decode,stages=2,copies=boxes"};
 constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=tile",
     "family=hopper,reference=tile,warpgroups=1",

@@ -44,6 +44,7 @@ const Field kDecode[] = {
     {"warps", {"1", "2", "4", "8"}},
     {"stages", {"1", "2", "3", "4"}},
     {"blocks_per_sm", {"1", "2", "3"}},
+    {"copies", {"rows", "boxes"}},
 };
 // clang-format on
 

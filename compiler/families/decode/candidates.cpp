@@ -44,6 +44,16 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
   return false;
 }
 
+bool refuses_copies(const Problem& problem, const Schedule& s, std::string* why) {
+  if (*s.copies == Copies::rows) return false;
+  if (!problem.target.can.tma)
+    return refuse(why, "copies: {} has no TMA, which copies boxes; use copies=rows", problem.target.name);
+  if (*s.stages == 1)
+    return refuse(why, "copies: boxes go to rings, and with stages=1 there are none; use copies=rows or stages=2");
+  if (is_paged(problem.spec)) return refuse(why, "copies: a box is no page, and the layout is paged; use copies=rows");
+  return false;
+}
+
 bool refuses_resources(const Problem& problem, const Schedule& s, std::string* why) {
   const Target& target = problem.target;
   const KernelConfig sizes = config_of(problem, s);
@@ -95,7 +105,8 @@ std::string why_not_decode(const AttentionSpec& spec, const Target& target) {
 }
 
 bool refuses_decode(const Problem& problem, const Schedule& schedule, std::string* why) {
-  return refuses_fields(problem, schedule, why) || refuses_resources(problem, schedule, why);
+  return refuses_fields(problem, schedule, why) || refuses_copies(problem, schedule, why) ||
+         refuses_resources(problem, schedule, why);
 }
 
 Registers decode_registers(const Problem& problem, const KernelConfig& c) {
@@ -124,7 +135,10 @@ void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<
           s.warps = warps;
           s.stages = stages;
           s.blocks_per_sm = blocks;
-          out.push_back(s);
+          for (const Copies copies : choices(pins.copies, {Copies::rows, Copies::boxes})) {
+            s.copies = copies;
+            out.push_back(s);
+          }
         }
       }
     }

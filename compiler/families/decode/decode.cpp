@@ -22,7 +22,6 @@ bool ranges_differ(const TileAnalysis& tiles) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.box_copies = has_ring(c) && problem.target.can.tma && !is_paged(problem.spec);
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
@@ -30,6 +29,7 @@ double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const int blocks = plan.target.sm_count * c.blocks_per_sm, group = group_size(c);
+  const bool boxes = c.copies == Copies::boxes;
   plan.launches = {{.entry = "flashjit_decode",
                     .threads = decode_threads(c),
                     .smem_bytes = decode_layout(c).bytes,
@@ -38,10 +38,10 @@ void finish(Plan& plan) {
                              .keys = c.tile_kv,
                              .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
                              .blocks_per_sm = c.blocks_per_sm},
-                    .tensor_maps = c.box_copies,
+                    .tensor_maps = boxes,
                     .buffers = {0},
                     .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
-                    .call = c.box_copies ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"},
+                    .call = boxes ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"},
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
@@ -66,7 +66,7 @@ std::string describe(const KernelConfig& c) {
   if (has_ring(c)) {
     text += fmt::format("  each warp has {} tiles of {} keys in flight, {} KB in an SM; {}\n", c.stages, c.tile_kv,
                         c.blocks_per_sm * c.warps * decode_layout(c).ring_bytes / 1024,
-                        c.box_copies ? "TMA copies them" : "its lanes copy them");
+                        c.copies == Copies::boxes ? "TMA copies them" : "its lanes copy them");
   } else {
     text += fmt::format("  each warp reads {} keys at a time, straight to registers\n", c.tile_kv);
   }
@@ -83,7 +83,7 @@ const FamilyRow kDecode = {
     .name = "decode",
     .summary = "Attention of few queries, split along the keys.",
     .loop_file = "templates/decode/forward.cuh",
-    .fields = "tile_q tile_kv warps stages blocks_per_sm",
+    .fields = "tile_q tile_kv warps stages blocks_per_sm copies",
     .from_first = true,
     .splits_keys = true,
     .second_choice = "splits the keys among all SMs and is bound by reading them, not by the matrix rate",

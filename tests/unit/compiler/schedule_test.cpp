@@ -21,6 +21,7 @@ TEST(Schedule, TextForm) {
       {"overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,head_tiles=single",
        "overlap=none,exclusive=none,reference=tile,row_sum=adds,grid=tiles,head_tiles=single"},
       {"exclusive=issue,reference=first", "exclusive=issue,reference=first"},
+      {"copies=boxes,stages=2", "stages=2,copies=boxes"},
   };
   for (const auto& [text, canonical] : rows) {
     const auto schedule = parse_schedule(text);
