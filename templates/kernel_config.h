@@ -6,6 +6,7 @@ namespace flashjit {
 
 // Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_words.h has the words of each.
 enum class Element : unsigned char { f16, bf16, f32 };
+enum class Cache : unsigned char { as_q, e4m3, e5m2, int8 };  // elements of K and V: those of Q, or of 8 bits
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device
 enum class Reference : unsigned char { lazy, tile, first };       // what the exponent of a score is taken relative to
@@ -24,6 +25,7 @@ constexpr int kMaxInputs = 4;  // of these, that a producer copies beside K
 struct KernelConfig {
   // The problem
   Element element = Element::bf16;  // Q, K, V
+  Cache cache = Cache::as_q;        // not as_q: K and V have elements of 8 bits, and scales
   Element output = Element::bf16;   // O
   int head_dim_qk = 0;
   int head_dim_v = 0;
@@ -80,6 +82,10 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 
 // Bytes of an element. Every other number of elements that a copy, a chunk or an instruction takes follows from it.
 constexpr int size_of(Element e) { return e == Element::f32 ? 4 : 2; }
+
+constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Cache::as_q; }
+// Bytes of an element of K and V in memory.
+constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
 
 // A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
 // padded to that and no further.

@@ -45,6 +45,9 @@ struct KernelParams {
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
   int pages;  // that K and V have
+  const float* scale_k;  // [batch, KV head]: what the elements of a cache of 8 bits are multiplied with; null: with 1
+  const float* scale_v;
+  Strides scale_k_stride, scale_v_stride;
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -1,6 +1,7 @@
 #include "autotune/measure/cache_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -32,6 +33,12 @@ void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
 }
 
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape) { set_ints(k_lens, {shape.k.begin(), shape.k.end()}); }
+
+void set_scales(NamedTensor& scales, const AttentionSpec& spec) {
+  const float unit = is_float(spec.kv_dtype) ? 1.0f : 0x1p-6f;
+  auto* values = reinterpret_cast<float*>(scales.bytes.data());
+  for (std::size_t i = 0; i < scales.bytes.size() / sizeof(float); ++i) values[i] = unit * std::exp2(values[i] / 4);
+}
 
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
   std::vector<std::int32_t> pages(static_cast<std::size_t>(drawn_pages(spec, shape)));

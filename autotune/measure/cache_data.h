@@ -17,6 +17,9 @@ void set_lengths(NamedTensor& k_lens, const ProblemShape& shape);
 // Every sequence has pages of its own, in no order; behind its length the numbers are none.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
+// Drawn numbers as scales: near 1, or near 1/64 of ints, whose elements are random bits.
+void set_scales(NamedTensor& scales, const AttentionSpec& spec);
+
 // Where the rows of sequences lie in K, or in Q, which has no lengths and no table: null. Not those of packed tensors.
 class KeyPlaces {
  public:

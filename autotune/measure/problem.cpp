@@ -48,6 +48,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.role == OperandRole::Output) tensor.role = Role::Output;
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
+  if (operand.repeats) tensor.role = Role::Scales;
   const OperandAxes axes = axes_of(operand, spec);
   tensor.shape.resize(static_cast<std::size_t>(axes.rank));
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
@@ -134,6 +135,7 @@ class Builder {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
     fill_random(tensor, seed_);
+    if (tensor.role == Role::Scales) set_scales(tensor, spec_);
   }
 
   // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
@@ -206,8 +208,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    // A pool has any number of pages, and a table room for any.
-    const bool exact = tensor.role != Role::Table && axes_of(operand, spec).dims[0] != Dim::Pages;
+    // A pool has any number of pages, a table room for any, and scales may count for several heads.
+    const bool exact = tensor.role != Role::Table && tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
                                              : builder.input(std::move(tensor), exact));
   }
@@ -238,6 +240,10 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   if (inputs.logits.name != LogitKind::Name::Normal) {
     if (inputs.files.contains("q") || inputs.files.contains("k"))
       return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
+    if (has_scaled_keys(spec)) {
+      return invalid(fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
+                                 name(spec.kv_dtype)));
+    }
     shape_logits(inputs.logits, spec, shape, seed, data);
   }
   if (spec.k_lens && !has_packed_keys(spec)) {

@@ -55,10 +55,11 @@ struct Logit {
   double error;  // standard deviation of what fp32 arithmetic makes of it
 };
 
+// `key_scale`: of the elements of K.
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const float* query,
-               const float* key) {
+               const float* key, double key_scale) {
   const int d = spec.d_qk;
-  const double scale = spec.effective_scale();
+  const double scale = spec.effective_scale() * key_scale;
   double dot = 0, squares = 0;
   for (int i = 0; i < d; ++i) {
     const double product = static_cast<double>(query[i]) * key[i];
@@ -91,7 +92,7 @@ void taint(ExactRow& row, const float* value) {
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
 // whole.
 void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> logits, const std::vector<float>& values,
-                  double reference, double sum) {
+                  double value_scale, double reference, double sum) {
   struct Column {
     double sum = 0, squares = 0, moved = 0, moved_squares = 0;
   };
@@ -107,7 +108,7 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
     for (auto logit = first; logit != end; ++logit) {
       error = std::max(error, logit->error);
       for (int c = 0; c < width; ++c) {
-        const double v = values[logit->k * width + c], moved = v - row.o[c];
+        const double v = values[logit->k * width + c] * value_scale, moved = v - row.o[c];
         Column& column = columns[c];
         column.sum += v, column.squares += v * v;
         column.moved += moved, column.moved_squares += moved * moved;
@@ -213,6 +214,8 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
   gather(arguments_->v, spec_->d_v, kv.v);
+  kv.scale_k = head_scale("scale_k", b, hk);
+  kv.scale_v = head_scale("scale_v", b, hk);
   return kv;
 }
 
@@ -230,6 +233,20 @@ Position Problem::position(const RowId& row) const {
 
 float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
 
+// [batch, KV head]; leading dimensions may be left out, and those of size 1 count for all.
+float Problem::head_scale(const char* name, std::int64_t b, std::int64_t hk) const {
+  const auto found = arguments_->params.find(name);
+  const bool declared = std::ranges::find(spec_->params, name, &Param::name) != spec_->params.end();
+  if (declared || found == arguments_->params.end()) return 1;
+  const Tensor& tensor = found->second;
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  const std::size_t rank = tensor.shape.size();
+  std::int64_t at = 0;
+  if (rank >= 1 && tensor.shape[rank - 1] > 1) at += hk * s[rank - 1];
+  if (rank >= 2 && tensor.shape[rank - 2] > 1) at += b * s[rank - 2];
+  return static_cast<const float*>(tensor.data)[at];
+}
+
 ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<float> query = this->query(row);
@@ -243,7 +260,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
-    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d]);
+    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], kv.scale_k);
     if (std::isnan(logit.value)) result.nan_logit = true;
     else result.max_logit = std::max(result.max_logit, logit.value);
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
@@ -267,9 +284,9 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
       continue;
     }
     const double p = std::exp(logit.value - reference) / sum;
-    for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c];
+    for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c] * kv.scale_v;
   }
-  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), kv.v, reference, sum);
+  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), kv.v, kv.scale_v, reference, sum);
   return result;
 }
 
@@ -283,7 +300,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   float largest = spec_->sink ? sink(row) : -INFINITY;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
     if (semantics_.visible && !semantics_.visible(at)) continue;
-    for (int i = 0; i < d; ++i) terms[i] = query[i] * kv.k[at.k * d + i];
+    for (int i = 0; i < d; ++i) terms[i] = query[i] * (kv.k[at.k * d + i] * kv.scale_k);
     float s = sum_in_pairs(terms.data(), terms.size()) * scale;
     if (semantics_.score) s = semantics_.score(at, Dual(s, s)).f;
     if (s == -INFINITY) continue;
@@ -299,7 +316,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   for (float& x : p) x = round_to(spec_->dtype, x / sum);
   terms.resize(keys.size());
   for (int c = 0; c < width; ++c) {
-    for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * kv.v[keys[i] * width + c];
+    for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * (kv.v[keys[i] * width + c] * kv.scale_v);
     result.o[c] = round_to(spec_->out_dtype, sum_in_pairs(terms.data(), terms.size()));
   }
   return result;

@@ -51,9 +51,10 @@ class Problem {
   std::int64_t k_len(std::int64_t b) const;
   std::vector<RowId> rows() const;  // all of them, by batch, then head, then query
 
-  // K and V of one (batch, KV head) as floats.
+  // K and V of one (batch, KV head) as floats, without their scales.
   struct KeysValues {
     std::vector<float> k, v;
+    float scale_k = 1, scale_v = 1;
   };
   KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
@@ -73,6 +74,7 @@ class Problem {
   std::vector<float> query(const RowId& row) const;
   Position position(const RowId& row) const;
   float sink(const RowId& row) const;
+  float head_scale(const char* name, std::int64_t b, std::int64_t hk) const;
 
   const AttentionSpec* spec_ = nullptr;
   const Arguments* arguments_ = nullptr;

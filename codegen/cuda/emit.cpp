@@ -73,6 +73,7 @@ std::string literal(T value) {
 template <class Visit>
 void for_each_problem_field(const Visit& field) {
   field("element", &KernelConfig::element, true);
+  field("cache", &KernelConfig::cache, false);
   field("output", &KernelConfig::output, true);
   field("head_dim_qk", &KernelConfig::head_dim_qk, true);
   field("head_dim_v", &KernelConfig::head_dim_v, true);

@@ -15,8 +15,8 @@ Result<void> check_plan(const Plan& plan) {
   }
   auto known = [](Dtype dtype) { return dtype == Dtype::F16 || dtype == Dtype::BF16 || dtype == Dtype::F32; };
   const AttentionSpec& spec = plan.spec;
-  if (!known(spec.dtype) || !known(spec.out_dtype) || spec.kv_dtype != spec.dtype) {
-    return unsupported("dtype: the host backend computes fp16, bf16 and fp32, with K and V of Q's type");
+  if (!known(spec.dtype) || !known(spec.out_dtype) || (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec))) {
+    return unsupported("dtype: the host backend computes fp16, bf16 and fp32, with K and V of Q's type or of 8 bits");
   }
   if (spec.operation != Operation::Forward) return unsupported("operation: the host backend computes fwd only");
   return {};

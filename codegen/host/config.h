@@ -96,10 +96,11 @@ struct TileCall {
   std::int64_t q_token, o_token;  // strides in elements
   std::int64_t v_panel_words;
   const std::uint8_t* not_finite;  // by key, see PackCall; null: all of V is finite
-  const void* const* v_rows;       // by key: V as it is
+  const void* const* v_rows;       // by key: V as it is, or widened
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
+  float scale_k, scale_v;  // of caches of 8 bits
 };
 
 // One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
@@ -124,6 +125,7 @@ struct NaiveCall {
   float* max_logit;
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
+  float scale_k, scale_v;  // of caches of 8 bits
 };
 
 using TileFunction = void (*)(const TileCall*);

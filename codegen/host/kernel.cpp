@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
@@ -11,6 +12,7 @@
 #include "codegen/host/emit/attention.h"
 #include "codegen/host/jit.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
 
 namespace flashjit::host {
@@ -47,6 +49,7 @@ class Problem {
         packed_keys_(has_packed_keys(spec)),
         page_size_(spec.page_size),
         element_(size_of(spec.dtype)),
+        key_element_(size_of(spec.kv_dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
   Sequence sequence(std::int64_t b) const {
@@ -75,6 +78,8 @@ class Problem {
     return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
   }
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
+  float scale_k(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_k, params_.scale_k_stride, b, hk); }
+  float scale_v(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_v, params_.scale_v_stride, b, hk); }
 
  private:
   void key_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
@@ -82,14 +87,17 @@ class Problem {
     const std::int64_t token = sequence(b).k_first + first;
     for (std::int64_t i = 0; i < count; ++i) {
       rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i)
-                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, element_);
+                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, key_element_);
     }
   }
   const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk,
                       std::int64_t key) const {
     const int* line = params_.block_table + b * params_.table_stride_batch;
     const int page = std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
-    return at(base, stride, page, hk, key % page_size_, element_);
+    return at(base, stride, page, hk, key % page_size_, key_element_);
+  }
+  static float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk) {
+    return scales ? scales[b * stride.batch + hk * stride.head] : 1.0f;
   }
   static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
     first = offsets[0];
@@ -102,7 +110,7 @@ class Problem {
   const KernelParams& params_;
   bool packed_, packed_keys_;
   int page_size_;
-  int element_, out_element_;
+  int element_, key_element_, out_element_;
 };
 
 struct Generated {
@@ -143,7 +151,9 @@ class BlockedKernel final : public HostKernel {
  public:
   BlockedKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, TileFunction tile,
                 PackFunction pack_k, PackFunction pack_v)
-      : spec_(plan.spec), config_(config), code_(std::move(code)), tile_(tile), pack_k_(pack_k), pack_v_(pack_v) {}
+      : spec_(plan.spec), config_(config), code_(std::move(code)), tile_(tile), pack_k_(pack_k), pack_v_(pack_v) {
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+  }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
@@ -152,13 +162,20 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0;  // bytes from the start of the packed area
+    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0;  // bytes from the start of the packed area
     std::int64_t first_pack = 0, first_tile = 0;                 // work items before this pair's
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
   std::int64_t packed_bytes(std::int64_t keys) const {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
-           round_up(keys + config_.panel, 64);  // a flag for each key of V
+           flags_bytes(keys) + wide_bytes(keys);
+  }
+  std::int64_t flags_bytes(std::int64_t keys) const {  // one for each key of V
+    return round_up(keys + config_.panel, 64);
+  }
+  // V, which may be needed as it is, where it has to be widened.
+  std::int64_t wide_bytes(std::int64_t keys) const {
+    return widener_ ? round_up(keys * spec_.d_v * size_of(spec_.dtype), 64) : 0;
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
@@ -172,6 +189,7 @@ class BlockedKernel final : public HostKernel {
   std::unique_ptr<Code> code_;
   TileFunction tile_;
   PackFunction pack_k_, pack_v_;
+  std::optional<Widener> widener_;  // of caches of 8 bits
   mutable WorkspacePool workspaces_;
 };
 
@@ -200,6 +218,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
     pairs[i].v_at = bytes + round_up(config_.k_bytes(pairs[i].sequence.k_len), 64);
     pairs[i].rows_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
     pairs[i].flags_at = pairs[i].rows_at + rows_bytes(pairs[i].sequence.k_len);
+    pairs[i].wide_at = pairs[i].flags_at + flags_bytes(pairs[i].sequence.k_len);
     bytes += more;
     largest = std::max(largest, bytes);
   }
@@ -266,6 +285,13 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   const void** const v_rows = reinterpret_cast<const void**>(packed + pair.rows_at) + first;
   problem.k_rows(pair.b, pair.hk, first, call.keys, k_rows);
   problem.v_rows(pair.b, pair.hk, first, call.keys, v_rows);
+  std::vector<char> wide_keys;
+  if (widener_) {
+    const int row = spec_.d_v * size_of(spec_.dtype);
+    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(spec_.dtype)));
+    widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
+    widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row);
+  }
   std::fill(k_rows + call.keys, k_rows + padded, kZeros);
   std::fill(v_rows + call.keys, v_rows + padded, kZeros);
   call.rows = k_rows;
@@ -306,6 +332,8 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.q_lo = q_lo;
   call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
   call.sink = problem.sink(head);
+  call.scale_k = problem.scale_k(pair.b, pair.hk);
+  call.scale_v = problem.scale_v(pair.b, pair.hk);
   tile_(&call);
 }
 
@@ -313,7 +341,9 @@ class NaiveKernel final : public HostKernel {
  public:
   NaiveKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, NaiveFunction scores,
               NaiveFunction softmax, NaiveFunction product)
-      : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {}
+      : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+  }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const Problem problem(spec_, params);
@@ -329,16 +359,23 @@ class NaiveKernel final : public HostKernel {
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
     const std::int64_t lists = params.batch * spec_.heads_kv;  // of rows, for K and for V
-    const std::int64_t bytes = 2 * matrix + 2 * lists * most_keys * std::int64_t{sizeof(void*)};
+    const std::int64_t element = widener_ ? size_of(spec_.dtype) : 0;  // of widened rows
+    const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
+    const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;
     if (matrix < kLargest) workspace = workspaces_.take(bytes + 1);
     if (!workspace) return out_of_memory(bytes, "the naive version holds all scores: use shorter sequences");
     auto* scores = reinterpret_cast<float*>(workspace->data());
     auto** const k_rows = reinterpret_cast<const void**>(workspace->data() + 2 * matrix);
     auto** const v_rows = k_rows + lists * most_keys;
+    char* const wide = reinterpret_cast<char*>(v_rows + lists * most_keys);
     parallel.run(lists, [&](std::int64_t list, int) {
       const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv;
-      problem.k_rows(b, hk, 0, problem.sequence(b).k_len, k_rows + list * most_keys);
-      problem.v_rows(b, hk, 0, problem.sequence(b).k_len, v_rows + list * most_keys);
+      const std::int64_t keys = problem.sequence(b).k_len, first = list * most_keys;
+      problem.k_rows(b, hk, 0, keys, k_rows + first);
+      problem.v_rows(b, hk, 0, keys, v_rows + first);
+      if (!widener_) return;
+      widener_->widen(k_rows + first, keys, spec_.d_qk, wide + first * spec_.d_qk * element);
+      widener_->widen(v_rows + first, keys, spec_.d_v, wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
     });
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
@@ -366,7 +403,9 @@ class NaiveKernel final : public HostKernel {
                              s.q_len,
                              s.k_len,
                              q_row,
-                             problem.sink(h)};
+                             problem.sink(h),
+                             problem.scale_k(b, hk),
+                             problem.scale_v(b, hk)};
         step(&call);
       });
     }
@@ -379,6 +418,7 @@ class NaiveKernel final : public HostKernel {
   HostConfig config_;
   std::unique_ptr<Code> code_;
   NaiveFunction steps_[3];
+  std::optional<Widener> widener_;  // of caches of 8 bits
   mutable WorkspacePool workspaces_;
 };
 

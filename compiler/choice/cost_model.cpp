@@ -96,8 +96,8 @@ double mask_slots(const Work& work, int free_nodes) {
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
                k = static_cast<double>(shape.k_len);
-  const double element = element_bytes_of(spec);
-  const double read = b * (q * spec.heads_q * spec.d_qk + k * spec.heads_kv * (spec.d_qk + spec.d_v)) * element;
+  const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
+                      b * k * spec.heads_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
 }
 

@@ -51,6 +51,7 @@ Value read_element(Dtype dtype, const void* data, std::int64_t offset) {
     case Dtype::I64: return integer(read<std::int64_t>(data, offset));
     case Dtype::U32: return integer(read<std::uint32_t>(data, offset));
     case Dtype::U8: return integer(read<std::uint8_t>(data, offset));
+    case Dtype::I8: return integer(read<std::int8_t>(data, offset));
   }
   return {};
 }

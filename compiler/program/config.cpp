@@ -19,6 +19,12 @@ Element element_of(Dtype dtype) {
   return at == words.end() ? Element::f32 : static_cast<Element>(at - words.begin());
 }
 
+Cache cache_of(const AttentionSpec& spec) {
+  if (!has_scaled_keys(spec)) return Cache::as_q;
+  const auto& words = Words<Cache>::values;
+  return static_cast<Cache>(std::ranges::find(words, code_name(spec.kv_dtype)) - words.begin());
+}
+
 bool masks_anything(const AttentionSpec& spec) {
   return spec.mask && !(spec.mask->op == Op::BoolConst && spec.mask->integer != 0);
 }
@@ -68,6 +74,7 @@ constexpr std::size_t kShortMask = 48;
 KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles) {
   KernelConfig c;
   c.element = element_of(spec.dtype);
+  c.cache = cache_of(spec);
   c.output = element_of(spec.out_dtype);
   c.head_dim_qk = spec.d_qk;
   c.head_dim_v = spec.d_v;

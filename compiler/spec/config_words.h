@@ -20,6 +20,8 @@ extern const WordTable<0> kWords;  // every enum has a line here
 template <>
 inline constexpr WordTable<3> kWords<Element> = {"Element", {"f16", "bf16", "f32"}};
 template <>
+inline constexpr WordTable<4> kWords<Cache> = {"Cache", {"as_q", "e4m3", "e5m2", "int8"}};
+template <>
 inline constexpr WordTable<3> kWords<Lse> = {"Lse", {"none", "ln", "log2"}};
 template <>
 inline constexpr WordTable<2> kWords<Sequences> = {"Sequences", {"dense", "packed"}};

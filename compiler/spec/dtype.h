@@ -8,7 +8,7 @@
 
 namespace flashjit {
 
-enum class Dtype : std::uint8_t { F16, BF16, F32, E4M3, E5M2, I32, I64, U32, U8 };
+enum class Dtype : std::uint8_t { F16, BF16, F32, E4M3, E5M2, I32, I64, U32, U8, I8 };
 
 struct DtypeRow {
   Dtype dtype;
@@ -26,7 +26,7 @@ inline constexpr DtypeRow kDtypes[] = {
     {Dtype::F32, "fp32", "f32", 4, true, 2, 7},    {Dtype::E4M3, "e4m3", "e4m3", 1, true, 10, 0},
     {Dtype::E5M2, "e5m2", "e5m2", 1, true, 12, 0}, {Dtype::I32, "i32", "i32", 4, false, 0, 3},
     {Dtype::I64, "i64", "i64", 8, false, 0, 5},    {Dtype::U32, "u32", "u32", 4, false, 1, 2},
-    {Dtype::U8, "u8", "u8", 1, false, 1, 0},
+    {Dtype::U8, "u8", "u8", 1, false, 1, 0},       {Dtype::I8, "int8", "int8", 1, false, 0, 0},
 };
 
 constexpr const DtypeRow& row_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)]; }

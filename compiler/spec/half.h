@@ -1,6 +1,8 @@
-// fp16 and bf16 <-> float, written from the definition of the formats: round to nearest, ties to even; NaN stays NaN.
+// fp16, bf16 and the types of 8 bits <-> float, written from the definition of the formats: round to nearest, ties to
+// even; NaN stays NaN.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -43,6 +45,45 @@ inline std::uint16_t float_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + half_way_less_one) >> 16);
 }
 
+// e4m3: no infinity, and NaN has all bits set behind the sign. e5m2: as fp16, with eight bits of mantissa less.
+inline float e4m3_to_float(std::uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float sign = bits & 0x80 ? -1.0f : 1.0f;
+  if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(0x7fc00000u | (bits & 0x80u) << 24);
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
+  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
+inline float e5m2_to_float(std::uint8_t bits) { return half_to_float(static_cast<std::uint16_t>(bits << 8)); }
+
+// Beyond the largest number it is that one, as caches are written; infinity is where there is one, else NaN.
+inline std::uint8_t float_to_e4m3(float value) {
+  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  const float magnitude = std::fabs(value);
+  if (!std::isfinite(magnitude)) return sign | 0x7f;
+  if (magnitude >= 448) return sign | 0x7e;
+  if (magnitude == 0) return sign;
+  const int exponent = std::max(std::ilogb(magnitude), -6);
+  const auto rounded = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
+  return sign | static_cast<std::uint8_t>(((exponent + 6) << 3) + rounded);
+}
+
+inline std::uint8_t float_to_e5m2(float value) {
+  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  const float magnitude = std::fabs(value);
+  if (std::isnan(magnitude)) return sign | 0x7f;
+  if (std::isinf(magnitude)) return sign | 0x7c;
+  if (magnitude >= 57344) return sign | 0x7b;
+  if (magnitude == 0) return sign;
+  const int exponent = std::max(std::ilogb(magnitude), -14);
+  const auto rounded = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 2 - exponent)));
+  return sign | static_cast<std::uint8_t>(((exponent + 14) << 2) + rounded);
+}
+
+inline std::int8_t float_to_int8(float value) {
+  return std::isnan(value) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(std::clamp(value, -127.0f, 127.0f)));
+}
+
 // `value` as the type would hold it.
 inline float round_to(Dtype dtype, float value) {
   if (dtype == Dtype::F16) return half_to_float(float_to_half(value));
@@ -62,6 +103,9 @@ inline float load_float(Dtype dtype, const void* data, std::int64_t index) {
     case Dtype::F16: return half_to_float(static_cast<const std::uint16_t*>(data)[index]);
     case Dtype::BF16: return bf16_to_float(static_cast<const std::uint16_t*>(data)[index]);
     case Dtype::F32: return static_cast<const float*>(data)[index];
+    case Dtype::E4M3: return e4m3_to_float(static_cast<const std::uint8_t*>(data)[index]);
+    case Dtype::E5M2: return e5m2_to_float(static_cast<const std::uint8_t*>(data)[index]);
+    case Dtype::I8: return static_cast<const std::int8_t*>(data)[index];
     default: return NAN;
   }
 }
@@ -71,6 +115,9 @@ inline void store_float(Dtype dtype, void* data, std::int64_t index, float value
     case Dtype::F16: static_cast<std::uint16_t*>(data)[index] = float_to_half(value); break;
     case Dtype::BF16: static_cast<std::uint16_t*>(data)[index] = float_to_bf16(value); break;
     case Dtype::F32: static_cast<float*>(data)[index] = value; break;
+    case Dtype::E4M3: static_cast<std::uint8_t*>(data)[index] = float_to_e4m3(value); break;
+    case Dtype::E5M2: static_cast<std::uint8_t*>(data)[index] = float_to_e5m2(value); break;
+    case Dtype::I8: static_cast<std::int8_t*>(data)[index] = float_to_int8(value); break;
     default: break;
   }
 }

@@ -30,7 +30,8 @@ enum class OperandStrides {
   None,   // contiguous
   Token,  // at `strides`, and the layout of the spec orders its dimensions
   Row,    // row_stride_batch and row_stride_head, which all of these share
-  Table   // table_stride_batch and table_stride_page
+  Table,  // table_stride_batch and table_stride_page
+  Head    // at `strides`: of batch and head
 };
 
 struct Operand {
@@ -42,6 +43,8 @@ struct Operand {
   bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
   std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                               // of Arguments; else a call gives it by its name
+  bool optional = false;                               // a call may leave it out
+  bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
   bool aligned = false;                                // as the spec says; else to its elements
   std::size_t pointer = 0;                             // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
@@ -108,6 +111,16 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::TablePages}, .is_in = is_paged,
             .absent = "the spec's layout is not paged; leave it out or use layout=paged(N)", .has_field = false,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
+    Operand{.name = "scale_k", .what = "What the elements of K are multiplied with",
+            .dims = {Dim::Batch, Dim::HeadsKv}, .is_in = has_scaled_keys,
+            .absent = "the elements of k have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8",
+            .has_field = false, .optional = true, .repeats = true, .pointer = offsetof(KernelParams, scale_k),
+            .strides_kind = OperandStrides::Head, .strides = &KernelParams::scale_k_stride},
+    Operand{.name = "scale_v", .what = "What the elements of V are multiplied with",
+            .dims = {Dim::Batch, Dim::HeadsKv}, .is_in = has_scaled_keys,
+            .absent = "the elements of v have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8",
+            .has_field = false, .optional = true, .repeats = true, .pointer = offsetof(KernelParams, scale_v),
+            .strides_kind = OperandStrides::Head, .strides = &KernelParams::scale_v_stride},
 };
 // clang-format on
 

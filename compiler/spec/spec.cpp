@@ -77,13 +77,16 @@ Result<void> check_scale(const AttentionSpec& spec) {
 }
 
 Result<void> check_dtypes(const AttentionSpec& spec) {
-  const std::pair<std::string_view, Dtype> dtypes[] = {
-      {"dtype", spec.dtype}, {"kv", spec.kv_dtype}, {"out", spec.out_dtype}};
+  const std::pair<std::string_view, Dtype> dtypes[] = {{"dtype", spec.dtype}, {"out", spec.out_dtype}};
   for (const auto& [field, dtype] : dtypes) {
     if (!is_float(dtype)) {
       return invalid(fmt::format("{}: {} is no type of a tensor that is computed with; use one of {}", field,
                                  name(dtype), join(kTensorDtypeNames)));
     }
+  }
+  if (!is_float(spec.kv_dtype) && spec.kv_dtype != Dtype::I8) {
+    return invalid(fmt::format("kv: {} is no type of a tensor that is computed with; use one of {}",
+                               name(spec.kv_dtype), join(kCacheDtypeNames)));
   }
   return {};
 }
@@ -160,7 +163,7 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name,
                                name(param.dtype)));
   }
-  if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2) {
+  if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2 || param.dtype == Dtype::I8) {
     return invalid(
         fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
   }
@@ -359,9 +362,10 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(
         fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
   }
-  if (spec.kv_dtype != spec.dtype) {
+  if (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec)) {
     return unsupported(fmt::format(
-        "kv: {} differs from the dtype {}, which no kernel of this build reads; convert K and V and use kv={}",
+        "kv: {} is neither the dtype {} nor one of 8 bits (e4m3, e5m2, int8), which kernels widen; convert K and V and "
+        "use kv={}",
         name(spec.kv_dtype), name(spec.dtype), name(spec.dtype)));
   }
   if (fp8(spec.out_dtype)) {

@@ -36,7 +36,7 @@ struct SizeBound {
 struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
-  Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype
+  Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
@@ -79,6 +79,10 @@ Result<void> validate(AttentionSpec& spec);
 // How Q and O, and how K and V lie in memory.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
+// K and V have elements of 8 bits, which scales per head belong to; Q has wider ones.
+inline bool has_scaled_keys(const AttentionSpec& spec) {
+  return spec.kv_dtype != spec.dtype && size_of(spec.kv_dtype) == 1;
+}
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
 // Does every sequence have lengths of its own, which lie on the device?

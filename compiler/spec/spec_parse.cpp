@@ -144,11 +144,13 @@ Result<void> parse_name(const Word& word, const std::array<std::string_view, n>&
   return {};
 }
 
-Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text) {
+template <std::size_t n>
+Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text,
+                                 const std::array<std::string_view, n>& names) {
   const auto dtype = parse_dtype(text);
-  if (!dtype || !is_float(*dtype)) {
-    return invalid(fmt::format("{}: {} is none of {}{}", field, quoted(text), join(kTensorDtypeNames),
-                               did_you_mean(text, kTensorDtypeNames)));
+  if (!dtype || !contains(names, text)) {
+    return invalid(
+        fmt::format("{}: {} is none of {}{}", field, quoted(text), join(names), did_you_mean(text, names)));
   }
   return *dtype;
 }
@@ -259,9 +261,14 @@ Result<void> parse_text(const Word& word, std::string& field) {
 
 Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   const std::string_view key = word.key;
-  if (key == "kv" || key == "out") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value));
-    (key == "kv" ? spec.kv_dtype : spec.out_dtype) = dtype;
+  if (key == "kv") {
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kCacheDtypeNames));
+    spec.kv_dtype = dtype;
+    return {};
+  }
+  if (key == "out") {
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kTensorDtypeNames));
+    spec.out_dtype = dtype;
     return {};
   }
   if (key == "d") return parse_pair(word, spec.d_qk, spec.d_v);
@@ -388,7 +395,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
         fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
   }
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
-  auto dtype = parse_tensor_dtype("dtype", first[1]);
+  auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = spec.out_dtype = *dtype;
   FLASHJIT_TRY(parse_fields(cursor, spec));

@@ -70,7 +70,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                 .dtype = operand.dtype_of(spec_),
                 .rank = row.axes.rank,
                 .output = operand.role == OperandRole::Output,
-                .contiguous_last = operand.strides_kind != OperandStrides::Table,
+                .contiguous_last = operand.strides_kind != OperandStrides::Table && !operand.repeats,
                 .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
                 .place = place(),
                 .ordinal = ordinal_};
@@ -190,23 +190,46 @@ Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const Cal
   return {};
 }
 
-Result<void> ArgumentChecker::fill_operands(const Given& given, Extents& extents, KernelParams& params,
+// The tensor with all dimensions of its operand. One that it has of another size is left as it is.
+const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& extents, Given& given) const {
+  const TensorView& tensor = *given.operands[operand];
+  const OperandAxes& axes = rows_[operand].axes;
+  if (!kOperands[operand].repeats || tensor.rank > axes.rank) return tensor;
+  Repeated& all = given.repeated[given.repeated_count++];
+  all.tensor = tensor;
+  std::int64_t next = 1;
+  for (int i = axes.rank - 1, at = tensor.rank - 1; i >= 0; --i, --at) {
+    const bool repeats = at < 0 || tensor.shape[at] == 1;
+    all.shape[i] = repeats ? extents[static_cast<std::size_t>(axes.dims[i])] : tensor.shape[at];
+    all.strides[i] = repeats ? 0 : tensor.strides ? tensor.strides[at] : next;
+    if (at >= 0) next *= tensor.shape[at];
+  }
+  all.tensor.rank = axes.rank;
+  all.tensor.shape = all.shape;
+  all.tensor.strides = all.strides;
+  return all.tensor;
+}
+
+Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, KernelParams& params,
                                             Overlaps& overlaps) const {
   std::string_view first_of_rows;
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
     const Row& row = rows_[i];
-    const TensorView& tensor = *given.operands[i];
+    const bool is_given = given.operands[i]->given();
     if (!row.wanted) {
-      if (!tensor.given()) continue;
+      if (!is_given) continue;
       return invalid(fmt::format("{}: given, and {}", operand.name, operand.absent));
     }
+    if (operand.optional && !is_given) continue;
+    const TensorView& tensor = repeat(i, extents, given);
     FLASHJIT_ASSIGN(d, check_tensor(tensor, row.rule));
     FLASHJIT_TRY(check_extents(i, d, extents));
     overlaps.add(tensor, row.rule, d);
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
     if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
+    if (operand.strides_kind == OperandStrides::Head) params.*operand.strides = {stride(0), stride(1), 0};
     if (operand.strides_kind == OperandStrides::Table) {
       params.table_stride_batch = stride(0);
       params.table_stride_page = stride(1);

@@ -2,6 +2,7 @@
 // kernel. Nothing here allocates unless there is an error to report.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -41,10 +42,18 @@ class ArgumentChecker {
   Result<void> check_contents(const CallArguments& call, const KernelParams& params, const CallSizes& sizes) const;
 
  private:
+  // A tensor with all dimensions of its operand, some of which it repeats.
+  struct Repeated {
+    TensorView tensor;
+    std::int64_t shape[2], strides[2];
+  };
+  static constexpr auto kRepeating = static_cast<std::size_t>(std::ranges::count(kOperands, true, &Operand::repeats));
   // What the caller gave, whether by a field or by name.
   struct Given {
     const TensorView* operands[kOperands.size()];
     const ParamView* params[kMaxParams] = {};  // parallel to those of the spec
+    Repeated repeated[kRepeating];
+    std::size_t repeated_count = 0;
   };
   // An operand of calls of this spec.
   struct Row {
@@ -55,7 +64,8 @@ class ArgumentChecker {
   using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
   Result<void> find_named(const CallArguments& call, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
-  Result<void> fill_operands(const Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
+  const TensorView& repeat(std::size_t operand, const Extents& extents, Given& given) const;
+  Result<void> fill_operands(Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const;
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;

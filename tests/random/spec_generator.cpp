@@ -8,6 +8,7 @@
 
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
+#include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/random.h"
@@ -18,12 +19,13 @@ namespace {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), cache_(seed), options_(options) {
+  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), cache_(seed), elements_(seed), options_(options) {
     case_.seed = seed;
   }
 
   Case draw() {
     draw_problem();
+    elements_.draw(dtype_);
     draw_lengths();
     cache_.draw(k_lens_, layout_ != Layout::Bhsd);
     measure_lengths();
@@ -45,6 +47,7 @@ class Generator {
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     q_stray_ = k_stray_ = {row.stray, row.stray};
     if (spec.k_lens) cache_.take(k_lens_, spec);
+    elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
     measure_lengths();
     for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
     draw_tensors();
@@ -196,7 +199,8 @@ class Generator {
     const std::int64_t dim = tensor.shape.back();
     const std::size_t rank = tensor.shape.size();
     const std::int64_t unit = std::max(1, align_ / size_of(dtype));  // strides are multiples of this many elements
-    const bool gaps = align_ < 16 || random_.chance(0.3);
+    bool gaps = align_ < 16 || random_.chance(0.3);
+    if (dim % unit != 0) gaps = true;
     std::vector<std::size_t> order;  // from the innermost outwards
     for (std::size_t i = rank - 1; i-- > 0;) order.push_back(i);
     if (!far_batches_ && random_.chance(0.3)) std::swap(order[0], order[1]);
@@ -225,8 +229,8 @@ class Generator {
       return shape(layout_ == Layout::Packed ? k_stray_.front + total_k_ + k_stray_.back : max_k_, heads_kv_, dim);
     };
     lay_out(case_.q, dtype_, shape(q_tokens, heads_q_, d_qk_), false);
-    lay_out(case_.k, dtype_, key_shape(d_qk_), false);
-    lay_out(case_.v, dtype_, key_shape(d_v_), false);
+    lay_out(case_.k, elements_.dtype, key_shape(d_qk_), false);
+    lay_out(case_.v, elements_.dtype, key_shape(d_v_), false);
     lay_out(case_.o, out_, shape(q_tokens, heads_q_, d_v_), true);
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
@@ -275,6 +279,7 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
+    elements_.lay_out_scales(case_.params, batch, heads_kv_);
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
   }
@@ -294,32 +299,37 @@ class Generator {
     }
   }
 
+  void store(CaseTensor& tensor, std::int64_t at, double value) {
+    if (&tensor == &case_.q) reference::store_float(dtype_, tensor.data(), at, static_cast<float>(value));
+    else elements_.store(tensor, at, value);
+  }
+
   void fill_inputs() {
     for (CaseTensor* tensor : {&case_.q, &case_.k, &case_.v}) {
       // Every element of the image: gaps hold numbers too, and a kernel that strays into them is seen in the result.
-      const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(dtype_);
+      const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(*parse_dtype(tensor->dtype));
       if (far_batches_ && tensor == &case_.k) {  // only the batches themselves: between them lie gigabytes
         const std::int64_t each = tensor->shape[1] * tensor->strides[1];
         for (std::int64_t b = 0; b < tensor->shape[0]; ++b) {
           for (std::int64_t i = b * tensor->strides[0]; i < std::min(count, b * tensor->strides[0] + each); ++i) {
-            reference::store_float(dtype_, tensor->data(), i, static_cast<float>(number(*tensor)));
+            store(*tensor, i, number(*tensor));
           }
         }
         continue;
       }
       for (std::int64_t i = 0; i < count; ++i) {
-        reference::store_float(dtype_, tensor->data(), i, static_cast<float>(number(*tensor)));
+        store(*tensor, i, number(*tensor));
       }
       if (data_ != Data::NotFinite || count == 0) continue;
       for (std::int64_t n = random_.integer(0, 2); n > 0; --n) {
         const float value = random_.pick({NAN, INFINITY, -INFINITY});
-        reference::store_float(dtype_, tensor->data(), random_.integer(0, count - 1), value);
+        put(*tensor, random_.integer(0, count - 1), value);
       }
     }
     const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",       "a few inf and nan",
                            "late jump", "early peak", "early low",    "staircase", "one key",    "rising",
-                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "tail"};
-    case_.data = names[static_cast<int>(data_)];
+                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "codes",        "scales",    "tail"};
+    case_.data = names[static_cast<int>(data_)] + elements_.text();
   }
 
   // A row of Q, K or V: token `at` of sequence `b`, which has `len` of them.
@@ -358,7 +368,8 @@ class Generator {
     }
   }
   void put(CaseTensor& tensor, std::int64_t offset, double value) {
-    reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
+    if (&tensor == &case_.q) reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
+    else elements_.put(tensor, offset, value);
   }
 
   // Column 0 of Q and K is what lifts a logit: kLift in the queries that see it, the height in the key.
@@ -446,6 +457,7 @@ class Generator {
     if (d_v_ != d_qk_) text += fmt::format("/{}", d_v_);
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
+    if (elements_.scaled) text += fmt::format(" kv={}", flashjit::name(elements_.dtype));
     if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
     const std::string of_queries = layout_ == Layout::Bhsd ? "bhsd" : layout_ == Layout::Packed ? "packed" : "";
     if (cache_.page_size > 0)
@@ -474,6 +486,7 @@ class Generator {
 
   Random random_;
   CacheGenerator cache_;
+  CacheElements elements_;
   const GeneratorOptions options_;
   Case case_;
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;

@@ -37,6 +37,8 @@ enum class Data {
   LargeValues,  // LateJump, and V is near the largest number of fp16, or so large in bf16 that 2^30 times it is no fp32
   Poisoned,     // single infinities and NaN: in Q, at key 0 or at the last key of K or V, another place in every head
   Neighbours,   // every second sequence is NaN and infinities
+  Codes,        // caches of 8 bits: every code of the type, but those of infinity and NaN
+  Scales,       // caches of 8 bits: scales of 0, below 0, tiny and huge ones
   Tail,         // K and V are NaN and infinities from a key on, as in caches that are not full
 };
 

@@ -256,6 +256,7 @@ NpyType npy_type(Dtype dtype) {
     case Dtype::E4M3:
     case Dtype::E5M2:
     case Dtype::U8: return NpyType::U8;
+    case Dtype::I8: return NpyType::I8;
   }
   return NpyType::U8;
 }

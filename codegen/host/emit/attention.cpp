@@ -17,7 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The members of TileCall, loaded where they are used.
 class Tile {
  public:
-  Tile(Ir& ir, Value* call) : ir_(ir), call_(call) {}
+  Tile(Ir& ir, const Plan& plan, Value* call) : ir_(ir), plan_(plan), call_(call) {}
   Value* pointer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.ptr, name); }
   Value* integer(std::size_t offset, const char* name) const { return ir_.member(call_, offset, ir_.i64, name); }
   Value* scratch(std::int64_t at) const { return ir_.byte_offset(pointer(offsetof(TileCall, scratch), "scratch"), at); }
@@ -27,11 +27,16 @@ class Tile {
     return {pointer(offsetof(TileCall, params), "params"), ir_.b.CreateAdd(q_lo(), row),
             integer(offsetof(TileCall, b), "b"),           integer(offsetof(TileCall, h), "h"),
             integer(offsetof(TileCall, hk), "hk"),         integer(offsetof(TileCall, q_len), "q_len"),
-            integer(offsetof(TileCall, k_len), "k_len")};
+            integer(offsetof(TileCall, k_len), "k_len"),   scale(offsetof(TileCall, scale_k), "scale_k")};
+  }
+  // Null: K and V have none.
+  Value* scale(std::size_t offset, const char* name) const {
+    return has_scaled_keys(plan_.spec) ? ir_.member(call_, offset, ir_.f32, name) : nullptr;
   }
 
  private:
   Ir& ir_;
+  const Plan& plan_;
   Value* call_;
 };
 
@@ -53,7 +58,7 @@ class TileEmitter {
     mixed_tile_ = emit_kv_tile("mixed_tile", true, emit_softmax("softmax_mixed", true));
     llvm::Function* function = ir_.function(kTileName, {ir_.ptr}, true);
     call_ = function->getArg(0);
-    Tile tile(ir_, call_);
+    Tile tile(ir_, plan_, call_);
     if (c_.product == Product::Amx) emit_amx_begin(ir_);
     emit_start(tile);
     emit_kv_loop(tile);
@@ -67,7 +72,7 @@ class TileEmitter {
   llvm::Function* emit_softmax(const char* name, bool masked);
   void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
   Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
-  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored);
+  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit);
   void emit_start(const Tile& tile);
   struct Range {
     Value *begin, *end, *full_begin, *full_end;
@@ -100,7 +105,7 @@ class TileEmitter {
 llvm::Function* TileEmitter::emit_softmax(const char* name, bool masked) {
   // Arguments: call, first key, columns. Without a mask the columns are a multiple of the panel.
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
-  Tile tile(ir_, function->getArg(0));
+  Tile tile(ir_, plan_, function->getArg(0));
   Value *first_key = function->getArg(1), *columns = function->getArg(2);
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
     if (!masked) return emit_softmax_row(tile, row, first_key, columns, nullptr);
@@ -132,7 +137,10 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   });
   ir_.store(m, m_address);
   Value* p = c_.pack == 1 ? s : row_of(ir_, tile.scratch(c_.p_at()), row, c_.p_stride());
-  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), logits_stored(end_key != nullptr));
+  Value* unit = logits_stored(end_key != nullptr)
+                    ? Ir::real(ir_.f32v, 1)
+                    : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
+  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit);
 }
 
 Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns,
@@ -154,9 +162,9 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
   return max_lanes(ir_, ir_.max(maxima[0], maxima[1]));
 }
 
-void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, bool stored) {
+// `unit`: what makes logits of S.
+void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
-  Value* unit = Ir::real(ir_.f32v, stored ? 1.0 : plan_.spec.effective_scale() * logit_unit(plan_));
   const Ir::Values sums =
       ir_.loop(ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
                [&](Value* column, const Ir::Values& carried) {
@@ -166,7 +174,7 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
                    Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
                    // Not fused: the largest logit was rounded after the multiplication, and its difference from itself
                    // must be 0.
-                   Value* logit = stored ? x : b_.CreateFMul(x, unit);
+                   Value* logit = b_.CreateFMul(x, unit);
                    Value* power = emit_power(ir_, plan_, b_.CreateFAdd(logit, minus_m));
                    Value* value = exp2(ir_, power);
                    next[v] = b_.CreateFAdd(next[v], value);
@@ -276,7 +284,7 @@ Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Valu
 llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::Function* softmax) {
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
   Value *call = function->getArg(0), *k_lo = function->getArg(1), *columns = function->getArg(2);
-  Tile tile(ir_, call);
+  Tile tile(ir_, plan_, call);
   Value *q = tile.scratch(c_.q_at()), *s = tile.scratch(c_.s_at()), *p = tile.scratch(c_.p_at());
   Value* o = tile.scratch(c_.o_at());
   auto seen = [&](Value* row) { return masked ? padded(seen_columns(tile, row, k_lo, columns)) : columns; };
@@ -364,6 +372,7 @@ void TileEmitter::emit_end(const Tile& tile) {
     if (spec.sink) outputs.sink = ir_.member(call_, offsetof(TileCall, sink), ir_.f32, "sink");
     Value* l = sum_lanes(ir_, ir_.load(ir_.f32v, row_of(ir_, l_rows, row, c_.lanes)));
     Value* factor = emit_row_end(ir_, plan_, outputs, ir_.load(ir_.f32, ir_.word(m_rows, row)), l);
+    if (Value* scale = tile.scale(offsetof(TileCall, scale_v), "scale_v")) factor = b_.CreateFMul(factor, scale);
     Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
     Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
     Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));

@@ -38,7 +38,8 @@ class NaiveEmitter {
                          integer(offsetof(NaiveCall, h)),
                          integer(offsetof(NaiveCall, hk)),
                          integer(offsetof(NaiveCall, q_len)),
-                         keys};
+                         keys,
+                         scale(offsetof(NaiveCall, scale_k))};
     ir_.loop(ir_.integer(0), keys, c_.lanes, "first", [&](Value* first) {
       Value* address = ir_.word(scores, first);
       ir_.store(emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), first, keys), address);
@@ -93,7 +94,8 @@ class NaiveEmitter {
         ir_.store(b_.CreateSelect(hidden, before, add_product(weight, element_at(row, d), before)), address);
       });
     });
-    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), Ir::real(ir_.f32, 1),
+    Value* factor = scale(offsetof(NaiveCall, scale_v));
+    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), factor ? factor : Ir::real(ir_.f32, 1),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
     ir_.finish();
   }
@@ -102,6 +104,10 @@ class NaiveEmitter {
   void start(const char* name) { call_ = ir_.function(name, {ir_.ptr}, true)->getArg(0); }
   Value* pointer(std::size_t offset) { return ir_.member(call_, offset, ir_.ptr, ""); }
   Value* integer(std::size_t offset) { return ir_.member(call_, offset, ir_.i64, ""); }
+  // Null: K and V have none.
+  Value* scale(std::size_t offset) {
+    return has_scaled_keys(plan_.spec) ? ir_.member(call_, offset, ir_.f32, "") : nullptr;
+  }
   Value* element_at(Value* row, Value* index) {
     return widen(ir_, ir_.load(element_, b_.CreateGEP(element_, row, index), size_of(c_.dtype)), c_.dtype);
   }

@@ -20,10 +20,14 @@ Value* emit_power(Ir& ir, const Plan& plan, Value* difference) {
   return unit == 1 ? difference : ir.b.CreateFMul(difference, Ir::real(difference->getType(), unit));
 }
 
+Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double unit) {
+  Value* constant = Ir::real(ir.f32v, plan.spec.effective_scale() * unit);
+  return row.scale_k ? ir.b.CreateFMul(ir.splat(row.scale_k), constant) : constant;
+}
+
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key) {
   auto& b = ir.b;
   const AttentionSpec& spec = plan.spec;
-  const double scale = spec.effective_scale();
   Value* exists = nullptr;
   if (end_key) {
     Value* left = b.CreateSub(end_key, first_key);
@@ -41,10 +45,10 @@ Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* product
   expressions.set_keys(first_key);
   Value* logits = nullptr;
   if (spec.score) {
-    expressions.set(Variable::S, b.CreateFMul(products, Ir::real(ir.f32v, scale)));
+    expressions.set(Variable::S, b.CreateFMul(products, emit_product_unit(ir, plan, row, 1)));
     logits = expressions.vector(spec.score);
   } else {
-    logits = b.CreateFMul(products, Ir::real(ir.f32v, scale * logit_unit(plan)));
+    logits = b.CreateFMul(products, emit_product_unit(ir, plan, row, logit_unit(plan)));
   }
   if (!end_key) return logits;
   Value* hidden = Ir::real(ir.f32v, -kInfinity);

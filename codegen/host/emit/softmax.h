@@ -8,12 +8,15 @@ namespace flashjit::host {
 // Where a row of scores lies. Ints are i64 scalars.
 struct RowPlace {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
+  Value* scale_k;  // null: K has none
 };
 
 // What logits are in natural units multiplied with, and what their differences are then to be multiplied with for exp2.
 // Products are scaled anyway, so log2(e) goes with the scale. What a score function gives may be as large as floats are
 // (frameworks add -3.4e38 to hide a key), and log2(e) times that is infinite: it goes to the differences.
 double logit_unit(const Plan& plan);
+// What makes natural units of products, times `unit`.
+Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double unit);
 Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 
 // Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get

@@ -23,6 +23,11 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
   }
+  if (has_scaled_keys(spec)) {
+    return fmt::format(
+        "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",
+        name(spec.kv_dtype), name(spec.dtype), other);
+  }
   if (is_paged(spec)) {
     return fmt::format(
         "family: hopper copies K and V by tensor maps, whose tiles lie in one piece, and pages lie anywhere; use family={}",

@@ -1,0 +1,26 @@
+// Caches of 8 bits: rows of K and V as the generated code reads them, in the dtype of Q. Exact; scales are applied
+// elsewhere.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "compiler/spec/dtype.h"
+
+namespace flashjit::host {
+
+// The number that a byte stands for.
+float value_of_code(Dtype dtype, std::uint8_t code);
+
+class Widener {
+ public:
+  Widener(Dtype from, Dtype to);
+  // `count` rows of `columns` elements: to `target`, where the addresses in `rows` point then.
+  void widen(const void** rows, std::int64_t count, int columns, char* target) const;
+
+ private:
+  int bytes_;
+  std::array<std::uint32_t, 256> bits_;  // of each code
+};
+
+}  // namespace flashjit::host

@@ -1,0 +1,73 @@
+#include "tests/random/cache_elements.h"
+
+#include <cmath>
+
+#include "compiler/spec/half.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace flashjit::testing_random {
+
+void CacheElements::draw(Dtype of_q) {
+  dtype = of_q;
+  scaled = random_.chance(0.25);
+  if (!scaled) return;
+  dtype = random_.pick({Dtype::E4M3, Dtype::E5M2, Dtype::I8});
+  all_codes_ = random_.chance(0.3);
+  extreme_ = random_.chance(0.15);
+  unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes_ ? 0x1p-8 : random_.pick({1.0, 0.25, 0.01});
+}
+
+void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {
+  dtype = spec.kv_dtype;
+  scaled = has_scaled_keys(spec);
+  all_codes_ = all_codes;
+  extreme_ = extreme_scales;
+  unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes ? 0x1p-8 : 0.25;
+}
+
+void CacheElements::store(CaseTensor& tensor, std::int64_t at, double value) {
+  if (!scaled || !all_codes_) return put(tensor, at, value);
+  do {
+    tensor.data()[at] = static_cast<std::uint8_t>(random_.bits());
+  } while (!std::isfinite(reference::load_float(dtype, tensor.data(), at)));
+}
+
+void CacheElements::put(CaseTensor& tensor, std::int64_t at, double value) const {
+  reference::store_float(dtype, tensor.data(), at, static_cast<float>(scaled ? value / unit_ : value));
+}
+
+double CacheElements::scale() {
+  const double usual = unit_ * (0.5 + random_.uniform());
+  return extreme_ ? random_.pick({usual, usual, 0.0, -usual, unit_ * 1e-30, unit_ * 1e20}) : usual;
+}
+
+// [batch, heads], in any order and with room between; or what counts for all of them.
+void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads) {
+  if (!scaled) return;
+  for (const char* name : {"scale_k", "scale_v"}) {
+    if (random_.chance(0.1)) continue;  // 1
+    CaseTensor& tensor = params[name];
+    const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
+    switch (random_.integer(0, 4)) {
+      case 0: tensor.shape = {1}, tensor.strides = {1}; break;
+      case 1: tensor.shape = {heads}, tensor.strides = {gap}; break;
+      case 2: tensor.shape = {batch, 1}, tensor.strides = {gap, 1}; break;
+      case 3: tensor.shape = {batch, heads}, tensor.strides = {gap, gap * batch}; break;
+      default: tensor.shape = {batch, heads}, tensor.strides = {heads * gap, gap};
+    }
+    tensor.dtype = "fp32";
+    allocate(tensor, 4, false);
+    const auto count = static_cast<std::int64_t>((tensor.image.size() - tensor.begin) / sizeof(float));
+    for (std::int64_t i = 0; i < count; ++i)
+      reference::store_float(Dtype::F32, tensor.data(), i, static_cast<float>(scale()));
+    shapes_ += fmt::format(" {}[{}]", name, fmt::join(tensor.shape, ","));
+  }
+}
+
+std::string CacheElements::text() const {
+  if (!scaled) return {};
+  return fmt::format(", {}{}{}", all_codes_ ? "all codes" : "rounded", extreme_ ? ", scales far apart" : "", shapes_);
+}
+
+}  // namespace flashjit::testing_random

@@ -1,0 +1,43 @@
+// Elements of K and V: those of Q, or of 8 bits, with scales that calls may leave out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "compiler/spec/spec.h"
+#include "tests/random/case.h"
+#include "tests/random/random.h"
+
+namespace flashjit::testing_random {
+
+class CacheElements {
+ public:
+  // A stream of its own: what a seed draws otherwise does not depend on it.
+  explicit CacheElements(std::uint64_t seed) : random_(seed ^ 0x7363616c6573) {}
+
+  // Of Q's type, or not.
+  void draw(Dtype of_q);
+  // For a row of a table.
+  void take(const AttentionSpec& spec, bool all_codes, bool extreme_scales);
+
+  Dtype dtype = Dtype::BF16;
+  bool scaled = false;
+  // An element that is about `value`, with its scale; or, where all codes are drawn, any finite number.
+  void store(CaseTensor& tensor, std::int64_t at, double value);
+  // One of about `value`.
+  void put(CaseTensor& tensor, std::int64_t at, double value) const;
+  // scale_k and scale_v, or one of them, or none.
+  void lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads);
+  std::string text() const;  // readable
+
+ private:
+  double scale();
+
+  Random random_;
+  bool all_codes_ = false, extreme_ = false;
+  double unit_ = 1;  // scales are about this
+  std::string shapes_;
+};
+
+}  // namespace flashjit::testing_random
