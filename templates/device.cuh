@@ -14,6 +14,10 @@ using u64 = unsigned long long;
 template <int bytes>
 struct BitsOf;
 template <>
+struct BitsOf<1> {
+  using type = unsigned char;
+};
+template <>
 struct BitsOf<2> {
   using type = u16;
 };

@@ -1,6 +1,7 @@
 // Tiles between global and shared memory, in 16-byte chunks of the swizzled layout.
 #pragma once
 
+#include "templates/cache_elements.cuh"
 #include "templates/device.cuh"
 #include "templates/tile_layouts.h"
 
@@ -24,6 +25,18 @@ __device__ inline void copy_chunk(u32 shared, const T* global, bool valid) {
   }
 }
 
+// Eight elements of 8 bits.
+template <int copy_bytes>
+__device__ inline uint2 load_bytes(const unsigned char* global) {
+  if constexpr (copy_bytes >= 8) return *reinterpret_cast<const uint2*>(global);
+  if constexpr (copy_bytes == 4) {
+    const u32* words = reinterpret_cast<const u32*>(global);
+    return {words[0], words[1]};
+  }
+  const u16* halves = reinterpret_cast<const u16*>(global);
+  return {halves[0] | static_cast<u32>(halves[1]) << 16, halves[2] | static_cast<u32>(halves[3]) << 16};
+}
+
 // Rows of a matrix with `stride` elements from one to the next. Those of a cache in pages are others: kv_rows.cuh.
 template <class T>
 struct StridedRows {
@@ -45,6 +58,39 @@ struct StridedRows {
   };
 };
 
+// As copy_tile(), of elements of 8 bits, which pass through registers: loads are under way a few at a time.
+template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
+__device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int count) {
+  constexpr int kStepColumns = step_columns(config.element);
+  constexpr TileLayout kTile = tile_layout(tile_rows, round_up(head_dim, kStepColumns), config.element);
+  constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
+  constexpr int kSpan = threads % kChunks == 0 ? kChunks : static_cast<int>(kTile.group());
+  constexpr int kRowStep = threads / kSpan, kAcross = kChunks / kSpan;
+  constexpr int kPieces = (tile_rows + kRowStep - 1) / kRowStep * kAcross, kAtATime = 4;
+  const u32 thread = recompute(threadIdx.x);
+  const u32 row = thread / kSpan, chunk = thread % kSpan;
+  const int left = count - first - static_cast<int>(row);
+  typename Rows::template Walk<kRowStep, tile_rows> walk(rows, first, row, chunk * kColumns, count);
+#pragma unroll
+  for (int begin = 0; begin < kPieces; begin += kAtATime) {
+    uint2 pieces[kAtATime];
+#pragma unroll
+    for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
+      const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
+      const bool valid = i < left && row + i < tile_rows && j + chunk < head_dim / kColumns;
+      pieces[n - begin] = make_uint2(0, 0);
+      if (valid) pieces[n - begin] = load_bytes<copy_bytes>(walk.row(i) + j * kColumns);
+      if (n % kAcross == kAcross - 1) walk.advance();
+    }
+#pragma unroll
+    for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
+      const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
+      if (row + i < tile_rows)
+        store_shared(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, widened(pieces[n - begin]));
+    }
+  }
+}
+
 // Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
 // tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
 // anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
@@ -55,6 +101,7 @@ struct StridedRows {
 template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
 __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
   using T = typename Rows::Element;
+  if constexpr (sizeof(T) == 1) return widen_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
   constexpr int kStepColumns = kStepBytes / sizeof(T);
   constexpr TileLayout kTile = {tile_rows, round_up(head_dim, kStepColumns), sizeof(T)};
   constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();

@@ -41,8 +41,11 @@ struct PanelLayout {
   constexpr int panel_bytes() const { return rows * kPanelWidth; }
   constexpr int bytes() const { return panels() * panel_bytes(); }
 };
+constexpr PanelLayout panel_layout(int rows, int dims, int element_bytes) {
+  return {rows, round_up(dims, kPanelWidth / element_bytes), element_bytes};
+}
 constexpr PanelLayout panel_layout(int rows, int dims, Element element) {
-  return {rows, round_up(dims, kPanelWidth / size_of(element)), size_of(element)};
+  return panel_layout(rows, dims, size_of(element));
 }
 
 // The high word of the descriptor of an operand of a warpgroup product: 128-byte swizzle, and the step from eight rows

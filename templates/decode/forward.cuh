@@ -27,16 +27,17 @@ __device__ inline void store_part(float* part, const Output& o, const SoftmaxRow
   for (int r = 0; r < kOctets; ++r) {
 #pragma unroll
     for (int j = 0; j < kValuePieces; ++j) {
-      const int column = j * kValueColumns + g * 8;
+      const int column = j * kValueColumns + g * kLaneColumns;
       if (config.head_dim_v % kValueColumns != 0 && column >= config.head_dim_v) continue;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float* to = part + (r * kOctet + i * 2 + e) * kPartRow + column;
         const auto& w = o[r];
-        *reinterpret_cast<float4*>(to) =
-            make_float4(w[4 * j][e], w[4 * j][e + 2], w[4 * j + 1][e], w[4 * j + 1][e + 2]);
-        *reinterpret_cast<float4*>(to + 4) =
-            make_float4(w[4 * j + 2][e], w[4 * j + 2][e + 2], w[4 * j + 3][e], w[4 * j + 3][e + 2]);
+#pragma unroll
+        for (int m = 0; m < kValueProducts; m += 2) {
+          const auto &first = w[j * kValueProducts + m], &second = w[j * kValueProducts + m + 1];
+          *reinterpret_cast<float4*>(to + m * 2) = make_float4(first[e], first[e + 2], second[e], second[e + 2]);
+        }
       }
     }
     const float sum = quad_sum(rows.sum[r]);
@@ -99,7 +100,7 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, KvTi
     compute_scores(scores, queries, tiles);
     const int next = next_of_warp(params, s, tile);
     tiles.keys_done(s, next);
-    apply_score_and_mask(scores, params, s, tile);
+    apply_score_and_mask(scores, queries, params, s, tile);
     softmax_step(scores, rows, o);
     accumulate_output(o, scores, tiles);
     tiles.values_done(s, next);

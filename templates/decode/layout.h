@@ -7,11 +7,20 @@ namespace flashjit {
 
 constexpr int decode_threads(const KernelConfig& c) { return c.warps * 32; }
 
-// Lanes read 16 bytes of a row at a time: four lanes the 32 columns of Q and K that two matrix instructions take, eight
-// the 64 of V that make the rows of four. What lies beyond the head dim counts as zero, or is not written.
-constexpr int kKeyColumns = 32, kValueColumns = 64;
-constexpr int key_pieces(const KernelConfig& c) { return (c.head_dim_qk + kKeyColumns - 1) / kKeyColumns; }
-constexpr int value_pieces(const KernelConfig& c) { return (c.head_dim_v + kValueColumns - 1) / kValueColumns; }
+// Lanes read 16 bytes of a row of K or V at a time: four lanes the columns of K that two matrix instructions take, or
+// four of 8-bit elements; eight lanes those of V that make the rows of four, or of eight. What lies beyond the head dim
+// counts as zero, or is not written.
+constexpr int lane_columns(const KernelConfig& c) { return 16 / cache_bytes(c); }
+constexpr int key_products(const KernelConfig& c) { return lane_columns(c) / 4; }
+constexpr int value_products(const KernelConfig& c) { return lane_columns(c) / 2; }
+constexpr int key_columns(const KernelConfig& c) { return 4 * lane_columns(c); }
+constexpr int value_columns(const KernelConfig& c) { return 8 * lane_columns(c); }
+constexpr int key_pieces(const KernelConfig& c) { return (c.head_dim_qk + key_columns(c) - 1) / key_columns(c); }
+constexpr int value_pieces(const KernelConfig& c) { return (c.head_dim_v + value_columns(c) - 1) / value_columns(c); }
+
+// What is multiplied: halves hold every number of 8 bits, and a row of Q whose largest element has been brought near
+// their largest loses nothing that counts.
+constexpr Element product_element(const KernelConfig& c) { return is_scaled(c) ? Element::f16 : c.element; }
 
 // Rows of a tile: an accumulator of the second product holds eight of them.
 constexpr int kOctet = 8;
@@ -49,8 +58,8 @@ constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
 
 constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   DecodeLayout s;
-  s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
-  s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
+  s.k = panel_layout(c.tile_kv, c.head_dim_qk, cache_bytes(c));
+  s.v = panel_layout(c.tile_kv, c.head_dim_v, cache_bytes(c));
   s.stage_bytes = s.k.bytes() + s.v.bytes();
   s.ring_bytes = has_ring(c) ? c.stages * s.stage_bytes : 0;
   s.part_offset = c.warps * s.ring_bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/decode/work.cuh"
+#include "templates/cache_elements.cuh"
 #include "templates/row_algebra.cuh"
 
 namespace flashjit {
@@ -36,7 +37,7 @@ __device__ inline float finish_row(const KernelParams& params, Sequence seq, con
     if constexpr (config.lse != Lse::none) store_lse(params, at, reference, sum);
     if constexpr (config.max_logit) store_max_logit(params, at, state.top, sum);
   }
-  return sum == 0.0f ? 0.0f : scale / sum;
+  return sum == 0.0f ? 0.0f : scale / sum * value_scale(params, seq);
 }
 
 // Four neighbouring columns of O.

@@ -8,9 +8,14 @@
 namespace flashjit {
 
 constexpr int kOctets = octets(config);
-constexpr int kOutputs = kValuePieces * 4;  // instructions that make O of eight rows
+constexpr int kKeyProducts = key_products(config), kValueProducts = value_products(config);  // of a piece
+constexpr int kOutputs = kValuePieces * kValueProducts;  // instructions that make O of eight rows
+constexpr Element kProduct = product_element(config);
 
-using Queries = uint4[kKeyPieces][kOctets];
+struct Queries {
+  u32 words[kKeyPieces][kOctets][2 * kKeyProducts];
+  float scale[kOctets];  // of the lane's rows, where that is known at run time only
+};
 using Scores = float[kKeyOctets][4];
 using Output = float[kOctets][kOutputs][4];
 
@@ -43,6 +48,32 @@ __device__ inline Query query_of(const Segment& s, int octet) {
   return query;
 }
 
+// A row of bf16 to halves: its largest element comes to 2^14 or more, and what is then below the smallest half is 2^-38 of
+// that. Returns what gives the row back.
+__device__ inline float to_halves(Queries& queries, int r) {
+  const auto low = [](u32 word) { return __uint_as_float(word << 16); };
+  const auto high = [](u32 word) { return __uint_as_float(word & 0xffff0000); };
+  float largest = 0;
+#pragma unroll
+  for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+    for (int i = 0; i < 2 * kKeyProducts; ++i) {
+      const u32 word = queries.words[j][r][i];
+      largest = fmaxf(largest, fmaxf(fabsf(low(word)), fabsf(high(word))));
+    }
+  // As exponent bits; rows of nearly nothing count as a little more, so that all factors are normal numbers.
+  const int exponent = max(static_cast<int>(__float_as_uint(quad_max(largest)) >> 23), 27);
+  const float up = __uint_as_float(static_cast<u32>(268 - exponent) << 23);
+#pragma unroll
+  for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+    for (int i = 0; i < 2 * kKeyProducts; ++i) {
+      u32& word = queries.words[j][r][i];
+      word = pack<Element::f16>(low(word) * up, high(word) * up);
+    }
+  return __uint_as_float(static_cast<u32>(exponent - 14) << 23);
+}
+
 __device__ inline void load_queries(Queries& queries, const KernelParams& params, const Segment& s) {
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
@@ -51,7 +82,42 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
         static_cast<const Stored*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j)
-      queries[j][r] = inside_key(*reinterpret_cast<const uint4*>(key_piece_of(row, j)), j);
+#pragma unroll
+      for (int i = 0; i < kKeyProducts / 2; ++i) {
+        const uint4 piece = inside_key(*reinterpret_cast<const uint4*>(key_piece_of(row, j) + i * 8), j);
+        u32(&words)[2 * kKeyProducts] = queries.words[j][r];
+        words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
+      }
+    if constexpr (is_scaled(config)) {
+      queries.scale[r] = score_scale(params, s.seq);
+      if constexpr (config.element != kProduct) queries.scale[r] *= to_halves(queries, r);
+    }
+  }
+}
+
+// Two words of a piece of K as the right operand of product `i`, or what becomes of one.
+__device__ inline HalfPairs key_operand(const uint4& piece, int i) {
+  const u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
+  if constexpr (is_scaled(config)) return halves_of(words[i]);
+  else return {words[2 * i], words[2 * i + 1]};
+}
+
+// The left operand of product `i` of a piece of V, of four keys: the columns 2 i (its rows 0 to 7) and 2 i + 1.
+__device__ inline void value_operand(u32 (&a)[4], const uint4 (&v)[4], int i) {
+  u32 words[4];
+#pragma unroll
+  for (int key = 0; key < 4; ++key) {
+    const u32 of_key[4] = {v[key].x, v[key].y, v[key].z, v[key].w};
+    words[key] = of_key[i * 4 / kValueProducts];
+  }
+  if constexpr (is_scaled(config)) {
+    const u32 order = i % 2 == 0 ? 0x5140 : 0x7362;
+    const HalfPairs first = halves_of(__byte_perm(words[0], words[1], order)),
+                    second = halves_of(__byte_perm(words[2], words[3], order));
+    a[0] = first.low, a[1] = first.high, a[2] = second.low, a[3] = second.high;
+  } else {
+    a[0] = __byte_perm(words[0], words[1], 0x5410), a[1] = __byte_perm(words[0], words[1], 0x7632);
+    a[2] = __byte_perm(words[2], words[3], 0x5410), a[3] = __byte_perm(words[2], words[3], 0x7632);
   }
 }
 
@@ -65,10 +131,14 @@ __device__ inline void compute_scores(Scores& s, const Queries& q, const Tiles& 
     s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j) {
-      const uint4 k = tiles.key_piece(n, j), low = q[j][0], high = kOctets > 1 ? q[j][kOctets - 1] : uint4{0, 0, 0, 0};
-      const u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-      mma<config.element>(s[n], first, k.x, k.y);
-      mma<config.element>(other, second, k.z, k.w);
+      const uint4 k = tiles.key_piece(n, j);
+      const u32(&low)[2 * kKeyProducts] = q.words[j][0], (&high)[2 * kKeyProducts] = q.words[j][kOctets - 1];
+#pragma unroll
+      for (int i = 0; i < kKeyProducts; ++i) {
+        const u32 a[4] = {low[2 * i], kOctets > 1 ? high[2 * i] : 0, low[2 * i + 1], kOctets > 1 ? high[2 * i + 1] : 0};
+        const HalfPairs b = key_operand(k, i);
+        mma<kProduct>(i % 2 == 0 ? s[n] : other, a, b.low, b.high);
+      }
     }
 #pragma unroll
     for (int e = 0; e < 2 * kOctets; ++e) s[n][e] += other[e];
@@ -77,7 +147,8 @@ __device__ inline void compute_scores(Scores& s, const Queries& q, const Tiles& 
 
 // The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
 // the last key.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile) {
+__device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, const KernelParams& params,
+                                            const Segment& segment, int tile) {
   const int k_lo = tile * kTileKv, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
   if constexpr (!kScaleFolded) {
 #pragma unroll
@@ -87,7 +158,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       for (int n = 0; n < kKeyOctets; ++n)
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
-          s[n][e] *= config.scale;
+          s[n][e] *= is_scaled(config) ? queries.scale[r] : config.scale;
           if constexpr (config.has_score) {
             const int k = min(first[e % 2] + n * 8, query.seq.k_len - 1);
             s[n][e] = Variant::score(FullRange(), params, query.seq, s[n][e], query.q, k);
@@ -186,8 +257,8 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
   }
 }
 
-// O^T += V^T P^T: the accumulator of S is P^T as an operand. An instruction's rows are the even columns of V in a
-// piece's words, then the odd ones.
+// O^T += V^T P^T: the accumulator of S is P^T as an operand. An instruction's rows are an even column of V in each lane's
+// piece, then the odd one beside it.
 template <class Tiles>
 __device__ inline void accumulate_output(Output& o, const Scores& p, const Tiles& tiles) {
 #pragma unroll
@@ -195,23 +266,19 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, const Tiles
     u32 b[kOctets][2];
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) {
-      b[r][0] = pack<config.element>(p[2 * pair][2 * r], p[2 * pair][2 * r + 1]);
-      b[r][1] = pack<config.element>(p[2 * pair + 1][2 * r], p[2 * pair + 1][2 * r + 1]);
+      b[r][0] = pack<kProduct>(p[2 * pair][2 * r], p[2 * pair][2 * r + 1]);
+      b[r][1] = pack<kProduct>(p[2 * pair + 1][2 * r], p[2 * pair + 1][2 * r + 1]);
     }
 #pragma unroll
     for (int j = 0; j < kValuePieces; ++j) {
       const uint4 v[4] = {tiles.value_piece(pair, j, 0), tiles.value_piece(pair, j, 1), tiles.value_piece(pair, j, 2),
                           tiles.value_piece(pair, j, 3)};
-      const u32 words[4][4] = {{v[0].x, v[1].x, v[2].x, v[3].x},
-                               {v[0].y, v[1].y, v[2].y, v[3].y},
-                               {v[0].z, v[1].z, v[2].z, v[3].z},
-                               {v[0].w, v[1].w, v[2].w, v[3].w}};
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const u32 a[4] = {__byte_perm(words[w][0], words[w][1], 0x5410), __byte_perm(words[w][0], words[w][1], 0x7632),
-                          __byte_perm(words[w][2], words[w][3], 0x5410), __byte_perm(words[w][2], words[w][3], 0x7632)};
+      for (int i = 0; i < kValueProducts; ++i) {
+        u32 a[4];
+        value_operand(a, v, i);
 #pragma unroll
-        for (int r = 0; r < kOctets; ++r) mma<config.element>(o[r][j * 4 + w], a, b[r][0], b[r][1]);
+        for (int r = 0; r < kOctets; ++r) mma<kProduct>(o[r][j * kValueProducts + i], a, b[r][0], b[r][1]);
       }
     }
   }

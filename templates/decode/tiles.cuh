@@ -3,7 +3,8 @@
 //
 // Fragments need no transposition. Of K, lane 4 g + i has key g and takes the columns 32 j + 8 i .. + 7 for two
 // instructions, that is the columns in another order, which Q has as well. Of V it takes four keys and the columns
-// 64 j + 8 g .. + 7: the instruction's rows are the columns of V in another order.
+// 64 j + 8 g .. + 7: the instruction's rows are the columns of V in another order. Of elements of 8 bits these are
+// 64 j + 16 i .. + 15 and 128 j + 16 g .. + 15.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -14,6 +15,8 @@ namespace flashjit {
 
 using Stored = Bits<config.element>;
 
+constexpr int kLaneColumns = lane_columns(config);
+constexpr int kKeyColumns = key_columns(config), kValueColumns = value_columns(config);
 constexpr int kKeyPieces = key_pieces(config), kValuePieces = value_pieces(config);
 constexpr int kKeyOctets = kTileKv / 8, kKeyPairs = kTileKv / 16;
 
@@ -30,8 +33,8 @@ __device__ inline uint4 load_once(const void* address) {
 }
 
 // A lane's first column in a row of K or of Q, and of V.
-__device__ inline int key_column() { return lane_id() % 4 * 8; }
-__device__ inline int value_column() { return lane_id() / 4 * 8; }
+__device__ inline int key_column() { return lane_id() % 4 * kLaneColumns; }
+__device__ inline int value_column() { return lane_id() / 4 * kLaneColumns; }
 
 // Does piece j, of pieces with so many columns of all lanes, lie in the head dim?
 template <int head_dim, int columns>
@@ -39,14 +42,15 @@ __device__ inline bool is_inside(int j, int column) {
   return (j + 1) * columns <= head_dim || j * columns + column < head_dim;
 }
 // Piece j of the row whose part for this lane begins at `row`. Beyond the head dim it is one that exists, of no use.
-template <int head_dim, int columns>
-__device__ inline const Stored* piece_of(const Stored* row, int j, int column) {
+template <int head_dim, int columns, class T>
+__device__ inline const T* piece_of(const T* row, int j, int column) {
   return is_inside<head_dim, columns>(j, column) ? row + j * columns : row - column;
 }
-__device__ inline const Stored* key_piece_of(const Stored* row, int j) {
+template <class T>
+__device__ inline const T* key_piece_of(const T* row, int j) {
   return piece_of<config.head_dim_qk, kKeyColumns>(row, j, key_column());
 }
-__device__ inline const Stored* value_piece_of(const Stored* row, int j) {
+__device__ inline const Cached* value_piece_of(const Cached* row, int j) {
   return piece_of<config.head_dim_v, kValueColumns>(row, j, value_column());
 }
 // Zeros for what lies beyond the head dim of Q and K.
@@ -66,9 +70,9 @@ __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 *
 
 // The row of a key, of K or V. Keys that no query sees at the end are taken for the last that one sees: what lies behind
 // the end, or there, is never looked at.
-__device__ inline const Stored* row_of(const KernelParams& p, const void* tensor, const Strides& strides,
+__device__ inline const Cached* row_of(const KernelParams& p, const void* tensor, const Strides& strides,
                                        const Segment& s, int key) {
-  const Stored* first = static_cast<const Stored*>(tensor) + key_begin(strides, s.seq);
+  const Cached* first = static_cast<const Cached*>(tensor) + key_begin(strides, s.seq);
   return key_rows(p, strides, first, s.seq).row(min(key, s.end - 1));
 }
 // Has each row of the tile to be found by itself? It is cut by that end, or may lie in several pages.
@@ -103,10 +107,10 @@ struct RegisterTiles {
   // Lanes have rows at the same distances from their first ones, unless the tile is cut.
   template <bool cut>
   __device__ void load_key_rows(const Segment& s, int key) {
-    const Stored* first = row_of(params, params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
+    const Cached* first = row_of(params, params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
-      const Stored* row = cut ? row_of(params, params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
+      const Cached* row = cut ? row_of(params, params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
                               : first + octet * 8 * params.k_stride.token;
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row, j));
@@ -114,12 +118,12 @@ struct RegisterTiles {
   }
   template <bool cut>
   __device__ void load_value_rows(const Segment& s, int key) {
-    const Stored* first = row_of(params, params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
+    const Cached* first = row_of(params, params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Stored* row =
+        const Cached* row =
             cut ? row_of(params, params.v, params.v_stride, s, key + value_row_of(pair, i)) + value_column()
                 : first + (pair * 16 + i / 2 * 8 + i % 2) * params.v_stride.token;
 #pragma unroll
@@ -192,16 +196,17 @@ struct RingTiles {
   // halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
   template <int head_dim>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) const {
-    constexpr int kChunks = head_dim / 8;
+    constexpr int kChunks = head_dim / kLaneColumns;
     const int key = ahead * kTileKv, last = s.end - 1 - key;
-    const Stored* begin = row_of(params, tensor, strides, s, key);
+    const Cached* begin = row_of(params, tensor, strides, s, key);
 #pragma unroll
     for (int first = 0; first < kTileKv * kChunks; first += 32) {
       const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
       if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-      const Stored* from =
+      const Cached* from =
           kTileInPieces ? row_of(params, tensor, strides, s, key + row) : begin + min(row, last) * strides.token;
-      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8), from + chunk * 8, true);
+      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8), from + chunk * kLaneColumns,
+                     true);
     }
   }
 

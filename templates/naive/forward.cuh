@@ -36,7 +36,7 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
 
   using Stored = Bits<config.element>;
   const auto* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
-  const auto* k = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, seq);
+  const auto* k = static_cast<const Cached*>(params.k) + key_begin(params.k_stride, seq);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
   copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(
       queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, seq.q_len);
@@ -46,6 +46,7 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   wait_copies<0>();
   __syncthreads();
 
+  const float scale = score_scale(params, seq);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float s[kNaiveTile / 8][4] = {};
 #pragma unroll 1
@@ -71,7 +72,7 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
       for (int e = 0; e < 2; ++e) {
         const int key = k_lo + j * 8 + lane % 4 * 2 + e;
         if (key >= seq.k_len) continue;
-        float x = (h ? s[j][2 + e] : s[j][e]) * config.scale;
+        float x = (h ? s[j][2 + e] : s[j][e]) * scale;
         if (config.has_score) x = Variant::score(FullRange(), params, seq, x, row, key);
         if (config.has_mask && !Variant::visible(params, seq, row, key)) x = -kInfinity;
         out[key] = x;
@@ -135,7 +136,7 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   if (q_lo >= seq.q_len) return;
   const Int64 p_stride = naive_probability_stride(params.k_len);
   const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
-  const auto* v = static_cast<const Bits<config.element>*>(params.v) + key_begin(params.v_stride, seq);
+  const auto* v = static_cast<const Cached*>(params.v) + key_begin(params.v_stride, seq);
   const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
   const int end = min(Variant::kv_end(params, seq, q_lo, min(q_lo + kNaiveTile, seq.q_len) - 1), seq.k_len);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -164,6 +165,7 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
     }
   }
   const Int64 base = query_row(params.o_stride, seq, seq.h, 0);
+  const float scale = value_scale(params, seq);
 #pragma unroll
   for (int j = 0; j < padded_dim_v(config) / 8; ++j)
 #pragma unroll
@@ -172,9 +174,9 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
       if (q >= seq.q_len || column >= config.head_dim_v) continue;
       const Int64 at = base + q * params.o_stride.token + column;
       if constexpr (config.output == Element::f32) {
-        static_cast<float*>(params.o)[at] = o[j][e];
+        static_cast<float*>(params.o)[at] = o[j][e] * scale;
       } else {
-        static_cast<u16*>(params.o)[at] = static_cast<u16>(pack<config.output>(o[j][e], 0.0f));
+        static_cast<u16*>(params.o)[at] = static_cast<u16>(pack<config.output>(o[j][e] * scale, 0.0f));
       }
     }
 }

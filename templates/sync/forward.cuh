@@ -116,7 +116,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          s[i][j][e] *= config.scale;
+          s[i][j][e] *= is_scaled(config) ? block.score_scale : config.scale;
           if constexpr (config.has_score) {
             const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
             const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
@@ -254,7 +254,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
-      const float inverse = sum == 0.0f ? 0.0f : scale / sum;
+      const float inverse = sum == 0.0f ? 0.0f : scale / sum * value_scale(params, seq);
 #pragma unroll
       for (int j = 0; j < kOTiles; ++j) {
         o[i][j][2 * h] *= inverse;

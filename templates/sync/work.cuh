@@ -18,12 +18,13 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config
 // this kernel is short of.
 struct BlockState {
   Sequence seq;
-  const Stored* k;  // where the rows of this sequence and KV head begin: key_begin()
-  const Stored* v;
+  const Cached* k;  // where the rows of this sequence and KV head begin: key_begin()
+  const Cached* v;
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
   int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
+  float score_scale;          // where that is known at run time only
 };
 static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
@@ -46,8 +47,8 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
-  block.k = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, seq);
-  block.v = static_cast<const Stored*>(params.v) + key_begin(params.v_stride, seq);
+  block.k = static_cast<const Cached*>(params.k) + key_begin(params.k_stride, seq);
+  block.v = static_cast<const Cached*>(params.v) + key_begin(params.v_stride, seq);
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -55,6 +56,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
   block.end = min(end, seq.k_len);
+  if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq);
 }
 
 // The block's tile, and the copy of its queries. False: behind the last query of the sequence.

@@ -95,6 +95,11 @@ std::string why_not_decode(const AttentionSpec& spec, const Target& target) {
   if (spec.d_qk > kMaxDim || spec.d_v > kMaxDim)
     return fmt::format("family: decode has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
                        kMaxDim, spec.d_qk, spec.d_v, other);
+  if (has_scaled_keys(spec) && (spec.d_qk % 16 != 0 || spec.d_v % 16 != 0)) {
+    return fmt::format(
+        "family: decode reads 16 bytes of a row at a time, and of kv={} d={}/{} is no multiple of 16; use family={}",
+        name(spec.kv_dtype), spec.d_qk, spec.d_v, other);
+  }
   if (spec.numerics == Numerics::BatchInvariant) {
     return fmt::format(
         "family: decode cuts the keys of all sequences of a call together, so results depend on the others, which "
@@ -110,8 +115,8 @@ bool refuses_decode(const Problem& problem, const Schedule& schedule, std::strin
 }
 
 Registers decode_registers(const Problem& problem, const KernelConfig& c) {
-  const int output = value_pieces(c) * 16 * octets(c), scores = c.tile_kv / 2;
-  const int queries = key_pieces(c) * 4 * octets(c);
+  const int output = value_pieces(c) * value_products(c) * 4 * octets(c), scores = c.tile_kv / 2;
+  const int queries = key_pieces(c) * key_products(c) * 2 * octets(c);
   // Tiles wait in registers, or pass through them piece by piece.
   const int tiles =
       has_ring(c) ? kPieceRegisters : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;

@@ -10,7 +10,7 @@ namespace flashjit {
 namespace {
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
-  size_tiles(p, context.config, value_pieces(context.config) * kValueColumns);
+  size_tiles(p, context.config, value_pieces(context.config) * value_columns(context.config));
   return p;
 }
 
@@ -51,7 +51,7 @@ std::array<Product, 2> decode_products(const KernelConfig& c) {
                   .b = "k",
                   .rows = 16,
                   .columns = c.tile_kv,
-                  .depth = key_pieces(c) * kKeyColumns,
+                  .depth = key_pieces(c) * key_columns(c),
                   .m = 16,
                   .n = 8,
                   .k = step_columns(c.element),
@@ -60,7 +60,7 @@ std::array<Product, 2> decode_products(const KernelConfig& c) {
                   .target = "O",
                   .a = "v",
                   .b = "P",
-                  .rows = value_pieces(c) * kValueColumns,
+                  .rows = value_pieces(c) * value_columns(c),
                   .columns = c.tile_q,
                   .depth = c.tile_kv,
                   .m = 16,

@@ -1,0 +1,96 @@
+// Elements of 8 bits of K and V, where a cache has them under a wider Q: how matrix instructions get theirs, and their
+// scales, which no element is multiplied with.
+#pragma once
+
+#include "templates/sequence.cuh"
+
+namespace flashjit {
+
+// An element of K or V as it lies in memory.
+using Cached = BitsOf<cache_bytes(config)>::type;
+
+// ---- from four bytes to halves, which hold every number of these types ----
+
+struct HalfPairs {
+  u32 low, high;  // elements 0 and 1, 2 and 3
+};
+
+__device__ inline u32 multiply_halves(u32 a, u32 b) {
+  u32 product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+__device__ inline u32 add_halves(u32 a, u32 b) {
+  u32 sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+// Two e4m3, each the high byte of a half whose other one is 0. GPUs before sm_89 have no instruction for it: behind its
+// sign, a bit further down, it is the half of 2^-8 of its value. But NaN is there 480: 144 times the value is finite for
+// all others, and 0 times that is added.
+__device__ inline u32 halves_of_high_e4m3(u32 bytes) {
+  constexpr u32 k256 = 0x5c005c00, k36864 = 0x78807880;
+  const u32 small = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
+  const u32 zero = multiply_halves(multiply_halves(small, k36864), 0);
+  u32 halves;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(halves) : "r"(small), "r"(k256), "r"(zero));
+  return halves;
+}
+
+__device__ inline HalfPairs halves_of(u32 bytes) {
+  HalfPairs pairs;
+  if constexpr (config.cache == Cache::int8) {
+    // 128 more than each is the last byte of the half of 1152 more.
+    constexpr u32 kMinus1152 = 0xe480e480;
+    const u32 biased = bytes ^ 0x80808080;
+    pairs = {add_halves(__byte_perm(biased, 0x64646464, 0x4140), kMinus1152),
+             add_halves(__byte_perm(biased, 0x64646464, 0x4342), kMinus1152)};
+    return pairs;
+  }
+#if __CUDA_ARCH__ >= 890
+  if constexpr (config.cache == Cache::e4m3) {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
+        : "=r"(pairs.low), "=r"(pairs.high)
+        : "r"(bytes));
+    return pairs;
+  }
+#endif
+  // An e5m2 is the first byte of a half.
+  pairs = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};
+  if constexpr (config.cache == Cache::e4m3)
+    pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
+  return pairs;
+}
+
+__device__ inline u32 element_pair_of(u32 halves) {
+  if constexpr (config.element == Element::f16) return halves;
+  return pack<config.element>(float_from_f16(static_cast<u16>(halves)), float_from_f16(static_cast<u16>(halves >> 16)));
+}
+
+// Eight elements in Q's type.
+__device__ inline uint4 widened(uint2 bytes) {
+  const HalfPairs first = halves_of(bytes.x), second = halves_of(bytes.y);
+  return {element_pair_of(first.low), element_pair_of(first.high), element_pair_of(second.low),
+          element_pair_of(second.high)};
+}
+
+// ---- scales ----
+
+__device__ inline float cache_scale(const float* scales, const Strides& stride, const Sequence& seq) {
+  return scales ? scales[seq.b * stride.batch + seq.hk * stride.head] : 1.0f;
+}
+
+// What makes scores of products of Q and K.
+__device__ inline float score_scale(const KernelParams& params, const Sequence& seq) {
+  if constexpr (!is_scaled(config)) return config.scale;
+  return config.scale * cache_scale(params.scale_k, params.scale_k_stride, seq);
+}
+// What makes O of sums of V.
+__device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
+  if constexpr (!is_scaled(config)) return 1.0f;
+  return cache_scale(params.scale_v, params.scale_v_stride, seq);
+}
+
+}  // namespace flashjit
