@@ -289,15 +289,15 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
 
 static void runs_with_many_params_refused(flashjit_kernel* kernel, int host) {
   static problem p;
-  flashjit_param many[20];
+  flashjit_param many[40];
   int i;
   memset(many, 0, sizeof many);
-  for (i = 0; i < 20; ++i) many[i].name = "cap";
+  for (i = 0; i < 40; ++i) many[i].name = "cap";
   set_up(&p, host);
   p.arguments.params = many;
   p.arguments.param_count = 2;
   EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "given twice");
-  p.arguments.param_count = 20; /* 8 parameters and 11 operands are the most */
+  p.arguments.param_count = 40; /* 8 parameters and 13 operands are the most */
   EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "at most 8");
 }
 

@@ -124,13 +124,13 @@ struct RandomSpec {
     return below(3) == 0 ? SizeBound{} : below(2) ? SizeBound{size, size} : SizeBound{0, size};
   }
   AttentionSpec draw() {
-    constexpr Dtype kDtypes[] = {Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::E4M3, Dtype::E5M2};
+    constexpr Dtype kDtypes[] = {Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::E4M3, Dtype::E5M2, Dtype::I8};
     constexpr const char* kMasks[] = {"", "causal", "causal & window(128, 0)", "k <= q + 3 | k % 7 == 0", "!(k < 5)"};
     constexpr const char* kScores[] = {"", "softcap(30)", "alibi", "s + 0.5", "where(q < k, s, s * 2.0)"};
     AttentionSpec s;
     s.operation = below(2) ? Operation::Forward : Operation::Backward;
     s.dtype = kDtypes[below(5)];
-    s.kv_dtype = below(2) ? s.dtype : kDtypes[below(5)];
+    s.kv_dtype = below(2) ? s.dtype : kDtypes[below(6)];
     s.out_dtype = below(2) ? s.dtype : kDtypes[below(5)];
     s.d_qk = 8 * (1 + below(32));
     s.d_v = below(2) ? s.d_qk : 8 * (1 + below(32));
@@ -387,7 +387,7 @@ TEST(Spec, BuiltInCpp) {
 TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
       {"bwd bf16 d=64", "operation: bwd"},           {"fwd e4m3 d=64", "dtype: e4m3"},
-      {"fwd bf16 kv=e4m3 d=64", "kv: e4m3"},         {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
+      {"fwd bf16 kv=fp16 d=64", "kv: fp16"},         {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
   };
   for (const auto& [text, message] : rows) {
@@ -397,6 +397,8 @@ TEST(Spec, NotYetSupportedNamesTheField) {
     EXPECT_NE(supported.error().message.find(message), std::string::npos) << supported.error().message;
   }
   EXPECT_TRUE(check_supported(parsed("fwd fp32 d=64 out=bf16")));
+  for (const char* kv : {"e4m3", "e5m2", "int8"})
+    EXPECT_TRUE(check_supported(parsed(std::string("fwd bf16 d=64 kv=") + kv))) << kv;
 }
 
 }  // namespace

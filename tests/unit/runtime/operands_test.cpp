@@ -27,7 +27,7 @@ struct Expected {
 };
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
-// d=64/32.
+// d=64/32. Elements of K and V have scales.
 const std::vector<Expected>& expected() {
   using P = const KernelParams&;
   using A = Arguments;
@@ -46,9 +46,9 @@ const std::vector<Expected>& expected() {
   static const std::vector<Expected> rows = {
       add(shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64}), "q", "bf16", "",
           row([](P p) { return p.q; }), &A::q),
-      add(shapes({2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, {6, 16, 2, 64}, {6, 16, 2, 64}), "k", "fp16", "",
+      add(shapes({2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, {6, 16, 2, 64}, {6, 16, 2, 64}), "k", "e4m3", "",
           row([](P p) { return p.k; }), &A::k),
-      add(shapes({2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, {6, 16, 2, 32}, {6, 16, 2, 32}), "v", "fp16", "",
+      add(shapes({2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, {6, 16, 2, 32}, {6, 16, 2, 32}), "v", "e4m3", "",
           row([](P p) { return p.v; }), &A::v),
       add(shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32}), "o", "fp32", "",
           row([](P p) -> const void* { return p.o; }), &A::o),
@@ -62,7 +62,9 @@ const std::vector<Expected>& expected() {
       add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
       add(everywhere({2}), "k_lens", "i32", "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
-          row([](P p) -> const void* { return p.block_table; }), nullptr)};
+          row([](P p) -> const void* { return p.block_table; }), nullptr),
+      add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
+      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; }), nullptr)};
   return rows;
 }
 
@@ -70,7 +72,7 @@ struct Case {
   int layout;
   std::string spec() const {
     constexpr const char* kNames[] = {"bshd", "bhsd", "packed", "paged(16)", "packed/paged(16)"};
-    return std::string("fwd bf16 kv=fp16 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
+    return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
   bool packed() const { return layout == kPacked || layout == kMixed; }
   bool paged() const { return layout == kPaged || layout == kMixed; }
@@ -142,6 +144,7 @@ TEST(Operands, EveryRowIsWrittenDownHere) {
         << operand.name << " is new: add a row to this test";
     EXPECT_FALSE(operand.what.empty()) << operand.name;
     EXPECT_EQ(operand.is_in == nullptr, operand.absent.empty()) << operand.name;
+    EXPECT_EQ(operand.optional, operand.name.starts_with("scale_")) << operand.name;
     EXPECT_EQ(operand.has_field, std::ranges::find(expected(), operand.name, &Expected::name)->field != nullptr);
   }
 }
@@ -179,7 +182,8 @@ struct Wrong {
 
 std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
   const Tensor right = tensor(c, row);
-  std::vector<Wrong> wrong = {{{}, row.name + ": missing; this spec needs it"}};
+  std::vector<Wrong> wrong;
+  if (!kOperands[find_operand(row.name)].optional) wrong.push_back({{}, row.name + ": missing; this spec needs it"});
   Tensor one = right;
   one.dtype = "u8";
   wrong.push_back({one, row.name + ".dtype: 'u8', must be " + row.dtype});
@@ -193,7 +197,8 @@ std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
   wrong.push_back({one, row.name + ".data: null"});
   one = right;
   one.data = static_cast<char*>(one.data) + 1;
-  wrong.push_back({one, row.name + ".data: the address is no multiple of"});
+  wrong.push_back({one, row.name + (row.dtype == "e4m3" ? ".data: aligned to 1 bytes only, the kernel was made for 16"
+                                                        : ".data: the address is no multiple of")});
   return wrong;
 }
 
@@ -248,6 +253,44 @@ TEST(Operands, SuperfluousOnesAreRefused) {
       }
     }
   }
+}
+
+TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.spec());
+    Arguments arguments = by_field(c);
+    arguments.params.erase("scale_v");
+    float scales[8] = {};
+    const struct {
+      Shape shape, strides;
+      std::int64_t batch, head;
+    } rows[] = {{{2, 2}, {}, 2, 1},     {{2, 2}, {1, 2}, 1, 2}, {{2, 2}, {0, 0}, 0, 0}, {{1}, {}, 0, 0},
+                {{2}, {}, 0, 1},        {{2}, {3}, 0, 3},       {{2, 1}, {}, 1, 0},     {{1, 2}, {}, 0, 1},
+                {{1, 1}, {7, 7}, 0, 0}, {{}, {}, 0, 0}};
+    for (const auto& row : rows) {
+      arguments.params["scale_k"] = {scales, "fp32", row.shape, row.strides};
+      const auto params = fill(with_all(c), arguments);
+      ASSERT_TRUE(params) << params.error().message;
+      EXPECT_EQ(params->scale_k, scales);
+      EXPECT_EQ(params->scale_k_stride.batch, row.batch);
+      EXPECT_EQ(params->scale_k_stride.head, row.head);
+      EXPECT_EQ(params->scale_v, nullptr);
+    }
+    arguments.params["scale_k"] = {scales, "fp32", {3}, {}};
+    expect_refused(with_all(c), arguments, "scale_k.shape[1]: 3, must be 2 (KV heads of the spec)");
+    arguments.params["scale_k"] = {scales, "bf16", {1}, {}};
+    expect_refused(with_all(c), arguments, "scale_k.dtype: 'bf16', must be fp32");
+  }
+}
+
+TEST(Operands, ElementsOfQsTypeHaveNoScales) {
+  const Case c = {kDense};
+  Arguments arguments = by_field(c);
+  arguments.k.dtype = arguments.v.dtype = "bf16";
+  arguments.params.erase("scale_v");
+  std::string spec = with_all(c);
+  spec.replace(spec.find(" kv=e4m3"), 8, "");
+  expect_refused(spec, arguments, "scale_k: given, and the elements of k have no scale in this spec");
 }
 
 TEST(Operands, GivenTwice) {
