@@ -32,7 +32,8 @@ constexpr int kSkipped = 77;  // what ctest is told to take for "skipped"
 
 constexpr char kUsage[] =
     "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--jobs N] [--json]\n"
-    "                    [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n";
+    "                    [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
+    "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n";
 
 struct Options {
   Runner::Options runner;
@@ -237,7 +238,10 @@ int run(const Options& options) {
   } else {
     const GeneratorOptions generator{options.runner.device, options.large};
     spread(options.count, options.jobs, [&](std::int64_t i) {
-      Case c = draw_case(options.seed + static_cast<std::uint64_t>(i), generator);
+      std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
+      Case c = draw_case(seed, generator);
+      while (c.spec.find(options.only) == std::string::npos)
+        c = draw_case(seed += static_cast<std::uint64_t>(options.count), generator);
       const Outcome outcome = (*runner)->run(c);
       report.add(c, std::to_string(c.seed), outcome);
     });
