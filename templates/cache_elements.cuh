@@ -59,8 +59,7 @@ __device__ inline HalfPairs halves_of(u32 bytes) {
 #endif
   // An e5m2 is the first byte of a half.
   pairs = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};
-  if constexpr (config.cache == Cache::e4m3)
-    pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
+  if constexpr (config.cache == Cache::e4m3) pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
   return pairs;
 }
 

@@ -44,7 +44,7 @@ struct KernelParams {
   const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
-  int pages;  // that K and V have
+  int pages;             // that K and V have
   const float* scale_k;  // [batch, KV head]: what the elements of a cache of 8 bits are multiplied with; null: with 1
   const float* scale_v;
   Strides scale_k_stride, scale_v_stride;

@@ -209,7 +209,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       continue;
     }
     // A pool has any number of pages, a table room for any, and scales may count for several heads.
-    const bool exact = tensor.role != Role::Table && tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
+    const bool exact =
+        tensor.role != Role::Table && tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
                                              : builder.input(std::move(tensor), exact));
   }
@@ -241,8 +242,9 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     if (inputs.files.contains("q") || inputs.files.contains("k"))
       return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
     if (has_scaled_keys(spec)) {
-      return invalid(fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
-                                 name(spec.kv_dtype)));
+      return invalid(
+          fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
+                      name(spec.kv_dtype)));
     }
     shape_logits(inputs.logits, spec, shape, seed, data);
   }

@@ -163,7 +163,7 @@ class BlockedKernel final : public HostKernel {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
     std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0;  // bytes from the start of the packed area
-    std::int64_t first_pack = 0, first_tile = 0;                 // work items before this pair's
+    std::int64_t first_pack = 0, first_tile = 0;                              // work items before this pair's
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
   std::int64_t packed_bytes(std::int64_t keys) const {
@@ -358,7 +358,7 @@ class NaiveKernel final : public HostKernel {
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
-    const std::int64_t lists = params.batch * spec_.heads_kv;  // of rows, for K and for V
+    const std::int64_t lists = params.batch * spec_.heads_kv;          // of rows, for K and for V
     const std::int64_t element = widener_ ? size_of(spec_.dtype) : 0;  // of widened rows
     const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
     const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;
@@ -375,7 +375,8 @@ class NaiveKernel final : public HostKernel {
       problem.v_rows(b, hk, 0, keys, v_rows + first);
       if (!widener_) return;
       widener_->widen(k_rows + first, keys, spec_.d_qk, wide + first * spec_.d_qk * element);
-      widener_->widen(v_rows + first, keys, spec_.d_v, wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
+      widener_->widen(v_rows + first, keys, spec_.d_v,
+                      wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
     });
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {

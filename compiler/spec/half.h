@@ -81,7 +81,8 @@ inline std::uint8_t float_to_e5m2(float value) {
 }
 
 inline std::int8_t float_to_int8(float value) {
-  return std::isnan(value) ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(std::clamp(value, -127.0f, 127.0f)));
+  return std::isnan(value) ? std::int8_t{0}
+                           : static_cast<std::int8_t>(std::nearbyint(std::clamp(value, -127.0f, 127.0f)));
 }
 
 // `value` as the type would hold it.

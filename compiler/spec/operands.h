@@ -44,9 +44,9 @@ struct Operand {
   std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                               // of Arguments; else a call gives it by its name
   bool optional = false;                               // a call may leave it out
-  bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  bool aligned = false;                                // as the spec says; else to its elements
-  std::size_t pointer = 0;                             // where KernelParams has its address
+  bool repeats = false;     // leading dimensions may be left out; those, and others of size 1, count for all
+  bool aligned = false;     // as the spec says; else to its elements
+  std::size_t pointer = 0;  // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
 

@@ -149,8 +149,7 @@ Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text,
                                  const std::array<std::string_view, n>& names) {
   const auto dtype = parse_dtype(text);
   if (!dtype || !contains(names, text)) {
-    return invalid(
-        fmt::format("{}: {} is none of {}{}", field, quoted(text), join(names), did_you_mean(text, names)));
+    return invalid(fmt::format("{}: {} is none of {}{}", field, quoted(text), join(names), did_you_mean(text, names)));
   }
   return *dtype;
 }

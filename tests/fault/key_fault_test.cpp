@@ -78,7 +78,8 @@ bool same_text(const Expr& a, const Expr& b) { return a && b ? same(a, b) : !a &
 const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(operation, "bwd bf16 d=64 heads=4/2 mask=\"causal\""),
     FLASHJIT_ROW(dtype, "fwd fp16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
-    FLASHJIT_ROW(kv_dtype, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(kv_dtype,
+                 "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(out_dtype,
                  "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(d_qk, "fwd bf16 d=72/64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),

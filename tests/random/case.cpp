@@ -52,6 +52,29 @@ void allocate(CaseTensor& tensor, int align, bool output) {
   tensor.image.assign(tensor.begin + extent * element_bytes(tensor) + guard, 0xff);
 }
 
+void draw_strides(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, const StrideRules& rules,
+                  Random& random) {
+  tensor.dtype = flashjit::name(dtype);
+  tensor.shape = std::move(shape);
+  const std::int64_t dim = tensor.shape.back();
+  const std::size_t rank = tensor.shape.size();
+  const std::int64_t unit = std::max(1, rules.align / size_of(dtype));  // strides are multiples of this many elements
+  bool gaps = rules.align < 16 || random.chance(0.3);
+  if (dim % unit != 0) gaps = true;
+  std::vector<std::size_t> order;  // from the innermost outwards
+  for (std::size_t i = rank - 1; i-- > 0;) order.push_back(i);
+  if (rules.any_order && random.chance(0.3)) std::swap(order[0], order[1]);
+  tensor.strides.assign(rank, 1);
+  std::int64_t next = dim;
+  for (std::size_t i : order) {
+    // An odd number of units: the stride is a multiple of the alignment and of nothing larger.
+    if (gaps) next = (next + unit - 1) / unit * unit + unit * (next / unit % 2 == 0 ? 1 : random.pick({0, 2}));
+    if (i == 0) next += rules.more_between;
+    tensor.strides[i] = next;
+    next *= std::max<std::int64_t>(1, tensor.shape[i]);
+  }
+}
+
 void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
            const std::function<double(std::int64_t i)>& value, int align) {
   tensor.dtype = flashjit::name(dtype);

@@ -10,6 +10,7 @@
 #include "compiler/spec/dtype.h"
 #include "flashjit/flashjit.hpp"
 #include "autotune/reference/semantics.h"
+#include "tests/random/random.h"
 
 namespace flashjit::testing_random {
 
@@ -36,6 +37,16 @@ constexpr std::size_t kGuardBytes = 256;
 // Room for a tensor of this shape; strides must be set. `align`: the address is a multiple of it, but of nothing
 // larger.
 void allocate(CaseTensor& tensor, int align, bool output);
+
+// Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout: contiguous, or
+// with gaps, or stored in another order than the one it is seen in.
+struct StrideRules {
+  int align;                  // strides are multiples of so many bytes
+  bool any_order;             // or tokens and heads as they are
+  std::int64_t more_between;  // elements between batches
+};
+void draw_strides(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, const StrideRules& rules,
+                  Random& random);
 
 // A contiguous input; `value`: by index in memory order.
 void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,

@@ -19,7 +19,8 @@ namespace {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const GeneratorOptions& options) : random_(seed), cache_(seed), elements_(seed), options_(options) {
+  Generator(std::uint64_t seed, const GeneratorOptions& options)
+      : random_(seed), cache_(seed), elements_(seed), options_(options) {
     case_.seed = seed;
   }
 
@@ -191,28 +192,9 @@ class Generator {
     case_.semantics.score = score.semantics.score;
   }
 
-  // Strides for a logical [batch, token, head, dim] or [token, head, dim] tensor in the order of the layout:
-  // contiguous, or with gaps, or stored in another order than the one it is seen in.
   void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, bool output) {
-    tensor.dtype = flashjit::name(dtype);
-    tensor.shape = std::move(shape);
-    const std::int64_t dim = tensor.shape.back();
-    const std::size_t rank = tensor.shape.size();
-    const std::int64_t unit = std::max(1, align_ / size_of(dtype));  // strides are multiples of this many elements
-    bool gaps = align_ < 16 || random_.chance(0.3);
-    if (dim % unit != 0) gaps = true;
-    std::vector<std::size_t> order;  // from the innermost outwards
-    for (std::size_t i = rank - 1; i-- > 0;) order.push_back(i);
-    if (!far_batches_ && random_.chance(0.3)) std::swap(order[0], order[1]);
-    tensor.strides.assign(rank, 1);
-    std::int64_t next = dim;
-    for (std::size_t i : order) {
-      // An odd number of units: the stride is a multiple of the alignment and of nothing larger.
-      if (gaps) next = (next + unit - 1) / unit * unit + unit * (next / unit % 2 == 0 ? 1 : random_.pick({0, 2}));
-      if (far_batches_ && &tensor == &case_.k && i == 0) next += std::int64_t{1} << 31;
-      tensor.strides[i] = next;
-      next *= std::max<std::int64_t>(1, tensor.shape[i]);
-    }
+    const std::int64_t between = far_batches_ && &tensor == &case_.k ? std::int64_t{1} << 31 : 0;
+    draw_strides(tensor, dtype, std::move(shape), {align_, !far_batches_, between}, random_);
     allocate(tensor, align_, output);
   }
 
@@ -328,7 +310,8 @@ class Generator {
     }
     const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",       "a few inf and nan",
                            "late jump", "early peak", "early low",    "staircase", "one key",    "rising",
-                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "codes",        "scales",    "tail"};
+                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "codes",
+                           "scales",    "tail"};
     case_.data = names[static_cast<int>(data_)] + elements_.text();
   }
 

@@ -137,9 +137,8 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   });
   ir_.store(m, m_address);
   Value* p = c_.pack == 1 ? s : row_of(ir_, tile.scratch(c_.p_at()), row, c_.p_stride());
-  Value* unit = logits_stored(end_key != nullptr)
-                    ? Ir::real(ir_.f32v, 1)
-                    : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
+  Value* unit = logits_stored(end_key != nullptr) ? Ir::real(ir_.f32v, 1)
+                                                  : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
   emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit);
 }
 

@@ -123,7 +123,8 @@ typedef struct flashjit_prepare_options {
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
  * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
  * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch], and "block_table", int32 [batch, pages of a sequence]. */
+ * given by their name alone: "k_lens", int32 [batch], "block_table", int32 [batch, pages of a sequence], and of caches of 8 bits
+ * "scale_k" and "scale_v", float32 [batch, KV heads] or less, which may be left out. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;

@@ -57,7 +57,7 @@ enum class Device { Gpu, Host };
 // packed.
 struct Tensor {
   void* data = nullptr;
-  std::string dtype;  // "fp16" "bf16" "fp32" "i32" "i64" "u32" "u8"
+  std::string dtype;  // "fp16" "bf16" "fp32" "e4m3" "e5m2" "int8" "i32" "i64" "u32" "u8"
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
 };
@@ -73,7 +73,8 @@ struct Arguments {
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
   // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
-  // by their name alone: "k_lens", i32 [batch], and "block_table", i32 [batch, pages of a sequence].
+  // by their name alone: "k_lens", i32 [batch], "block_table", i32 [batch, pages of a sequence], and of caches of 8 bits
+  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, which may be left out.
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where

@@ -80,6 +80,53 @@ TEST(Half, TiesGoToEven) {
   EXPECT_EQ(float_to_bf16(std::numeric_limits<float>::max()), 0x7f80);
 }
 
+TEST(Half, KnownEightBits) {
+  for (const Row& row : {Row{0x00, 0.0f},
+                         {0x38, 1.0f},
+                         {0xc0, -2.0f},
+                         {0x7e, 448.0f},
+                         {0x08, 0x1p-6f},
+                         {0x01, 0x1p-9f},
+                         {0x07, 7 * 0x1p-9f},
+                         {0xbd, -1.625f}}) {
+    EXPECT_EQ(e4m3_to_float(static_cast<std::uint8_t>(row.bits)), row.value) << row.bits;
+    EXPECT_EQ(float_to_e4m3(row.value), row.bits) << row.value;
+  }
+  for (const Row& row : {Row{0x00, 0.0f},
+                         {0x3c, 1.0f},
+                         {0xc0, -2.0f},
+                         {0x7b, 57344.0f},
+                         {0x04, 0x1p-14f},
+                         {0x01, 0x1p-16f},
+                         {0x03, 3 * 0x1p-16f},
+                         {0xbe, -1.5f},
+                         {0x7c, INFINITY},
+                         {0xfc, -INFINITY}}) {
+    EXPECT_EQ(e5m2_to_float(static_cast<std::uint8_t>(row.bits)), row.value) << row.bits;
+    EXPECT_EQ(float_to_e5m2(row.value), row.bits) << row.value;
+  }
+  for (const std::uint8_t code : {0x7f, 0xff}) EXPECT_TRUE(std::isnan(e4m3_to_float(code)));
+  for (const std::uint8_t code : {0x7d, 0x7e, 0x7f, 0xfd, 0xfe, 0xff}) EXPECT_TRUE(std::isnan(e5m2_to_float(code)));
+  EXPECT_EQ(float_to_e4m3(1e9f), 0x7e);
+  EXPECT_EQ(float_to_e4m3(INFINITY), 0x7f);
+  EXPECT_EQ(float_to_e5m2(-1e9f), 0xfb);
+  EXPECT_EQ(float_to_int8(-1e9f), -127);
+  EXPECT_EQ(float_to_int8(2.5f), 2);
+}
+
+TEST(Half, EveryCodeOfEightBitsComesBack) {
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    for (const Dtype dtype : {Dtype::E4M3, Dtype::E5M2, Dtype::I8}) {
+      const float value = load_float(dtype, &byte, 0);
+      std::uint8_t back = 0;
+      store_float(dtype, &back, 0, value);
+      if (std::isnan(value)) EXPECT_TRUE(std::isnan(load_float(dtype, &back, 0))) << name(dtype) << " " << code;
+      else if (dtype != Dtype::I8 || code != 0x80) EXPECT_EQ(back, byte) << name(dtype);
+    }
+  }
+}
+
 // Nearest means: no other value of the type is closer.
 TEST(Half, NearestAmongNeighbours) {
   std::mt19937 random(20260);
