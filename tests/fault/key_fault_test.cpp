@@ -316,7 +316,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2,copies=boxes"},
-      {"fwd bf16 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
+      {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

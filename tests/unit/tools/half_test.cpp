@@ -121,8 +121,11 @@ TEST(Half, EveryCodeOfEightBitsComesBack) {
       const float value = load_float(dtype, &byte, 0);
       std::uint8_t back = 0;
       store_float(dtype, &back, 0, value);
-      if (std::isnan(value)) EXPECT_TRUE(std::isnan(load_float(dtype, &back, 0))) << name(dtype) << " " << code;
-      else if (dtype != Dtype::I8 || code != 0x80) EXPECT_EQ(back, byte) << name(dtype);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(load_float(dtype, &back, 0))) << name(dtype) << " " << code;
+      } else if (dtype != Dtype::I8 || code != 0x80) {
+        EXPECT_EQ(back, byte) << name(dtype);
+      }
     }
   }
 }
