@@ -197,7 +197,7 @@ struct RingTiles {
   template <int head_dim>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) const {
     constexpr int kChunks = head_dim / kLaneColumns;
-    const int key = ahead * kTileKv, last = s.end - 1 - key;
+    const int key = ahead * kTileKv, last = max(0, s.end - 1 - key);
     const Cached* begin = row_of(params, tensor, strides, s, key);
 #pragma unroll
     for (int first = 0; first < kTileKv * kChunks; first += 32) {
