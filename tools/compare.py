@@ -5,6 +5,7 @@
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
   compare.py --table data              sinks, outliers, wide logits: is it as fast on them as on normal data?
   compare.py --table decode            one query for each sequence, replayed from CUDA graphs, in TB/s of K and V
+  compare.py --table paged             the same through page tables of 16, 64 and 256 tokens, and with very uneven lengths
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
   compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits

@@ -32,6 +32,7 @@ class GpuClock:
 
 def graphed(launch, stream):
     """The launch, which goes to this stream, as the replay of a CUDA graph: what servers do where a launch is short."""
+    torch.cuda.synchronize()  # its tensors are there
     with torch.cuda.stream(stream):
         launch()
     torch.cuda.synchronize()

@@ -74,7 +74,7 @@ class Comparison:
         """(result so far, launch by side, reference)."""
         problem = Problem(row, self.device)
         kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
-        stream = torch.cuda.Stream() if row.table == "decode" else None
+        stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
         as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
         launches = {"flashjit": as_timed(problem.launch_of(kernel, stream))}
         reference = Reference(problem, seed=row.s + row.d)

@@ -39,17 +39,20 @@ class Problem:
     def __init__(self, row, device):
         self.row = row
 
-        def random(heads, tokens):
-            shape = (sum(row.lengths), heads, row.d) if row.lengths else (row.b, heads, tokens, row.d)
+        def random(heads, tokens, one_after_the_other):
+            shape = (sum(row.lengths), heads, row.d) if one_after_the_other else (row.b, heads, tokens, row.d)
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
-        self.q = random(row.heads, row.queries or row.s)
-        self.k, self.v = random(row.kv_heads, row.s), random(row.kv_heads, row.s)
+        # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
+        self.q = random(row.heads, row.queries or row.s, row.packed)
+        self.k, self.v = (random(row.kv_heads, row.s, row.lengths) for _ in range(2))
         shape_logits(row.data, self.q, self.k)
         self.params = {}
-        if row.lengths:
-            self.starts = [0, *itertools.accumulate(row.lengths)]
+        self.starts = [0, *itertools.accumulate(row.keys)]
+        if row.packed:
             self.offsets = torch.tensor(self.starts, dtype=torch.int32, device=device)
+        if row.page:
+            self.fill_pages(device)
         if row.score == "alibi":
             slopes = [2.0 ** (-8.0 * (head + 1) / row.heads) for head in range(row.heads)]
             self.params["slope"] = torch.tensor(slopes, dtype=torch.float32, device=device)
@@ -57,15 +60,45 @@ class Problem:
             dtype = DTYPES[row.score.removeprefix("bias_")]
             self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
 
-    def launch_of(self, kernel, stream=None):
-        operands = {"q": self.q, "k": self.k, "v": self.v, "o": torch.full_like(self.q, math.nan)}
-        if self.row.lengths:
-            operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
-        handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
-        return kernel.bind(operands, self.params, self.row.s if self.row.lengths else 0, handle)
+    def fill_pages(self, device):
+        """The same keys in the pages of a pool, which sequences have in random order."""
+        counts = [-(-length // self.row.page) for length in self.row.keys]
+        pages = torch.randperm(sum(counts)).to(device, torch.int32)
+        self.pages = torch.split(pages, counts)  # of each sequence
+        self.block_table = torch.zeros(self.row.b, max(counts), dtype=torch.int32, device=device)
+        self.k_lens = torch.tensor(self.row.keys, dtype=torch.int32, device=device)
+        shape = (sum(counts), self.row.page, self.row.kv_heads, self.row.d)
+        self.k_pool, self.v_pool = (torch.zeros(shape, device=device, dtype=self.k.dtype) for _ in range(2))
+        for b, (own, length) in enumerate(zip(self.pages, self.row.keys)):
+            self.block_table[b, :len(own)] = own
+            for pool, tensor in ((self.k_pool, self.k), (self.v_pool, self.v)):
+                keys = tensor[self.starts[b]:self.starts[b + 1]] if self.row.lengths else tensor[b].transpose(0, 1)
+                padded = pool.new_zeros(len(own) * self.row.page, *keys.shape[1:])
+                padded[:length] = keys
+                pool[own.long()] = padded.view(len(own), *pool.shape[1:])
 
-    def sequence(self, tensor, batch, head):
-        """[tokens, d] of one head."""
+    def launch_of(self, kernel, stream=None):
+        o = torch.full_like(self.q, math.nan)
+        operands = {"q": self.q, "k": self.k, "v": self.v, "o": o}
+        if self.row.packed:
+            operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
+        if self.row.page:  # queries by tokens, then heads
+            operands = {"q": self.q.transpose(1, 2), "k": self.k_pool, "v": self.v_pool, "o": o.transpose(1, 2),
+                        "k_lens": self.k_lens, "block_table": self.block_table}
+        handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
+        launch = kernel.bind(operands, self.params, self.row.s if self.row.packed else 0, handle)
+
+        def launch_into():
+            launch()
+            return o
+
+        return launch_into
+
+    def queries_of(self, tensor, batch, head):
+        """[tokens, d] of one head of Q or O."""
+        return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.packed else tensor[batch, head]
+
+    def keys_of(self, tensor, batch, head):
         return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.lengths else tensor[batch, head]
 
     def scored(self, s, head, q):
@@ -95,8 +128,8 @@ class Reference:
         generator = torch.Generator().manual_seed(seed)
         for pair in torch.randperm(row.b * row.heads, generator=generator)[:heads].tolist():
             batch, head = divmod(pair, row.heads)
-            q, k, v = (problem.sequence(tensor, batch, at) for tensor, at in (
-                (problem.q, head), (problem.k, head * row.kv_heads // row.heads), (problem.v, head * row.kv_heads // row.heads)))
+            q = problem.queries_of(problem.q, batch, head)
+            k, v = (problem.keys_of(tensor, batch, head * row.kv_heads // row.heads) for tensor in (problem.k, problem.v))
             index = torch.randint(len(q), (min(rows, len(q)),), generator=generator).to(q.device)
             index[0], index[-1] = 0, len(q) - 1
 
@@ -112,7 +145,7 @@ class Reference:
 
     def errors(self, output):
         """(largest, root of the mean square); infinite where the output is NaN."""
-        difference = torch.cat([(self.problem.sequence(output, batch, head)[index].double() - exact).flatten()
+        difference = torch.cat([(self.problem.queries_of(output, batch, head)[index].double() - exact).flatten()
                                 for batch, head, index, exact in self.samples])
         difference = difference.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
         return difference.abs().max().item(), difference.square().mean().sqrt().item()

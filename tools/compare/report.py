@@ -6,8 +6,8 @@ import statistics
 
 from compare import rows
 
-PEERS = ("before", "cudnn", "fa2", "flex", "torch")
-SHOWN = {"before": "before", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "torch": "PyTorch"}
+PEERS = ("before", "cudnn", "fa2", "flex", "flashinfer", "torch")
+SHOWN = {"before": "before", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
 
 
 def emit(line):
@@ -50,10 +50,19 @@ def least_over(peer, results, count):
     return (rows.LEAST_MEAN_OVER_CUDNN if count == len(rows.forward_rows()) else None), None
 
 
+def most_us(row):
+    """How long a row of few queries may take, if that is known."""
+    if (row.heads, row.kv_heads) != (32, 8):
+        return None
+    if row.table == "decode" and not row.numerics:
+        return rows.MOST_DECODE_US.get((row.b, row.s))
+    most = rows.MOST_PAGED_US.get((row.b, row.s)) if row.table == "paged" else None
+    return most and most * (rows.MOST_SMALL_PAGES if row.page < 64 else 1)
+
+
 def decode_figures(results, wanted):
-    return [figure(f"us of {row.name}", result["flashjit_ms"] * 1e3, most=rows.MOST_DECODE_US[row.b, row.s] if wanted else None)
-            for row, result in results.items()
-            if row.table == "decode" and (row.heads, row.kv_heads) == (32, 8) and (row.b, row.s) in rows.MOST_DECODE_US]
+    return [figure(f"us of {row.name}", result["flashjit_ms"] * 1e3, most=most_us(row) if wanted else None)
+            for row, result in results.items() if most_us(row)]
 
 
 def peer_figures(results, wanted):
@@ -61,7 +70,7 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "cpu", "decode") or peer == "before") and "over_" + peer in result:
+            if (row.table in ("forward", "cpu", "decode") and not row.numerics or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
         for (threads, dtype), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
@@ -190,8 +199,8 @@ def rate_table(results, wanted):
 def time_table(results):
     """The rows of the other tables."""
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
-    decode = next(iter(results)).table == "decode"
-    unit, key, form = ("TB/s", "_tbs", ".2f") if decode else ("TFLOP/s", "_tflops", ".0f")
+    reads = next(iter(results)).table in rows.IN_GRAPHS
+    unit, key, form = ("TB/s", "_tbs", ".2f") if reads else ("TFLOP/s", "_tflops", ".0f")
     head = ["problem", "FlashJIT us", unit] + [f"{SHOWN[peer]} {unit}" for peer in peers]
     head += [f"over {SHOWN[peer]}" for peer in peers] + ["err / limit", "schedule"]
     lines = []

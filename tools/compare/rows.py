@@ -4,7 +4,8 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data", "decode")  # data takes minutes
+GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged")  # data takes minutes
+IN_GRAPHS = ("decode", "paged")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -37,6 +38,11 @@ LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
 # Decode, replayed from CUDA graphs. Times in us: (batch, keys) with 32/8 heads, one H200, bf16.
 LEAST_DECODE_OVER_CUDNN, LEAST_DECODE_MEAN_OVER_CUDNN = 1.0, 1.15
 MOST_DECODE_US = {(1, 1024): 7.5, (1, 8192): 16.5}
+# The same through a page table, with pages of 64 or 256 tokens; smaller ones may take a little more.
+MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048): 255}
+MOST_SMALL_PAGES = 1.05
+LEAST_UNEVEN_OVER_EVEN = 0.88
+MOST_INVARIANT_OVER_DEFAULT = 1.08
 
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
@@ -55,8 +61,24 @@ class Row:
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
     data: str = "normal"  # a key of DATA
     queries: int = 0      # where they are not as many as the keys
-    lengths: tuple = ()   # packed: of the documents
+    lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
+    page: int = 0         # tokens of a page, where keys lie in pages
+    numerics: str = ""    # of the spec, where it is not the default
     threads: int = 0      # processor only
+
+    @property
+    def packed(self):
+        """Documents follow one another, queries as keys."""
+        return bool(self.lengths) and not self.page
+
+    @property
+    def layout(self):
+        return "packed" if self.packed else f"paged({self.page})" if self.page else "bhsd"
+
+    @property
+    def keys(self):
+        """Of each sequence."""
+        return self.lengths or (self.s,) * self.b
 
     @property
     def spec(self):
@@ -65,17 +87,20 @@ class Row:
         mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"'}[self.mask]
         score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
-        return f"fwd {self.dtype} d={self.d} heads={heads} layout={'packed' if self.lengths else 'bhsd'}{queries}{mask}{score}"
+        numerics = f" numerics={self.numerics}" if self.numerics else ""
+        return f"fwd {self.dtype} d={self.d} heads={heads} layout={self.layout}{queries}{mask}{score}{numerics}"
 
     @property
     def shape(self):
-        """As prepare takes it for a hint; of documents, the mean length."""
-        s = -(-sum(self.lengths) // self.b) if self.lengths else self.s
+        """As prepare takes it for a hint; of several lengths, the mean."""
+        s = -(-sum(self.keys) // self.b)
         return f"b={self.b},q={self.queries or s},k={s}"
 
     @property
     def name(self):
-        sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.lengths else f"b={self.b} s={self.s}"
+        sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.packed else f"b={self.b} s={self.s}"
+        if self.page and self.lengths:
+            sizes = f"b={self.b} s={min(self.lengths)}..{self.s} tokens={sum(self.lengths)}"
         return f"{sizes} {self.spec}" + (f", {self.data}" if self.table == "data" else "")
 
     @property
@@ -84,13 +109,12 @@ class Row:
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
         if self.queries:
-            return 4.0 * self.d * self.heads * self.b * self.queries * self.s
-        lengths = self.lengths or (self.s,) * self.b
-        return 4.0 * self.d * self.heads * sum(visible(n) for n in lengths)
+            return 4.0 * self.d * self.heads * self.queries * sum(self.keys)
+        return 4.0 * self.d * self.heads * sum(visible(n) for n in self.keys)
 
     @property
     def kv_bytes(self):
-        return 4.0 * self.b * self.s * self.kv_heads * self.d
+        return 4.0 * sum(self.keys) * self.kv_heads * self.d
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
@@ -117,9 +141,37 @@ def decode_rows():
             for heads, kv_heads in ((32, 8), (64, 8), (32, 32)) for b, s in sizes if kv_heads == 8 or b * s <= 262144]
 
 
+def paged_row(s, b, page, lengths=()):
+    return Row("paged", 128, "full", s, b, 32, 8, queries=1, page=page, lengths=lengths)
+
+
+def paged_rows():
+    return [paged_row(s, b, page) for b, s in MOST_PAGED_US for page in (16, 64, 256)]
+
+
+def paged_ratios():
+    """Very uneven batches, the same in every run, over even ones of as many tokens."""
+    ratios = []
+    for seed in (1, 2, 3):
+        draw = random.Random(seed)
+        lengths = tuple(int(64 * 512 ** draw.random()) for _ in range(64))
+        mean = round(sum(lengths) / len(lengths))
+        ratios.append(Ratio(f"64 sequences of {min(lengths)}..{max(lengths)} tokens in pages, over 64 of {mean}, in TB/s",
+                            paged_row(max(lengths), 64, 64, lengths), paged_row(mean, 64, 64), "rate", LEAST_UNEVEN_OVER_EVEN))
+    return ratios
+
+
 def cpu_rows():
     return [Row("cpu", d, mask, s, 1, 8, 8, dtype=dtype, threads=threads) for threads in (1, 16) for dtype in ("fp32", "bf16")
             for d, s, mask in ((64, 1024, "causal"), (128, 2048, "causal"), (128, 2048, "full"))]
+
+
+def decode_ratios():
+    """The same bits in any batch, over the default."""
+    def row(s, b, numerics=""):
+        return Row("decode", 128, "full", s, b, 32, 8, queries=1, numerics=numerics)
+    return [Ratio(f"time of batch-invariant decode over the default, {b} x {s}", row(s, b, "batch_invariant"), row(s, b),
+                  "time", MOST_INVARIANT_OVER_DEFAULT) for b, s in ((1, 1024), (1, 8192), (16, 8192), (64, 8192), (128, 2048))]
 
 
 def gqa_ratios():
@@ -180,18 +232,16 @@ def data_ratios():
 
 
 def ratios_of(table):
-    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios}.get(table, list)()
+    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
 
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows}
-    if table in alone:
-        return [[row] for row in alone[table]()]
-    groups = {}
+    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows}.get(table, list)()
+    groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for ratio in ratios_of(table):
-        # One group for a table; the data of many problems, one for each.
-        groups.setdefault(ratio.base if table == "data" else None, []).extend((ratio.base, ratio.row))
+        # One group for a table; one for each base where they are many, or large.
+        groups.setdefault(ratio.base if table in ("data", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
     return [list(dict.fromkeys(group)) for group in groups.values()]
 
 

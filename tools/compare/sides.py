@@ -1,4 +1,6 @@
 """What a user would pick instead of us: attention as this machine's PyTorch has it, on the tensors of a Problem."""
+import importlib.util
+
 import torch
 import torch.nn.functional as F
 
@@ -40,6 +42,23 @@ def flex(problem):
     return lambda: compiled(problem.q, problem.k, problem.v, score_mod=score, block_mask=block_mask, enable_gqa=grouped)
 
 
+def flashinfer(problem):
+    """Its decode over the same pages, planned ahead."""
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+    row, device = problem.row, problem.q.device
+    pages = torch.tensor([len(own) for own in problem.pages], dtype=torch.int32, device=device)
+    starts = torch.nn.functional.pad(pages.cumsum(0, dtype=torch.int32), (1, 0))
+    last = problem.k_lens - (pages - 1) * row.page
+    indices = torch.cat(problem.pages)
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
+        torch.empty(256 << 20, dtype=torch.uint8, device=device), "NHD", use_cuda_graph=True, use_tensor_cores=True,
+        paged_kv_indptr_buffer=torch.empty_like(starts), paged_kv_indices_buffer=torch.empty_like(indices),
+        paged_kv_last_page_len_buffer=torch.empty_like(last))
+    wrapper.plan(starts, indices, last, row.heads, row.kv_heads, row.d, row.page, q_data_type=problem.q.dtype,
+                 kv_data_type=problem.q.dtype)
+    return lambda: wrapper.run(problem.q[:, :, 0], (problem.k_pool, problem.v_pool))[:, :, None]
+
+
 def launches_of(problem, with_flex, report):
     """name -> launch, after a first call of each; one that this row is not for, or that fails, is left out and reported."""
     row = problem.row
@@ -49,9 +68,12 @@ def launches_of(problem, with_flex, report):
     elif not row.lengths:
         if row.mask != "window" and row.score == "plain":
             makers["cudnn"] = lambda: sdpa(problem, "CUDNN_ATTENTION")
-            makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
+            if not row.page:
+                makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
         if with_flex:
             makers["flex"] = lambda: flex(problem)
+    if row.page and importlib.util.find_spec("flashinfer"):
+        makers["flashinfer"] = lambda: flashinfer(problem)
     made = {}
     for name, maker in makers.items():
         try:
