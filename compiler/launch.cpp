@@ -29,6 +29,10 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
 std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
   std::int64_t bytes = buffer.bytes;
   for (const Extent& extent : buffer.extents) {
+    if (extent.count) {
+      bytes = product(bytes, extent.count(sizes.*extent.size));
+      continue;
+    }
     const std::int64_t rounded = next_multiple(sizes.*extent.size, extent.multiple);
     bytes = product(bytes, extent.tiles ? rounded / extent.multiple : rounded);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,7 @@ struct Extent {
   std::int64_t CallSizes::* size;
   int multiple = 1;
   bool tiles = false;
+  std::function<std::int64_t(std::int64_t)> count = {};  // if it is set: what this makes of the size instead
 };
 
 // Memory that the launches of one call pass on. For example:

@@ -17,7 +17,7 @@ namespace {
 constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
-  if (target.gpu && spec.dtype == Dtype::F32) {
+  if (target.gpu && spec.dtype == Dtype::F32 && attends(spec)) {
     return unsupported(fmt::format(
         "dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
         target.name));
@@ -93,10 +93,10 @@ std::string why_wide(const Expr& part) {
 }
 
 // The family that computes most per clock on the target; of several the one that computes more specs.
-Family first_choice(const Target& target) {
-  Family first = floor_family(target.gpu);
+Family first_choice(const AttentionSpec& spec, const Target& target) {
+  Family first = floor_family(target.gpu, spec.operation);
   for (const Family family : families()) {
-    const bool runs = family->gpu == target.gpu && family->is_default;
+    const bool runs = family->gpu == target.gpu && family->is_default && family->computes(spec);
     if (runs && family->matrix_rate(target) > first->matrix_rate(target)) first = family;
   }
   return first;
@@ -139,7 +139,7 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
                     spec.d_v, output->columns));
   }
   if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
-  const Family family = plan.schedule.family, first = first_choice(plan.target);
+  const Family family = plan.schedule.family, first = first_choice(spec, plan.target);
   if (family != first) {
     notes.push_back(fmt::format("the {} family {} of {}: {}", name(family), family->second_choice, plan.target.name,
                                 why_passed_over(first, plan, pins)));

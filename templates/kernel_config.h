@@ -76,6 +76,7 @@ struct KernelConfig {
   HeadTiles head_tiles = HeadTiles::single;
   // of the decode loop
   Copies copies = Copies::rows;
+  bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

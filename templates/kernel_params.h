@@ -21,6 +21,11 @@ struct ExtraParam {
   Int64 stride[4];
 };
 
+// Of a merge, in elements. Columns of O are contiguous.
+struct PartStrides {
+  Int64 part, batch, head, token;
+};
+
 struct KernelParams {
   const void* q;
   const void* k;
@@ -48,6 +53,9 @@ struct KernelParams {
   const float* scale_k;  // [batch, KV head]: what the elements of a cache of 8 bits are multiplied with; null: with 1
   const float* scale_v;
   Strides scale_k_stride, scale_v_stride;
+  const void* o_parts;     // merge: of each part what would be O, ...
+  const float* lse_parts;  // ... and the LSE; k_len says how many parts there are
+  PartStrides o_parts_stride, lse_parts_stride;
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -30,7 +30,8 @@ std::uint64_t byte_count(const NamedTensor& tensor) {
 std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& shape) {
   switch (dim) {
     case Dim::Batch: return shape.batch;
-    case Dim::Queries: return is_packed(spec) ? shape.q_tokens() : shape.longest_q();
+    case Dim::Parts: return shape.longest_k();
+    case Dim::Queries: return spec.layout == Layout::Packed ? shape.q_tokens() : shape.longest_q();
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;

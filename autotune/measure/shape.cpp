@@ -62,10 +62,11 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
     const std::string_view item = rest.substr(0, rest.find(','));
     rest = item.size() < rest.size() ? rest.substr(item.size() + 1) : std::string_view();
     const std::string_view name = item.substr(0, item.find('='));
-    std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : name == "k" ? &k : nullptr;
+    std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : name == "k" || (name == "parts" && merges(spec)) ? &k : nullptr;
     if (!into || name.size() == item.size()) {
       return invalid(
-          fmt::format("--shape: '{}' is not one of b=, q=, k=; write b=2,q=4096,k=4096", item.substr(0, 40)));
+          fmt::format("--shape: '{}' is not one of b=, q=, {}", item.substr(0, 40),
+                              merges(spec) ? "parts=; write b=2,q=4096,parts=2" : "k=; write b=2,q=4096,k=4096"));
     }
     if (!into->empty()) return invalid(fmt::format("--shape: {} is given twice", name));
     FLASHJIT_ASSIGN(lengths, parse_lengths(name, item.substr(name.size() + 1)));
@@ -74,7 +75,7 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   if (q.empty() && spec.q_len.pinned()) q = {spec.q_len.min};
   if (k.empty() && spec.k_len.pinned()) k = {spec.k_len.min};
   if (q.empty()) return invalid("--shape: q is missing; write b=2,q=4096,k=4096");
-  if (k.empty()) k = q;
+  if (k.empty()) k = merges(spec) ? std::vector<std::int64_t>{2} : q;
 
   ProblemShape shape;
   shape.batch = !batch.empty() ? batch[0] : static_cast<std::int64_t>(std::max(q.size(), k.size()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "fmt/format.h"
 #include "compiler/spec/half.h"
@@ -12,7 +13,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
+// A merge of packed tokens has one sequence of them all.
+bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merge(spec); }
 bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 
 std::vector<std::int64_t> strides_of(const Tensor& tensor) {
@@ -48,12 +51,6 @@ float sum_in_pairs(const float* terms, std::size_t count) {
   const std::size_t half = count / 2;
   return sum_in_pairs(terms, half) + sum_in_pairs(terms + half, count - half);
 }
-
-struct Logit {
-  std::int64_t k;
-  double value;
-  double error;  // standard deviation of what fp32 arithmetic makes of it
-};
 
 // `key_scale`: of the elements of K.
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const float* query,
@@ -98,7 +95,7 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
   };
   const int width = spec.d_v;
   const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
-  const double rounding = std::pow(unit_roundoff(spec.dtype), 2) / 3;
+  const double rounding = std::pow(unit_roundoff(merge(spec) ? Dtype::F32 : spec.dtype), 2) / 3;
   std::ranges::sort(logits, {}, &Logit::value);
   std::vector<Column> columns;
   for (auto first = std::ranges::upper_bound(logits, -kInfinity, {}, &Logit::value); first != logits.end();) {
@@ -131,6 +128,16 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
 }  // namespace
 
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
+  Problem problem;
+  problem.spec_ = &spec;
+  problem.arguments_ = &arguments;
+  problem.semantics_ = std::move(semantics);
+  if (merge(spec)) {
+    if (!arguments.params.contains("o_parts") || !arguments.params.contains("lse_parts"))
+      return invalid("reference: o_parts or lse_parts is missing in params");
+    problem.batch_ = spec.layout == Layout::Packed ? 1 : arguments.o.shape.at(0);
+    return problem;
+  }
   const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
   for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&arguments.v, k_rank}}) {
     if (tensor->shape.size() != rank) {
@@ -142,10 +149,6 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     if (needed && !arguments.params.contains(name))
       return invalid(fmt::format("reference: {} is missing in params", name));
   }
-  Problem problem;
-  problem.spec_ = &spec;
-  problem.arguments_ = &arguments;
-  problem.semantics_ = std::move(semantics);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
   return problem;
 }
@@ -155,10 +158,12 @@ std::int64_t Problem::q_len(std::int64_t b) const {
     const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_q.data);
     return offsets[b + 1] - offsets[b];
   }
-  return arguments_->q.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
+  const Tensor& tensor = merge(*spec_) ? arguments_->o : arguments_->q;
+  return tensor.shape[spec_->layout == Layout::Packed ? 0 : spec_->layout == Layout::Bhsd ? 2 : 1];
 }
 
 std::int64_t Problem::k_len(std::int64_t b) const {
+  if (merge(*spec_)) return arguments_->params.at("o_parts").shape[0];
   std::int64_t room = 0;
   if (paged(*spec_)) {
     room = arguments_->params.at("block_table").shape[1] * spec_->page_size;
@@ -203,8 +208,9 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
 }
 
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
-  const std::int64_t length = k_len(b);
   KeysValues kv;
+  if (merge(*spec_)) return kv;
+  const std::int64_t length = k_len(b);
   const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
     out.resize(length * width);
     for (std::int64_t k = 0; k < length; ++k) {
@@ -247,13 +253,43 @@ float Problem::head_scale(const char* name, std::int64_t b, std::int64_t hk) con
   return static_cast<const float*>(tensor.data)[at];
 }
 
-ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
+std::vector<float> Problem::part_lse(const RowId& row) const {
+  const Tensor& tensor = arguments_->params.at("lse_parts");
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  const bool one = spec_->layout == Layout::Packed;  // no batch
+  const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
+  std::vector<float> lse;
+  for (std::int64_t part = 0; part < tensor.shape[0]; ++part) {
+    const float own = static_cast<const float*>(tensor.data)[at + part * s[0]];
+    lse.push_back(spec_->lse == Lse::log2 ? own * std::numbers::ln2_v<float> : own);
+  }
+  return lse;
+}
+
+// Row after row; zeros for parts that have seen nothing.
+std::vector<float> Problem::part_rows(const RowId& row) const {
+  const Tensor& tensor = arguments_->params.at("o_parts");
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  const std::vector<float> lse = part_lse(row);
+  const Layout layout = spec_->layout;
+  const std::int64_t at = layout == Layout::Packed ? row.q * s[1] + row.h * s[2]
+                          : layout == Layout::Bhsd ? row.b * s[1] + row.h * s[2] + row.q * s[3]
+                                                   : row.b * s[1] + row.q * s[2] + row.h * s[3];
+  std::vector<float> rows;
+  for (std::int64_t part = 0; part < tensor.shape[0]; ++part) {
+    for (int c = 0; c < spec_->d_v; ++c) {
+      const bool seen = lse[part] != -INFINITY;
+      rows.push_back(seen ? load_float(dtype_of(tensor), tensor.data, at + part * s[0] + c) : 0);
+    }
+  }
+  return rows;
+}
+
+// Of the visible keys.
+std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<float> query = this->query(row);
   Position at = position(row);
-  ExactRow result;
-  result.tainted.assign(width, false);
-  result.max_logit = -kInfinity;
   std::vector<Logit> logits;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
     if (semantics_.visible && !semantics_.visible(at)) {
@@ -266,7 +302,12 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
     logits.push_back(logit);
   }
+  return logits;
+}
 
+ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,
+                         ExactRow result) const {
+  const int width = spec_->d_v;
   double reference = result.max_logit;
   if (spec_->sink) reference = std::max<double>(reference, sink(row));
   result.o.assign(width, 0);
@@ -280,17 +321,54 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   result.lse = reference + std::log(sum);
   for (const Logit& logit : logits) {
     if (logit.value == -kInfinity) {  // the same as hidden, whatever V holds
-      taint(result, &kv.v[logit.k * width]);
+      taint(result, &values[logit.k * width]);
       continue;
     }
     const double p = std::exp(logit.value - reference) / sum;
-    for (int c = 0; c < width; ++c) result.o[c] += p * kv.v[logit.k * width + c] * kv.scale_v;
+    for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v;
   }
-  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), kv.v, kv.scale_v, reference, sum);
+  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, scale_v, reference, sum);
+  return result;
+}
+
+ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
+  ExactRow result;
+  result.tainted.assign(spec_->d_v, false);
+  result.max_logit = -kInfinity;
+  if (!merge(*spec_)) {
+    std::vector<Logit> logits = exact_logits(row, kv, result);
+    return finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result));
+  }
+  std::vector<Logit> logits;
+  for (const float own : part_lse(row)) {
+    if (std::isnan(own)) result.nan_logit = true;
+    else result.max_logit = std::max<double>(result.max_logit, own);
+    logits.push_back({static_cast<std::int64_t>(logits.size()), own, 0x1p-24 * std::fabs(own)});
+  }
+  return finish(row, std::move(logits), part_rows(row), 1, std::move(result));
+}
+
+// Weights are not rounded: they are no operand of a matrix product.
+RecipeRow Problem::merged_recipe(const RowId& row) const {
+  const std::vector<float> lse = part_lse(row), rows = part_rows(row);
+  const int width = spec_->d_v;
+  float largest = -INFINITY, sum = 0;
+  for (const float own : lse) largest = std::isnan(own) || std::isnan(largest) ? NAN : std::max(largest, own);
+  RecipeRow result;
+  result.o.assign(width, 0);
+  if (largest == -INFINITY) return result;
+  for (const float own : lse) sum += std::exp(own - largest);
+  for (int c = 0; c < width; ++c) {
+    float o = 0;
+    for (std::size_t part = 0; part < lse.size(); ++part)
+      o += std::exp(lse[part] - largest) / sum * rows[part * width + c];
+    result.o[c] = round_to(spec_->out_dtype, o);
+  }
   return result;
 }
 
 RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
+  if (merge(*spec_)) return merged_recipe(row);
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<float> query = this->query(row);
   const float scale = static_cast<float>(spec_->effective_scale());
@@ -328,12 +406,12 @@ double Problem::output(const RowId& row, int column) const {
 }
 
 std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) const {
-  const std::vector<std::int64_t>& s = tensor.strides;
-  if (packed(*spec_)) {
-    const std::int64_t token = static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] + row.q;
-    return s.empty() ? row.h * arguments_->q.shape[0] + token : row.h * s[0] + token * s[1];
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  if (spec_->layout == Layout::Packed) {
+    const bool one = merge(*spec_);
+    const std::int64_t begin = one ? 0 : static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b];
+    return row.h * s[0] + (begin + row.q) * s[1];
   }
-  if (s.empty()) return (row.b * spec_->heads_q + row.h) * q_len(row.b) + row.q;
   return row.b * s[0] + row.h * s[1] + row.q * s[2];
 }
 

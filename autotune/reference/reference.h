@@ -31,6 +31,12 @@ struct ExactRow {
   bool nan_logit = false;        // max_logit is then not defined
 };
 
+struct Logit {
+  std::int64_t k;
+  double value;
+  double error;  // standard deviation of what fp32 arithmetic makes of it
+};
+
 struct RecipeRow {
   std::vector<double> o;
 };
@@ -48,10 +54,10 @@ class Problem {
   const Arguments& arguments() const { return *arguments_; }
   std::int64_t batch() const { return batch_; }
   std::int64_t q_len(std::int64_t b) const;
-  std::int64_t k_len(std::int64_t b) const;
-  std::vector<RowId> rows() const;  // all of them, by batch, then head, then query
+  std::int64_t k_len(std::int64_t b) const;  // of a merge, the parts
+  std::vector<RowId> rows() const;           // all of them, by batch, then head, then query
 
-  // K and V of one (batch, KV head) as floats, without their scales.
+  // K and V of one (batch, KV head) as floats, without their scales; of a merge there are none.
   struct KeysValues {
     std::vector<float> k, v;
     float scale_k = 1, scale_v = 1;
@@ -73,6 +79,12 @@ class Problem {
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
   std::vector<float> query(const RowId& row) const;
   Position position(const RowId& row) const;
+  std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
+  ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,
+                  ExactRow result) const;
+  RecipeRow merged_recipe(const RowId& row) const;
+  std::vector<float> part_lse(const RowId& row) const;  // natural units
+  std::vector<float> part_rows(const RowId& row) const;
   float sink(const RowId& row) const;
   float head_scale(const char* name, std::int64_t b, std::int64_t hk) const;
 

@@ -99,6 +99,7 @@ void for_each_problem_field(const Visit& field) {
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
+  field("fixed_parts", &KernelConfig::fixed_parts, false);
 }
 
 std::string emit_config(const Plan& plan) {

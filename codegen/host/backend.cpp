@@ -18,7 +18,9 @@ Result<void> check_plan(const Plan& plan) {
   if (!known(spec.dtype) || !known(spec.out_dtype) || (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec))) {
     return unsupported("dtype: the host backend computes fp16, bf16 and fp32, with K and V of Q's type or of 8 bits");
   }
-  if (spec.operation != Operation::Forward) return unsupported("operation: the host backend computes fwd only");
+  if (spec.operation == Operation::Backward) {
+    return unsupported("operation: the host backend computes fwd and merge only");
+  }
   return {};
 }
 

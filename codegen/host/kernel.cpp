@@ -11,6 +11,7 @@
 
 #include "codegen/host/emit/attention.h"
 #include "codegen/host/jit.h"
+#include "codegen/host/merge.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
@@ -127,7 +128,8 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   generated.module->setDataLayout(generated.machine->createDataLayout());
   generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
   Ir ir(*generated.module, config);
-  if (naive) {
+  if (merges(plan.spec)) {  // nothing
+  } else if (naive) {
     emit_naive(ir, plan);
   } else {
     emit_pack_k(ir);
@@ -431,6 +433,7 @@ Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
 }
 
 Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
+  if (merges(plan.spec)) return merge_kernel(plan.spec);
   const HostConfig config = config_of(plan);
   FLASHJIT_ASSIGN(code, Code::link(object));
   if (naive) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/spec_names.h"
+
 namespace flashjit {
 
 namespace {
@@ -22,9 +24,13 @@ int spare_registers(const AttentionSpec& spec, const Target& target, const Sched
 }
 
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target) {
-  if (family->gpu == target.gpu) return family->why_not(spec, target);
-  return fmt::format("family: {} does not run on {}; use family={}", family->name, target.name,
-                     floor_family(target.gpu)->name);
+  const std::string_view other = floor_family(target.gpu, spec.operation)->name;
+  if (family->gpu != target.gpu)
+    return fmt::format("family: {} does not run on {}; use family={}", family->name, target.name, other);
+  if (!family->computes(spec))
+    return fmt::format("family: {} does not compute {}; use family={}", family->name,
+                       kOperationNames[static_cast<std::size_t>(spec.operation)], other);
+  return family->why_not(spec, target);
 }
 
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
@@ -64,7 +70,7 @@ std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule
     if (wanted(family, pins) && (can || pins.family)) family->enumerate(problem, pins, out);
   }
   // The pins fit no family that runs here: the one that runs everything says which of them it lacks.
-  if (out.empty()) floor_family(problem.target.gpu)->enumerate(problem, pins, out);
+  if (out.empty()) floor_family(problem.target.gpu, problem.spec.operation)->enumerate(problem, pins, out);
   return out;
 }
 

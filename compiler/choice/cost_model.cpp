@@ -96,6 +96,10 @@ double mask_slots(const Work& work, int free_nodes) {
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
                k = static_cast<double>(shape.k_len);
+  if (merges(spec)) {
+    const double rows = b * q * spec.heads_q;
+    return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));
+  }
   const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
                       b * k * spec.heads_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
@@ -116,10 +120,12 @@ std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", sha
 
 Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
+  constexpr std::int64_t kParts = 2;
   Shape shape;
   shape.q_len = spec.q_len.pinned() ? spec.q_len.max : std::min(spec.q_len.max, kSequence);
   shape.k_len = spec.k_len.pinned() ? spec.k_len.max
                                     : std::min(spec.k_len.max, shape.q_len < kFewQueries ? kDecodeKeys : kSequence);
+  if (merges(spec)) shape.k_len = kParts;
   const std::int64_t batch =
       shape.q_len < kFewQueries ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
@@ -187,19 +193,21 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   Roofline r;
   r.visible = work.visible;
   r.exact = work.exact;
-  r.flops = 2 * scores * work.visible * (spec.d_qk + spec.d_v);
+  r.flops = 2 * scores * work.visible * (attends(spec) ? spec.d_qk + spec.d_v : spec.d_v);
   r.fused_bytes = unique_bytes(spec, shape);
   // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.
-  r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
+  if (attends(spec)) r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
   r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;
   r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
   r.balance_point = plan.schedule.family->matrix_rate(plan.target) * plan.target.clock_ghz * 1e9 *
                     plan.target.sm_count / (plan.target.memory_tbs * 1e12);
-  r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
+  if (attends(spec))
+    r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
   r.predicted = predict(problem, plan.schedule, shape, work);
   const Prediction& p = r.predicted;
+  r.predicted_tbs = p.total > 0 ? r.fused_bytes / p.total * 1e-6 : 0;
   const std::pair<double, const char*> limits[] = {{p.mma, "matrix units"},   {p.exp, "exponentials"},
                                                    {p.smem, "shared memory"}, {p.issue, "issue"},
                                                    {p.memory, "memory"},      {p.l2, "L2"},

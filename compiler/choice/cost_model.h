@@ -70,7 +70,8 @@ struct Roofline {
   double kv_cache_bytes_per_token = 0;  // K and V of all KV heads
   double kv_cache_bytes_per_sequence = 0;
   double visible = 1;
-  bool exact = true;  // false: the mask depends on parameters nobody has given
+  bool exact = true;         // false: the mask depends on parameters nobody has given
+  double predicted_tbs = 0;  // fused bytes over predicted time
   Prediction predicted;
 };
 Roofline roofline(const Plan& plan, const Shape& shape);

@@ -37,7 +37,7 @@ struct TileClocks {
 double score_slots(const Work& work);
 double mask_slots(const Work& work, int free_nodes);
 
-// Q, K and V read once, O written once.
+// Q, K and V read once, or the parts of a merge; O written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 
 // Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.

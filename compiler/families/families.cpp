@@ -6,6 +6,7 @@
 #include "compiler/families/family.h"
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/host/host.h"
+#include "compiler/families/merge/merge.h"
 #include "compiler/families/naive/naive.h"
 #include "compiler/families/sync/sync.h"
 
@@ -13,16 +14,19 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kSync, &kNaive, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kSync, &kNaive, &kMerge, &kHost};
 
 }  // namespace
 
 std::span<const Family, kFamilyCount> families() { return kFamilies; }
 
-Family floor_family(bool gpu) {
+Family floor_family(bool gpu, Operation operation) {
+  AttentionSpec spec;
+  spec.operation = operation;
   // The last of its kind that takes part by default.
-  const auto floor =
-      std::find_if(kFamilies.rbegin(), kFamilies.rend(), [&](Family f) { return f->gpu == gpu && f->is_default; });
+  const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(), [&](Family f) {
+    return f->gpu == gpu && f->is_default && f->computes(spec);
+  });
   return *floor;
 }
 

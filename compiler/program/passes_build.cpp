@@ -65,10 +65,34 @@ void add_finish(Program& p, const AttentionSpec& spec) {
   p.body.push_back(make(p, Kind::Store, {"o"}, {"O"}));
 }
 
+// Parts take the place of keys: each row of the result is a sum over them.
+Result<Program> build_merge(Program p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  p.title = fmt::format("merge for {}: {}", context.problem.target.name, print(spec));
+  p.schedule = print(context.schedule);
+  const std::string v = extent(spec.d_v);
+  p.buffers = {
+      {"o_parts", Space::Global, spec.dtype, "parts", v}, {"lse_parts", Space::Global, Dtype::F32, "parts", "1"},
+      {"o", Space::Global, spec.out_dtype, "q_len", v},   {"O", Space::Register, Dtype::F32, "q_len", v},
+      {"rows", Space::Register, Dtype::F32, "q_len", "2"}};
+  if (spec.lse != Lse::none) p.buffers.push_back({"lse", Space::Global, Dtype::F32, "q_len", "1"});
+  p.body.push_back(make(p, Kind::Fill, {"O", "rows"}, {}));
+  Statement loop = make(p, Kind::Loop, {}, {});
+  loop.along = context.problem.tiles.along;
+  loop.body.push_back(make(p, Kind::Rescale, {"O", "rows"}, {"lse_parts", "O", "rows"}));
+  loop.body.push_back(make(p, Kind::Reduce, {"O"}, {"o_parts", "O", "rows"}));
+  p.body.push_back(std::move(loop));
+  p.body.push_back(make(p, Kind::Finalize, {"O", "rows"}, {"O", "rows"}));
+  if (spec.lse != Lse::none) p.body.push_back(make(p, Kind::Store, {"lse"}, {"rows"}));
+  p.body.push_back(make(p, Kind::Store, {"o"}, {"O"}));
+  return p;
+}
+
 }  // namespace
 
 Result<Program> build(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
+  if (merges(spec)) return build_merge(std::move(p), context);
   p.title = fmt::format("forward for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
   add_buffers(p, spec);

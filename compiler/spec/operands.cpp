@@ -5,7 +5,9 @@
 
 namespace flashjit {
 
-std::string_view meaning_of(Dim dim) {
+std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
+  if (merges(spec) && dim == Dim::Batch) return "batch of o";
+  if (merges(spec) && dim == Dim::Queries) return "tokens of o";
   constexpr std::string_view kMeanings[kDims] = {"",
                                                  "batch of q",
                                                  "tokens of q",
@@ -17,7 +19,8 @@ std::string_view meaning_of(Dim dim) {
                                                  "as many as offsets_q",
                                                  "pages of k",
                                                  "tokens of a page in the spec",
-                                                 "pages of a sequence in block_table"};
+                                                 "pages of a sequence in block_table",
+                                                 "parts of o_parts"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -35,14 +38,16 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim) > 0; };
   const bool of_keys = has(Dim::Keys), in_pages = of_keys && is_paged(spec);
-  const bool no_batch = (has(Dim::Queries) && is_packed(spec)) || (of_keys && has_packed_keys(spec));
+  const bool no_batch = (has(Dim::Queries) && spec.layout == Layout::Packed) || (of_keys && has_packed_keys(spec));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
     const Dim dim = operand.dims[i];
     axes.dims[i] = in_pages && dim == Dim::Batch ? Dim::Pages : in_pages && dim == Dim::Keys ? Dim::PageTokens : dim;
     if (!no_batch || dim != Dim::Batch) axes.at[i] = axes.rank++;
   }
-  if (operand.strides_kind == OperandStrides::Token && spec.layout == Layout::Bhsd) std::swap(axes.at[1], axes.at[2]);
+  // Rows of O come by tokens, then heads; what there is one number of for each row, by heads, then tokens.
+  const int tokens = operand.part_strides ? 2 : 1;
+  if (operand.aligned && spec.layout == Layout::Bhsd) std::swap(axes.at[tokens], axes.at[tokens + 1]);
   return axes;
 }
 

@@ -16,10 +16,11 @@
 namespace flashjit {
 
 // What a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
-enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets, Pages, PageTokens, TablePages };
-inline constexpr std::size_t kDims = 12;
+enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets, Pages, PageTokens, TablePages, Parts };
+inline constexpr std::size_t kDims = 13;
+inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
-std::string_view meaning_of(Dim dim);
+std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
 // What the spec says; negative: a call does.
 int extent_of(Dim dim, const AttentionSpec& spec);
 
@@ -31,7 +32,8 @@ enum class OperandStrides {
   Token,  // at `strides`, and the layout of the spec orders its dimensions
   Row,    // row_stride_batch and row_stride_head, which all of these share
   Table,  // table_stride_batch and table_stride_page
-  Head    // at `strides`: of batch and head
+  Head,   // at `strides`: of batch and head
+  Parts   // at `part_strides`, in whatever order the layout has them
 };
 
 struct Operand {
@@ -39,7 +41,7 @@ struct Operand {
   OperandRole role = OperandRole::Input;
   Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
   Dtype always_dtype = Dtype::F32;
-  Dim dims[4] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
+  Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
   std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                               // of Arguments; else a call gives it by its name
@@ -49,6 +51,7 @@ struct Operand {
   std::size_t pointer = 0;  // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
+  PartStrides KernelParams::* part_strides = nullptr;
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   Dtype dtype_of(const AttentionSpec& spec) const { return dtype ? spec.*dtype : always_dtype; }
@@ -58,23 +61,26 @@ struct Operand {
 // sequences in one, and no batch; K and V in pages have pages for the batch, and the tokens of one.
 struct OperandAxes {
   int rank = 0;
-  Dim dims[4] = {};
-  int at[4] = {-1, -1, -1, -1};  // parallel to `dims`; negative: it has none
+  Dim dims[kMaxTensorRank] = {};
+  int at[kMaxTensorRank] = {-1, -1, -1, -1, -1};  // parallel to `dims`; negative: it has none
 };
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
+
+inline constexpr std::string_view kOfAttention = "a merge reads o_parts and lse_parts; leave it out or use fwd";
+inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 
 // clang-format off
 inline constexpr std::array kOperands = {
     Operand{.name = "q", .what = "Queries", .dtype = &AttentionSpec::dtype,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .aligned = true,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = attends, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, q),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
     Operand{.name = "k", .what = "Keys", .dtype = &AttentionSpec::kv_dtype,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .aligned = true,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = attends, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, k),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_stride},
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .aligned = true,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = attends, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
@@ -121,6 +127,16 @@ inline constexpr std::array kOperands = {
             .absent = "the elements of v have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8",
             .has_field = false, .optional = true, .repeats = true, .pointer = offsetof(KernelParams, scale_v),
             .strides_kind = OperandStrides::Head, .strides = &KernelParams::scale_v_stride},
+    Operand{.name = "o_parts", .what = "Outputs over parts of the keys", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Parts, Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_in = merges,
+            .absent = kOfMerges, .has_field = false, .aligned = true,
+            .pointer = offsetof(KernelParams, o_parts),
+            .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::o_parts_stride},
+    Operand{.name = "lse_parts", .what = "Logarithms of the sums over parts of the keys",
+            .dims = {Dim::Parts, Dim::Batch, Dim::HeadsQ, Dim::Queries}, .is_in = merges,
+            .absent = kOfMerges, .has_field = false,
+            .pointer = offsetof(KernelParams, lse_parts),
+            .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::lse_parts_stride},
 };
 // clang-format on
 

@@ -131,6 +131,30 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   return check_alignment(spec);
 }
 
+// What a merge has; all else is about keys, of which it knows nothing.
+Result<void> check_merge(const AttentionSpec& spec) {
+  AttentionSpec plain;
+  plain.operation = spec.operation;
+  plain.dtype = plain.kv_dtype = spec.dtype;
+  plain.out_dtype = spec.out_dtype;
+  plain.d_qk = plain.d_v = spec.d_v;
+  plain.heads_q = plain.heads_kv = spec.heads_q;
+  plain.layout = spec.layout;
+  plain.lse = spec.lse;
+  plain.batch = spec.batch;
+  plain.q_len = spec.q_len;
+  plain.align_bytes = spec.align_bytes;
+  plain.numerics = spec.numerics;
+  const std::string given = print(spec), known = print(plain);
+  if (given == known) return {};
+  const auto differs = static_cast<std::size_t>(std::ranges::mismatch(given, known).in1 - given.begin());
+  const std::size_t word = given.rfind(' ', differs) + 1;
+  return invalid(fmt::format(
+      "{}: a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, b, q_len, bytes and "
+      "numerics",
+      std::string_view(given).substr(word, given.find_first_of(" =<", word) - word)));
+}
+
 // ---- parameters and expressions ----
 
 bool is_identifier(std::string_view text) {
@@ -349,6 +373,7 @@ std::string meaning(const AttentionSpec& spec) {
 Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
   FLASHJIT_TRY(check_sizes(spec));
+  if (merges(spec)) return check_merge(spec);
   if (is_paged(spec)) spec.k_lens = true;  // pages are whole, and sequences are not
   return resolve_expressions(spec);
 }

@@ -18,7 +18,7 @@ namespace flashjit {
 
 struct VariableRanges;
 
-enum class Operation { Forward, Backward };
+enum class Operation { Forward, Backward, Merge };
 enum class Layout { Bshd, Bhsd, Packed };
 enum class Alignment { BottomRight, TopLeft };
 enum class Numerics { Fast, Deterministic, BatchInvariant };
@@ -34,7 +34,7 @@ struct SizeBound {
 };
 
 struct AttentionSpec {
-  Operation operation = Operation::Forward;  // fwd | bwd
+  Operation operation = Operation::Forward;  // fwd | bwd | merge
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype
@@ -76,8 +76,12 @@ std::string meaning(const AttentionSpec& spec);
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
-// How Q and O, and how K and V lie in memory.
-inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed; }
+// Not attention, but what it gave for parts of the keys, put together.
+inline bool merges(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
+inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
+
+// How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
+inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // K and V have elements of 8 bits, which scales per head belong to; Q has wider ones.
 inline bool has_scaled_keys(const AttentionSpec& spec) {

@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-inline constexpr std::array<std::string_view, 2> kOperationNames = {"fwd", "bwd"};
+inline constexpr std::array<std::string_view, 3> kOperationNames = {"fwd", "bwd", "merge"};
 inline constexpr std::array<std::string_view, 3> kLayoutNames = {"bshd", "bhsd", "packed"};
 inline constexpr std::array<std::string_view, 2> kAlignmentNames = {"bottom_right", "top_left"};
 inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "deterministic", "batch_invariant"};

@@ -384,7 +384,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
     while (cursor.at < text.size() && !blank(text[cursor.at])) ++cursor.at;
     first[i] = text.substr(position[i], cursor.at - position[i]);
     if (first[i].empty()) {
-      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd or bwd)" : "dtype", kExample),
+      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd or merge)" : "dtype", kExample),
                           position[i]);
     }
   }

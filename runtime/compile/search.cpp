@@ -57,7 +57,7 @@ class Search {
       FLASHJIT_ASSIGN(accepted, run_family(family, std::move(*plan)));
       if (accepted) return std::move(*accepted);
     }
-    const Family floor = floor_family(first_.target.gpu);
+    const Family floor = floor_family(first_.target.gpu, first_.spec.operation);
     const std::string way_out =
         first_.schedule.family == floor
             ? "no other schedule is left: leave out pins, if there are any"
@@ -97,7 +97,7 @@ class Search {
       notes_.push_back(why_rejected(family, compiled));
     }
     return unsupported(fmt::format("the pins leave no schedule of the {} family, which alone can be compiled quickly",
-                                   name(floor_family(first_.target.gpu))),
+                                   name(floor_family(first_.target.gpu, first_.spec.operation))),
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 

@@ -138,8 +138,8 @@ constexpr std::uint64_t kFarthest = std::uint64_t{1} << 57;
 
 Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView& to) {
   if (!from) return {};
-  if (from->ndim < 0 || from->ndim > 4) {
-    return invalid(fmt::format("{}.ndim: {} is outside 0..4", name, from->ndim));
+  if (from->ndim < 0 || from->ndim > kMaxTensorRank) {
+    return invalid(fmt::format("{}.ndim: {} is outside 0..{}", name, from->ndim, kMaxTensorRank));
   }
   if (from->ndim > 0 && !from->shape) return invalid(fmt::format("{}.shape: null", name));
   if (from->byte_offset >

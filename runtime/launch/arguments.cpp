@@ -66,14 +66,16 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     Row& row = rows_[i];
     row.wanted = operand.belongs_to(spec_);
     row.axes = axes_of(operand, spec_);
-    row.rule = {.name = operand.name,
-                .dtype = operand.dtype_of(spec_),
-                .rank = row.axes.rank,
-                .output = operand.role == OperandRole::Output,
-                .contiguous_last = operand.strides_kind != OperandStrides::Table && !operand.repeats,
-                .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
-                .place = place(),
-                .ordinal = ordinal_};
+    row.rule = {
+        .name = operand.name,
+        .dtype = operand.dtype_of(spec_),
+        .rank = row.axes.rank,
+        .output = operand.role == OperandRole::Output,
+        .contiguous_last = operand.aligned || (operand.strides_kind != OperandStrides::Table &&
+                                               operand.strides_kind != OperandStrides::Parts && !operand.repeats),
+        .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
+        .place = place(),
+        .ordinal = ordinal_};
   }
   for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
   for (const Param& param : spec_.params) {
@@ -234,6 +236,12 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
       params.table_stride_batch = stride(0);
       params.table_stride_page = stride(1);
     }
+    if (operand.strides_kind == OperandStrides::Parts) {
+      const auto along = [&](Dim dim) {
+        return stride(static_cast<int>(std::ranges::find(row.axes.dims, dim) - row.axes.dims));
+      };
+      params.*operand.part_strides = {along(Dim::Parts), along(Dim::Batch), along(Dim::HeadsQ), along(Dim::Queries)};
+    }
     if (operand.strides_kind != OperandStrides::Row) continue;
     const bool differ = params.row_stride_batch != stride(0) || params.row_stride_head != stride(1);
     if (!first_of_rows.empty() && differ) {
@@ -249,13 +257,13 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
 
 Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const {
   const Row& row = rows_[operand];
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kMaxTensorRank; ++i) {
     const Dim dim = row.axes.dims[i];
     const int at = row.axes.at[i];
     if (at < 0) continue;
     std::int64_t& extent = extents[static_cast<std::size_t>(dim)];
     if (d.size[at] == extent) continue;
-    if (extent >= 0) return check_size(row.rule, d, at, extent, meaning_of(dim));
+    if (extent >= 0) return check_size(row.rule, d, at, extent, meaning_of(dim, spec_));
     extent = d.size[at];
     if (dim != Dim::Offsets) continue;
     if (extent < 1)
@@ -267,6 +275,11 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
+  if (merges(spec_)) {  // of packed tokens it does not ask which sequence they are of
+    const std::int64_t batch = spec_.layout == Layout::Packed ? 1 : extent(Dim::Batch), queries = extent(Dim::Queries);
+    sizes = {batch, queries, extent(Dim::Parts), batch * queries, 0};
+    return {};
+  }
   const std::int64_t keys =
       is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : extent(Dim::Keys);
   sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};

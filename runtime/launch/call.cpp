@@ -26,8 +26,9 @@ Result<void> view(const Tensor& tensor, std::string_view name, TensorView& resul
     return invalid(fmt::format("{}.strides: {} of them for {} dimensions; leave them empty for a contiguous tensor",
                                name, tensor.strides.size(), tensor.shape.size()));
   }
-  if (tensor.shape.size() > 4) {
-    return invalid(fmt::format("{}.shape: {} dimensions, at most 4 are possible", name, tensor.shape.size()));
+  if (tensor.shape.size() > kMaxTensorRank) {
+    return invalid(
+        fmt::format("{}.shape: {} dimensions, at most {} are possible", name, tensor.shape.size(), kMaxTensorRank));
   }
   result.data = tensor.data;
   result.dtype = tensor.dtype;

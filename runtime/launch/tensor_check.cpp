@@ -68,7 +68,7 @@ Result<void> check_address(const TensorView& tensor, const Dimensions& d, const 
 
 // Sorted by stride, each dimension has to step over everything that the smaller ones reach.
 Result<void> check_no_overlap(const Dimensions& d, const TensorRule& rule) {
-  int order[4] = {};
+  int order[kMaxTensorRank] = {};
   int count = 0;
   for (int i = 0; i < d.rank; ++i) {
     if (d.size[i] <= 1) continue;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "compiler/spec/dtype.h"
+#include "compiler/spec/operands.h"
 #include "compiler/result.h"
 #include "runtime/launch/call.h"
 
@@ -13,7 +14,7 @@ namespace flashjit {
 // Sizes and strides of a tensor, with those of a contiguous one filled in.
 struct Dimensions {
   int rank = 0;
-  std::int64_t size[4] = {}, stride[4] = {};
+  std::int64_t size[kMaxTensorRank] = {}, stride[kMaxTensorRank] = {};
   std::int64_t reach = 0;  // elements from the first to the last one
   std::int64_t bytes = 0;  // from the begin of the first one to the end of the last one; 0 if there is none
 };

@@ -30,7 +30,7 @@ __device__ inline SplitTile split_tile_at(const KernelParams& params, const Rang
   s.rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
   s.begin = step - tile.passed;
   s.first_range = ranges.of(s.begin);
-  s.ranges = ranges.of(s.begin + tiles.count - 1) - s.first_range + 1;
+  s.ranges = ranges.of(s.begin + tiles.row_steps() - 1) - s.first_range + 1;
   s.side = side;
   s.begins_range = ranges.begin(s.first_range) == s.begin;
   return s;
@@ -143,7 +143,59 @@ __device__ inline void store_empty(const KernelParams& params, const Sequence& s
   }
 }
 
+// With fixed parts: all that there are of four columns of a row, in their order. Loads of many are under way together,
+// and the sums of these wait for one maximum.
+__device__ inline Quad add_fixed_parts(const float* first, int count, int row, int column) {
+  constexpr int kTogether = 16;
+  Quad sum;
+  sum.clear();
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += kTogether) {
+    float4 states[kTogether], columns[kTogether];
+    float reference = sum.state.reference;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float* part = first + static_cast<Int64>(min(begin + i, count - 1)) * kPartFloats;
+      states[i] = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
+      columns[i] = *reinterpret_cast<const float4*>(part + row * kPartRow + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) reference = fmaxf(reference, states[i].x);
+    const float own = weight_of(sum.state.reference, reference);
+    sum.o = scaled(sum.o, own);
+    sum.state = {reference, sum.state.sum * own, sum.state.top};
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float weight = begin + i < count ? weight_of(states[i].x, reference) : 0.0f;
+      sum.state.sum += states[i].y * weight;
+      if (begin + i < count) sum.state.top = fmaxf(sum.state.top, states[i].z);
+      add_scaled(sum.o, columns[i], weight);
+    }
+  }
+  return sum;
+}
+
+// A block has some columns of the rows of a query.
+__device__ inline void combine_fixed_parts(const KernelParams& params, const float* parts) {
+  constexpr int kQuads = config.head_dim_v / 4, kAll = config.heads_q * kQuads;
+  constexpr int kChunks = (kAll + kCombineThreads - 1) / kCombineThreads;
+  const int items = params.batch * params.q_len * kChunks;
+  for (int item = blockIdx.x; item < items; item += gridDim.x) {
+    const int quad = item % kChunks * kCombineThreads + threadIdx.x, query = item / kChunks;
+    const int b = params.q_len == 1 ? query : query / params.q_len, q = query - b * params.q_len;
+    const int h = quad / kQuads, column = quad % kQuads * 4, row = q * kGroup + h % kGroup;
+    if (quad >= kAll) continue;
+    const Sequence seq = sequence_of(params, b, h);
+    const int count = tiles_of(params, seq).row_steps();
+    if (q >= seq.q_len || count == 1) continue;  // with one part its block has stored the row
+    const int first = first_part_of(params, b, row / kTileRows, seq.hk);
+    store_quad(params, seq, row, column,
+               add_fixed_parts(parts + static_cast<Int64>(first) * kPartFloats, count, row % kTileRows, column));
+  }
+}
+
 __device__ inline void decode_combine(const KernelParams& params, const float* parts) {
+  if constexpr (kFixedParts) return combine_fixed_parts(params, parts);
   extern __shared__ __align__(128) unsigned char shared[];
   float4* quads = reinterpret_cast<float4*>(shared);
   int* scratch = reinterpret_cast<int*>(quads + kCombineThreads / 32 * kColumnLanes * 2);

@@ -83,18 +83,17 @@ __device__ inline void merge_warps(const KernelParams& params, const Segment& s,
   }
 }
 
-// This warp's tiles of a segment, of which `tiles` has begun to load the first.
-__device__ inline void attend(const KernelParams& params, const Segment& s, KvTiles& tiles, int tile, Output& o,
-                              SoftmaxRows& rows) {
-  Queries queries;
-  load_queries(queries, params, s);
+// This warp's tiles of a segment, or of the part that comes next, of which `tiles` has begun to load the first.
+__device__ inline void attend(const KernelParams& params, const Segment& s, const Queries& queries, KvTiles& tiles,
+                              int& tile, Output& o, SoftmaxRows& rows) {
+  const int last = kFixedParts ? s.last_of_part : s.last_tile;
   rows.clear();
 #pragma unroll
   for (int r = 0; r < kOctets; ++r)
 #pragma unroll
     for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 #pragma unroll 1
-  while (tile <= s.last_tile) {
+  while (tile <= last) {
     tiles.await(s, tile);
     Scores scores;
     compute_scores(scores, queries, tiles);
@@ -123,19 +122,28 @@ __device__ inline void decode_ranges(const KernelParams& params, const TensorMap
   KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment);
   tiles.begin(segment, tile);
+  Queries queries;
+  load_queries(queries, params, segment);
 #pragma unroll 1
   while (true) {
     Output o;
     SoftmaxRows rows;
-    attend(params, segment, tiles, tile, o, rows);
+    attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
-    step += done.steps;
-    if (step < end) {
+    const bool goes_on = kFixedParts && done.last_of_part < done.last_tile;
+    if (goes_on) {
+      if (done.part >= 0) ++segment.part;
+      segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
+    } else {
+      step += done.steps;
+    }
+    if (!goes_on && step < end) {
       // The next tiles are on their way while the warps put together what they have.
       place = place_after(params, place, done.steps);
       segment = segment_at(params, place, end - step, range, side, false);
       tile = first_of_warp(params, segment);
       tiles.begin(segment, tile);
+      load_queries(queries, params, segment);
     }
     store_part(shared_parts + warp_id() * kPartFloats, o, rows);
     __syncthreads();

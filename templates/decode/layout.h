@@ -45,6 +45,22 @@ constexpr int part_floats(const KernelConfig& c) { return c.tile_q * (c.head_dim
 // A block begins with what others have begun, and ends with what others go on with.
 constexpr int kPartsPerBlock = 2;
 
+// With fixed parts: keys of a part, of as many that are seen, as a power of two. No fewer than the warps of a block read
+// at once, and about four times the square root: long sequences are cut into more parts than short ones, and into longer
+// ones.
+constexpr int kLeastPart = 128;
+constexpr int part_shift(const KernelConfig& c, int keys) {
+  int shift = 0;
+  while (1 << shift < kLeastPart || 1 << shift < c.warps * c.tile_kv || 1ll << 2 * shift < 16ll * keys) ++shift;
+  return shift;
+}
+// Parts of a row tile that sees up to so many keys. Fewer keys may have more parts: those before the parts grow.
+constexpr int most_parts(const KernelConfig& c, int keys) {
+  const int shift = part_shift(c, round_up(keys, c.tile_kv));
+  const int now = (round_up(keys, c.tile_kv) + (1 << shift) - 1) >> shift, before = 1 << shift >> 5;
+  return now > before ? now : before;
+}
+
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
 // panels as TMA writes them.
 struct DecodeLayout {

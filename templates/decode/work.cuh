@@ -2,6 +2,9 @@
 // sequence after the other, are cut into as many ranges of the same length as there are blocks for; each block works on
 // one, in segments: what of its range belongs to one row tile. So blocks are done at the same time, however uneven the
 // lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
+//
+// With fixed parts a step is a part: as many KV tiles as the length of the sequence says. What is computed of each then
+// does not depend on what else there is, nor on who computes it.
 #pragma once
 
 #include "templates/decode/layout.h"
@@ -14,21 +17,40 @@ constexpr DecodeLayout kLayout = decode_layout(config);
 constexpr int kThreads = decode_threads(config);
 constexpr int kTileRows = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kGroup = group_size(config);
+constexpr bool kFixedParts = config.fixed_parts;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
 
 // What the row tiles of all heads of a sequence have in common.
 struct Tiles {
   int first, count;  // KV tiles that some query sees
   int row_tiles;
-  __device__ int steps() const { return count * row_tiles * kHeadRounds; }  // of the heads that a block sees
+  int shift = 0;  // a step has as many KV tiles as this power of two
+  __device__ int row_steps() const {
+    return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
+  }                                                                               // of a row tile
+  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }  // of the heads that a block sees
 };
+
+// KV tiles of a part, as a power of two. Of packed sequences nobody has looked whether they are as short as the call
+// promised: there is room for no more parts.
+__device__ inline int shift_of_part(const KernelParams& p, int count) {
+  constexpr int kTileShift = kTileKv == 16 ? 4 : 5;
+  int shift = part_shift(config, count * kTileKv) - kTileShift;
+  if constexpr (kKeyRows == Rows::packed) {
+    while (count >> shift >= most_parts(config, p.k_len)) ++shift;
+  }
+  return shift;
+}
 
 __device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& seq) {
   const int last_q = seq.q_len - 1;
   if (last_q < 0) return {0, 0, 0};
   const int begin = Variant::kv_begin(p, seq, 0, last_q), end = Variant::kv_end(p, seq, 0, last_q);
   const int first = begin / kTileKv;
-  return {first, begin < end ? (end - 1) / kTileKv - first + 1 : 0, (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
+  Tiles tiles = {first, begin < end ? (end - 1) / kTileKv - first + 1 : 0,
+                 (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
+  if constexpr (kFixedParts) tiles.shift = shift_of_part(p, tiles.count);
+  return tiles;
 }
 
 __device__ inline Tiles tiles_of(const KernelParams& p, int b) { return tiles_of(p, sequence_of(p, b, 0)); }
@@ -102,9 +124,9 @@ struct Ranges {
   }
 };
 
-// No more ranges than give each warp of a block a step.
+// No more ranges than give each warp of a block a tile.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  const int count = max(1, min(p.blocks / kSideBySide, steps / config.warps));
+  const int count = max(1, min(p.blocks / kSideBySide, kFixedParts ? steps : steps / config.warps));
   return {count, steps / count, steps % count};
 }
 
@@ -113,14 +135,22 @@ __device__ inline int part_of(int range, int side, bool begins_range) {
   return (range * kSideBySide + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
+// With fixed parts each has a place of its own: that of the first one of a row tile.
+__device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, int hk) {
+  const int row_tiles = (p.q_len * kGroup + kTileRows - 1) / kTileRows;
+  return ((b * row_tiles + row_tile) * config.heads_kv + hk) * most_parts(config, p.k_len);
+}
+
 // What a block does of a row tile.
 struct Segment {
   Sequence seq;               // h: the first head of the group
   int row_lo;                 // its first row: query * group + head of the group
   int first_tile, last_tile;  // visited from the first to the last
-  int full_begin, full_end;   // keys in between are visible to every query
-  int end;                    // keys from here on are visible to none; not below 1
-  int part;                   // -1: the whole tile
+  int last_of_part;           // with fixed parts: of the one that comes next
+  int part_tiles;
+  int full_begin, full_end;  // keys in between are visible to every query
+  int end;                   // keys from here on are visible to none; not below 1
+  int part;                  // -1: the whole tile
   int steps;
 
   __device__ int q_lo() const { return row_lo / kGroup; }
@@ -134,9 +164,10 @@ struct RowTile {
 };
 __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Place at, int side) {
   int head_round = 0, row_tile = 0, passed = at.step;
-  if (at.step >= tiles.count) {  // no division where there is one tile, as mostly
-    const int number = at.step / tiles.count;
-    passed = at.step % tiles.count;
+  const int row_steps = tiles.row_steps();
+  if (at.step >= row_steps) {  // no division where there is one tile, as mostly
+    const int number = at.step / row_steps;
+    passed = at.step % row_steps;
     head_round = number / tiles.row_tiles;
     row_tile = number % tiles.row_tiles;
   }
@@ -151,13 +182,18 @@ __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, 
   Segment s;
   s.seq = tile.seq;
   s.row_lo = tile.row_lo;
-  s.steps = min(tiles.count - tile.passed, left);
-  s.first_tile = tiles.first + tile.passed;
-  s.last_tile = s.first_tile + s.steps - 1;
+  const int row_steps = tiles.row_steps();
+  s.steps = min(row_steps - tile.passed, left);
+  s.first_tile = tiles.first + (tile.passed << tiles.shift);
+  s.last_tile = min(s.first_tile + (s.steps << tiles.shift), tiles.first + tiles.count) - 1;
+  s.part_tiles = 1 << tiles.shift;
+  s.last_of_part = min(s.first_tile + s.part_tiles - 1, s.last_tile);
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
   s.full_end = Variant::full_end(p, s.seq, s.q_lo(), s.q_hi());
   s.end = max(1, min(Variant::kv_end(p, s.seq, s.q_lo(), s.q_hi()), s.seq.k_len));
-  s.part = s.steps == tiles.count ? -1 : part_of(range, side, begins_range);
+  s.part = kFixedParts ? first_part_of(p, at.b, s.row_lo / kTileRows, s.seq.hk) + tile.passed
+                       : part_of(range, side, begins_range);
+  if (kFixedParts ? row_steps == 1 : s.steps == row_steps) s.part = -1;
   return s;
 }
 

@@ -74,6 +74,8 @@ std::vector<Row> every_row() {
   for (const Target& target : targets()) {
     if (!target.gpu) continue;
     for (const char* dtype : {"bf16", "fp16"}) {
+      for (int d = 8; d <= 256; d += 8)
+        rows.push_back({fmt::format("merge {} d={} heads=32 lse=ln", dtype, d), target.name, ""});
       for (const char* variant : kVariants) {
         for (const std::string_view pins : pins_for(target)) {
           for (int d = 8; d <= 256; d += 8) {

@@ -74,6 +74,13 @@ const FixedCase kCases[] = {
     {"k-lens-decode",   "fwd bf16 d=128 heads=32/8 q_len=1 k_lens lse=ln", {1, 1, 1, 1}, {1500, 3, 0, 700}},
     {"k-lens-packed",   "fwd bf16 d=128 heads=4 layout=packed mask=\"causal\" k_lens lse=ln", {70, 1, 0, 129, 64}, {70, 33, 5, 400, 0}},
     {"k-lens-packed-64","fwd fp16 d=64 heads=4/2 layout=packed mask=\"causal\" k_lens lse=ln max_logit", {300, 5}, {900, 20}},
+    // results over parts of the keys (here: so many), some of which have seen nothing
+    {"merge-2",         "merge bf16 d=128 heads=32 lse=ln", {1, 1, 1}, {2}},
+    {"merge-9",         "merge fp16 d=64 heads=6 layout=bhsd out=fp32 lse=log2", {70, 70}, {9}},
+    {"merge-packed",    "merge bf16 d=192 heads=5 layout=packed bytes=2", {130}, {3}},
+    {"merge-fp32",      "merge fp32 d=72 heads=3 out=bf16 lse=ln", {17, 17}, {5}},
+    {"merge-one",       "merge bf16 d=8 heads=1 lse=ln", {5}, {1}},
+    {"merge-none",      "merge bf16 d=128 heads=4 lse=ln", {5, 5}, {0}},
     // pages, in no order, with infinity and NaN in all that holds no key; tiles in a page, pages in a tile, neither
     {"paged-16",        "fwd bf16 d=128 heads=4/2 layout=paged(16) mask=\"causal\" lse=ln max_logit", {70, 70, 70, 70}, {70, 400, 16, 17}},
     {"paged-64",        "fwd fp16 d=64 heads=8/2 layout=paged(64) lse=ln", {100, 100, 100}, {63, 64, 600}},

@@ -6,6 +6,8 @@
 // On a GPU seeds draw a schedule as well, and the table is run with the cost model's choice, with each family, and with
 // every kind of softmax or grid where it is about these. --schedule TEXT is for all cases instead.
 //
+// --alone: with numerics=batch_invariant, and every sequence again in a call of its own, which must give the same bits.
+//
 // Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
 #include <atomic>
 #include <charconv>
@@ -31,7 +33,7 @@ namespace {
 constexpr int kSkipped = 77;  // what ctest is told to take for "skipped"
 
 constexpr char kUsage[] =
-    "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--jobs N] [--json]\n"
+    "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--alone] [--jobs N] [--json]\n"
     "                    [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
     "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n";
 
@@ -55,6 +57,7 @@ bool parse_options(int argc, char** argv, Options& options) {
     else if (flag == "--large") options.large = true;
     else if (flag == "--json") options.json = true;
     else if (flag == "--show") options.show = true;
+    else if (flag == "--alone") options.runner.alone = true;
     else if (++i == argc) return false;
     else {
       const std::string_view value = argv[i];
@@ -139,6 +142,7 @@ class Report {
     std::string text = fmt::format("differential --device {}", options_.runner.device == Device::Host ? "host" : "gpu");
     text += options_.table ? fmt::format(" --table --only '{}'", label) : fmt::format(" --seed {} --count 1", label);
     if (options_.large) text += " --large";
+    if (options_.runner.alone) text += " --alone";
     if (!options_.runner.target.empty()) text += " --target " + options_.runner.target;
     const std::string& schedule = c.schedule.empty() ? options_.runner.schedule : c.schedule;
     if (!schedule.empty()) text += fmt::format(" --schedule '{}'", schedule);

@@ -129,6 +129,43 @@ std::string check_text_form(const AttentionSpec& spec) {
   return once == twice ? "" : fmt::format("print(parse(print(spec))) differs:\n{}\n{}", once, twice);
 }
 
+std::vector<Arguments> one_call(const AttentionSpec&, const Arguments& whole) { return {whole}; }
+
+// The tensor from this index of its first dimension on.
+void cut_first(Tensor& tensor, std::int64_t from, std::int64_t count) {
+  if (tensor.shape.empty()) return;
+  const std::int64_t element = size_of(*parse_dtype(tensor.dtype));
+  tensor.data = static_cast<char*>(tensor.data) + from * tensor.strides[0] * element;
+  tensor.shape[0] = count;
+}
+
+// Each sequence in a call of its own, whose results lie where they lie in a call of all.
+std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& whole) {
+  const std::int64_t batch = is_packed(spec) ? whole.offsets_q.shape[0] - 1 : whole.q.shape[0];
+  std::vector<Arguments> calls;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    Arguments call = whole;
+    for (const char* name : {"k_lens", "block_table"}) {
+      if (call.params.contains(name)) cut_first(call.params[name], b, 1);
+    }
+    if (is_packed(spec)) {
+      cut_first(call.offsets_q, b, 2);
+      cut_first(call.offsets_k, b, 2);
+    } else {
+      for (Tensor* tensor : {&call.q, &call.o, &call.lse, &call.max_logit}) cut_first(*tensor, b, 1);
+      if (!is_paged(spec)) cut_first(call.k, b, 1), cut_first(call.v, b, 1);
+    }
+    calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
+// Nothing that the sequences share, or that says which of a batch a sequence is.
+bool can_be_alone(const AttentionSpec& spec) {
+  return attends(spec) && spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
+         !(spec.score && uses(spec.score, Variable::B));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
@@ -147,18 +184,19 @@ Result<std::unique_ptr<Runner>> Runner::create(const Options& options) {
   return runner;
 }
 
-Result<void> Runner::launch_on_host(Case& c, Kernel& kernel) const {
+Result<void> Runner::launch_on_host(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const {
   std::map<const CaseTensor*, std::unique_ptr<FencedMemory>> memory;
   c.each(
       [&](const std::string&, CaseTensor& tensor) { memory[&tensor] = std::make_unique<FencedMemory>(tensor.image); });
-  FLASHJIT_TRY(kernel.run(c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor)->data(); })));
+  const Arguments whole = c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor)->data(); });
+  for (const Arguments& call : calls(spec, whole)) FLASHJIT_TRY(kernel.run(call));
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (tensor.output) std::memcpy(tensor.image.data(), memory.at(&tensor)->data(), tensor.image.size());
   });
   return {};
 }
 
-Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
+Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const {
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(current.status());
   std::map<const CaseTensor*, DeviceBuffer> memory;
@@ -178,7 +216,11 @@ Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
   Arguments arguments = c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); });
   const auto workspace = give_workspace(gpu_, kernel, arguments);
   FLASHJIT_TRY(workspace);
-  FLASHJIT_TRY(kernel.run(arguments, stream.get()));
+  for (Arguments& call : calls(spec, arguments)) {
+    call.workspace = arguments.workspace;
+    call.workspace_bytes = arguments.workspace_bytes;
+    FLASHJIT_TRY(kernel.run(call, stream.get()));
+  }
   FLASHJIT_TRY(stream.synchronize());
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (status && tensor.output && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
@@ -186,8 +228,9 @@ Result<void> Runner::launch_on_gpu(Case& c, Kernel& kernel) const {
   return status;
 }
 
-Result<void> Runner::launch(Case& c, Kernel& kernel) const {
-  return options_.device == Device::Host ? launch_on_host(c, kernel) : launch_on_gpu(c, kernel);
+Result<void> Runner::launch(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const {
+  return options_.device == Device::Host ? launch_on_host(c, spec, kernel, calls)
+                                         : launch_on_gpu(c, spec, kernel, calls);
 }
 
 Outcome Runner::run(Case& c) const {
@@ -196,6 +239,7 @@ Outcome Runner::run(Case& c) const {
     outcome.problem = std::move(problem);
     return outcome;
   };
+  if (options_.alone && c.spec.find(" numerics=") == std::string::npos) c.spec += " numerics=batch_invariant";
   auto spec = parse_spec(c.spec);
   if (!spec) return fail("parse: " + text_of(spec.error()));
   if (std::string problem = check_text_form(*spec); !problem.empty()) return fail(problem);
@@ -209,7 +253,7 @@ Outcome Runner::run(Case& c) const {
   auto kernel = prepare(c, outcome);
   if (!kernel) return fail("prepare: " + text_of(kernel.error()));
   outcome.schedule = (*kernel)->facts().schedule;
-  if (auto status = launch(c, **kernel); !status) return fail("run: " + text_of(status.error()));
+  if (auto status = launch(c, *spec, **kernel, one_call); !status) return fail("run: " + text_of(status.error()));
 
   outcome.comparison = reference::compare(*problem, {.work = options_.work, .seed = c.seed});
   if (!outcome.comparison.ok) return fail(outcome.comparison.problem);
@@ -226,8 +270,8 @@ Outcome Runner::run(Case& c) const {
   if (c.side_by_side && options_.device == Device::Gpu) {
     if (std::string wrong = run_side_by_side(gpu_, c, **kernel); !wrong.empty()) return fail(wrong);
   }
-  if (c.seed % 4 == 0) {
-    if (std::string wrong = check_second_run(c, **kernel); !wrong.empty()) return fail(wrong);
+  if (c.seed % 4 == 0 || options_.alone) {
+    if (std::string wrong = check_second_run(c, *spec, **kernel); !wrong.empty()) return fail(wrong);
   }
   outcome.ok = true;
   return outcome;
@@ -240,24 +284,28 @@ Result<std::shared_ptr<Kernel>> Runner::prepare(const Case& c, Outcome& outcome)
   std::string pins = c.schedule.empty() ? options_.schedule : c.schedule;
   if (pins.empty() && c.any_schedule && options_.device == Device::Gpu)
     pins = draw_schedule(c.seed, c.spec, engine_->target());
+  // Those of the command line are for the specs that can have them where nothing but bits is asked for.
+  if (options_.alone && !pins.empty() && !can_pin(c.spec, engine_->target(), pins)) pins.clear();
   auto kernel = engine_->prepare(c.spec, {.schedule = pins});
-  if (kernel || pins.empty() || pins == options_.schedule || kernel.error().kind != ErrorKind::Unsupported)
-    return kernel;
+  const bool must = pins == options_.schedule && !options_.alone;
+  if (kernel || pins.empty() || must || kernel.error().kind != ErrorKind::Unsupported) return kernel;
   outcome.refused = fmt::format("{}: {}", pins, kernel.error().message);
   return engine_->prepare(c.spec);
 }
 
 // The same bits again.
-std::string Runner::check_second_run(Case& c, Kernel& kernel) const {
+std::string Runner::check_second_run(Case& c, const AttentionSpec& spec, Kernel& kernel) const {
+  const bool alone = options_.alone && can_be_alone(spec);
   std::map<const CaseTensor*, std::vector<std::uint8_t>> first;
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (!tensor.output) return;
     first[&tensor] = tensor.image;
     std::fill(tensor.image.begin(), tensor.image.end(), 0xff);
   });
-  if (auto status = launch(c, kernel); !status) return "second run: " + text_of(status.error());
+  if (auto status = launch(c, spec, kernel, alone ? calls_alone : one_call); !status)
+    return "second run: " + text_of(status.error());
   for (const auto& [tensor, image] : first) {
-    if (tensor->image != image) return "a second run gave other bits";
+    if (tensor->image != image) return alone ? "each sequence alone gave other bits" : "a second run gave other bits";
   }
   return "";
 }

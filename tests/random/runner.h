@@ -4,7 +4,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/driver.h"
 #include "tests/random/case.h"
@@ -27,6 +29,7 @@ class Runner {
     std::string target, schedule;  // empty: what the device is, and what the cost model chooses
     double work = 1.5e7;           // multiply-adds of the reference per case
     int threads = 0;               // of host kernels
+    bool alone = false;  // with numerics=batch_invariant, and each sequence again in a call of its own: the same bits
   };
   static Result<std::unique_ptr<Runner>> create(const Options& options);
 
@@ -37,10 +40,12 @@ class Runner {
 
  private:
   Result<std::shared_ptr<Kernel>> prepare(const Case& c, Outcome& outcome) const;
-  std::string check_second_run(Case& c, Kernel& kernel) const;
-  Result<void> launch(Case& c, Kernel& kernel) const;  // places the images, runs, and brings the outputs back
-  Result<void> launch_on_host(Case& c, Kernel& kernel) const;
-  Result<void> launch_on_gpu(Case& c, Kernel& kernel) const;
+  std::string check_second_run(Case& c, const AttentionSpec& spec, Kernel& kernel) const;
+  // Places the images, runs one call after the other, and brings the outputs back.
+  using Calls = std::vector<Arguments> (*)(const AttentionSpec& spec, const Arguments& whole);
+  Result<void> launch(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const;
+  Result<void> launch_on_host(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const;
+  Result<void> launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const;
 
   Options options_;
   std::shared_ptr<Engine> engine_;

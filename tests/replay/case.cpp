@@ -117,6 +117,18 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     return placer.place(dtype, {batch, tokens, heads, dim});
   };
   Arguments call;
+  if (merges(spec)) {
+    const auto of_parts = [&](Numbers shape) {
+      shape.insert(shape.begin(), most(c.k_lens));
+      return shape;
+    };
+    call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
+    call.params["o_parts"] = placer.place(spec.dtype, of_parts(call.o.shape));
+    const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
+    if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
+    call.params["lse_parts"] = placer.place_rows(Dtype::F32, of_parts(rows));
+    return call;
+  }
   call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
   if (is_paged(spec)) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;

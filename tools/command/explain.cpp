@@ -111,6 +111,18 @@ std::string candidates_text(const Plan& plan, const Candidates& all, const Shape
   return text;
 }
 
+std::string predicted_text(const Plan& plan, const Roofline& r) {
+  const Prediction& p = r.predicted;
+  return fmt::format("  predicted          {:.1f} us, {:.2f} of {:.2f} TB/s; the limit is: {}\n", p.total,
+                     r.predicted_tbs, plan.target.memory_tbs, r.limit);
+}
+
+std::string merge_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+  return fmt::format("what it costs at b={},q={},parts={}\n", shape.b, shape.q_len, shape.k_len) +
+         fmt::format("  memory traffic     {}: the parts read and O written once\n", bytes_text(r.fused_bytes)) +
+         predicted_text(plan, r);
+}
+
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
   const Prediction& p = r.predicted;
   std::string text = fmt::format(
@@ -134,7 +146,7 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
                       r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
   text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
                       bytes_text(r.kv_cache_bytes_per_sequence));
-  text += fmt::format("  predicted          {:.1f} us; the limit is: {}\n", p.total, r.limit);
+  text += predicted_text(plan, r);
   text += fmt::format(
       "                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
       p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
@@ -178,6 +190,7 @@ Json roofline_json(const Roofline& r) {
           {"visible", r.visible},
           {"exact", r.exact},
           {"predicted_us", p.total},
+          {"predicted_tbs", r.predicted_tbs},
           {"mma_us", p.mma},
           {"exp_us", p.exp},
           {"issue_us", p.issue},
@@ -254,9 +267,12 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
     const Roofline r = roofline(plan, shape);
     line["roofline"] = roofline_json(r);
-    const auto map = mask_map(plan, shape.q_len, shape.k_len);
-    if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
-    text += roofline_text(plan, shape, r) + "\n" + map_text(map) + "\n";
+    text += (merges(plan.spec) ? merge_text(plan, shape, r) : roofline_text(plan, shape, r)) + "\n";
+    if (attends(plan.spec)) {
+      const auto map = mask_map(plan, shape.q_len, shape.k_len);
+      if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
+      text += map_text(map) + "\n";
+    }
   }
   const std::vector<Measured> tuned = measured(plan, store);
   line["measured"] = measured_json(tuned);

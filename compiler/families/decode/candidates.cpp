@@ -1,5 +1,6 @@
 // Which decode schedules exist, and why the others do not.
 #include <algorithm>
+#include <bit>
 
 #include "compiler/families/choices.h"
 #include "compiler/families/decode/decode.h"
@@ -35,6 +36,8 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
     return refuse(why, "tile_q: {} is neither 8 nor 16, the rows of a matrix instruction", *s.tile_q);
   if (*s.tile_kv != 16 && *s.tile_kv != 32)
     return refuse(why, "tile_kv: {} is neither 16 nor 32, which a warp reads at a time", *s.tile_kv);
+  if (problem.spec.numerics == Numerics::BatchInvariant && !std::has_single_bit(static_cast<unsigned>(*s.warps)))
+    return refuse(why, "warps: {} is no power of two, as the parts of numerics=batch_invariant are", *s.warps);
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
   if (ranges_use_head(problem))
@@ -99,12 +102,6 @@ std::string why_not_decode(const AttentionSpec& spec, const Target& target) {
     return fmt::format(
         "family: decode reads 16 bytes of a row at a time, and of kv={} d={}/{} is no multiple of 16; use family={}",
         name(spec.kv_dtype), spec.d_qk, spec.d_v, other);
-  }
-  if (spec.numerics == Numerics::BatchInvariant) {
-    return fmt::format(
-        "family: decode cuts the keys of all sequences of a call together, so results depend on the others, which "
-        "numerics=batch_invariant excludes; use family={}",
-        other);
   }
   return {};
 }

@@ -22,13 +22,35 @@ bool ranges_differ(const TileAnalysis& tiles) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
+  c.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
+// What blocks leave of row tiles which are not theirs alone; with fixed parts, every part.
+WorkspaceBuffer parts_buffer(const Plan& plan) {
+  const KernelConfig c = plan.config;
+  const std::int64_t bytes = std::int64_t{4} * part_floats(c);
+  if (!c.fixed_parts) return {"parts", "float", bytes * plan.target.sm_count * c.blocks_per_sm * kPartsPerBlock, {}};
+  const auto row_tiles = [c](std::int64_t queries) { return (queries * group_size(c) + c.tile_q - 1) / c.tile_q; };
+  const auto parts = [c](std::int64_t keys) { return std::int64_t{most_parts(c, static_cast<int>(keys))}; };
+  return {"parts",
+          "float",
+          bytes * c.heads_kv,
+          {{&CallSizes::batch}, {&CallSizes::q_len, 1, false, row_tiles}, {&CallSizes::k_len, 1, false, parts}}};
+}
+
+// Of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such place.
+GridRule combine_grid(const KernelConfig& c) {
+  constexpr int kBlocksPerSm = 4;
+  const int quads = c.heads_q * (c.head_dim_v / 4);
+  if (!c.fixed_parts) return {.queries = 1, .heads = quads, .blocks_per_sm = c.blocks_per_sm};
+  return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const int blocks = plan.target.sm_count * c.blocks_per_sm, group = group_size(c);
+  const int group = group_size(c);
   const bool boxes = c.copies == Copies::boxes;
   plan.launches = {{.entry = "flashjit_decode",
                     .threads = decode_threads(c),
@@ -45,12 +67,11 @@ void finish(Plan& plan) {
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
-                    // Columns of rows, four at a time.
-                    .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = c.blocks_per_sm},
+                    .grid = combine_grid(c),
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads",
                     .call = "decode_combine(params, parts)"}};
-  plan.workspace = {{"parts", "float", std::int64_t{4} * blocks * kPartsPerBlock * part_floats(c), {}}};
+  plan.workspace = {parts_buffer(plan)};
 }
 
 std::string why_rejected(const CompilerFindings& findings) {
@@ -61,8 +82,16 @@ std::string why_rejected(const CompilerFindings& findings) {
 std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads of a KV head, and their queries\n", c.tile_q, group_size(c));
-  text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
-                      c.blocks_per_sm, c.warps);
+  if (c.fixed_parts) {
+    const int least = 1 << part_shift(c, 1);
+    text += fmt::format(
+        "  the keys of a sequence are cut into parts of {} up to {} keys, and twice as long ones for four "
+        "times as many; {} warps share one\n",
+        least, least * least / 16, c.warps);
+  } else {
+    text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
+                        c.blocks_per_sm, c.warps);
+  }
   if (has_ring(c)) {
     text += fmt::format("  each warp has {} tiles of {} keys in flight, {} KB in an SM; {}\n", c.stages, c.tile_kv,
                         c.blocks_per_sm * c.warps * decode_layout(c).ring_bytes / 1024,

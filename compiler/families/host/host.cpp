@@ -80,6 +80,7 @@ Prediction predict_host(const Problem& problem, const Schedule& s, const Shape& 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
+  if (merges(context.problem.spec)) return p;
   size_tiles(p, context.config, context.problem.spec.d_v);
   return p;
 }
@@ -100,6 +101,7 @@ const FamilyRow kHost = {
     .name = "host",
     .fields = "tile_q tile_kv",
     .gpu = false,
+    .computes = [](const AttentionSpec&) { return true; },
     .why_not = why_not,
     .enumerate = enumerate_host,
     .refuses = refuses_host,

@@ -70,7 +70,7 @@ typedef struct flashjit_dtype {
 typedef struct flashjit_tensor {
   void* data;
   flashjit_device device;
-  int32_t ndim; /* at most 4 */
+  int32_t ndim; /* at most 5 */
   flashjit_dtype dtype;
   int64_t* shape;
   int64_t* strides; /* in elements; null: contiguous */

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "templates/decode/layout.h"
+
 namespace flashjit {
 namespace {
 
@@ -54,6 +59,29 @@ TEST(Launches, SizesThatNoMemoryHas) {
   const WorkspaceBuffer buffer = {"scores", "float", 4, {batch, queries, keys}};
   EXPECT_EQ(bytes_of(buffer, sizes), most);
   EXPECT_EQ(bytes_of(std::vector<WorkspaceBuffer>(3, buffer), sizes), most);
+}
+
+TEST(Launches, FactorsThatAreNoTiles) {
+  const Extent pairs{&CallSizes::q_len, 1, false, [](std::int64_t n) { return n / 2; }};
+  EXPECT_EQ(bytes_of(WorkspaceBuffer{"pairs", "float", 4, {{&CallSizes::batch}, pairs}}, {.batch = 3, .q_len = 11}),
+            60);
+}
+
+// Parts of decode with numerics=batch_invariant: there is room for those of every length up to the capacity, and a
+// part is as long for a sequence whatever the capacity.
+TEST(Launches, PartsOfEveryLengthFit) {
+  for (const auto& [warps, tile_kv] : {std::pair{8, 16}, {8, 32}, {2, 16}, {16, 32}}) {
+    KernelConfig c;
+    c.warps = warps, c.tile_kv = tile_kv;
+    int most = 0;
+    for (int keys = 1; keys <= 300000; keys += 1 + keys / 50) {
+      const int part = 1 << part_shift(c, keys), parts = (keys + part - 1) / part;
+      EXPECT_EQ(part % (warps * tile_kv), 0);
+      most = std::max(most, parts);
+      ASSERT_GE(most_parts(c, keys), most) << keys << " keys, " << warps << " warps";
+      ASSERT_LE(most_parts(c, keys), 8 + keys / 128) << "room that nobody needs";
+    }
+  }
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ TEST(Arguments, RefusedTensors) {
           {"dtype", "", [](Arguments& a) { a.q.dtype = "fp16"; }, "q.dtype: 'fp16', must be bf16"},
           {"no dtype", "", [](Arguments& a) { a.q.dtype = ""; }, "q.dtype: ''"},
           {"rank", "", [](Arguments& a) { a.q.shape = {1, 2, 3}; }, "q.shape: 3 dimensions, must have 4"},
-          {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 2, 3, 4}; }, "q.shape: 5 dimensions, at most 4"},
+          {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 1, 2, 3, 4}; }, "q.shape: 6 dimensions, at most 5"},
           {"negative size", "", [](Arguments& a) { a.q.shape[1] = -1; }, "q.shape[1]: -1 is negative"},
           {"heads of q", "", [](Arguments& a) { a.q.shape[2] = 3; }, "q.shape[2]: 3, must be 4 (query heads"},
           {"heads of k", "", [](Arguments& a) { a.k.shape[2] = 4; }, "k.shape[2]: 4, must be 2 (KV heads"},

@@ -15,8 +15,9 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// By layout: bshd, bhsd, packed, paged(16), packed/paged(16).
-constexpr int kDense = 0, kHeadsFirst = 1, kPacked = 2, kPaged = 3, kMixed = 4, kLayouts = 5;
+// By layout: bshd, bhsd, packed, paged(16), packed/paged(16); of merges bshd, bhsd, packed.
+constexpr int kDense = 0, kHeadsFirst = 1, kPacked = 2, kPaged = 3, kMixed = 4, kMerge = 5, kMergeHeadsFirst = 6,
+              kMergePacked = 7, kLayouts = 8;
 
 struct Expected {
   std::string name, dtype;
@@ -27,7 +28,7 @@ struct Expected {
 };
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
-// d=64/32. Elements of K and V have scales.
+// d=64/32. Elements of K and V have scales. Merges have 3 parts.
 const std::vector<Expected>& expected() {
   using P = const KernelParams&;
   using A = Arguments;
@@ -42,6 +43,11 @@ const std::vector<Expected>& expected() {
   const auto shapes = [](Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
     return Expected{{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
   };
+  const auto of_merges = [](Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
+    shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
+    shapes.shapes[kMergePacked] = std::move(packed);
+    return shapes;
+  };
   const Expected of_rows = shapes({2, 4, 5}, {2, 4, 5}, {4, 10}, {2, 4, 5}, {4, 10});
   static const std::vector<Expected> rows = {
       add(shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64}), "q", "bf16", "",
@@ -50,13 +56,15 @@ const std::vector<Expected>& expected() {
           row([](P p) { return p.k; }), &A::k),
       add(shapes({2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, {6, 16, 2, 32}, {6, 16, 2, 32}), "v", "e4m3", "",
           row([](P p) { return p.v; }), &A::v),
-      add(shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32}), "o", "fp32", "",
-          row([](P p) -> const void* { return p.o; }), &A::o),
+      add(of_merges(shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32}), {2, 5, 4, 32},
+                    {2, 4, 5, 32}, {10, 4, 32}),
+          "o", "fp32", "", row([](P p) -> const void* { return p.o; }), &A::o),
       add(shapes({}, {}, {3}, {}, {3}), "offsets_q", "i32", "", row([](P p) -> const void* { return p.offsets_q; }),
           &A::offsets_q),
       add(shapes({}, {}, {3}, {}, {}), "offsets_k", "i32", "", row([](P p) -> const void* { return p.offsets_k; }),
           &A::offsets_k),
-      add(of_rows, "lse", "fp32", "lse=ln", row([](P p) -> const void* { return p.lse; }), &A::lse),
+      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
+          row([](P p) -> const void* { return p.lse; }), &A::lse),
       add(of_rows, "max_logit", "fp32", "max_logit", row([](P p) -> const void* { return p.max_logit; }),
           &A::max_logit),
       add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
@@ -64,27 +72,35 @@ const std::vector<Expected>& expected() {
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
           row([](P p) -> const void* { return p.block_table; }), nullptr),
       add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
-      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; }), nullptr)};
+      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; }), nullptr),
+      add(of_merges({}, {3, 2, 5, 4, 32}, {3, 2, 4, 5, 32}, {3, 10, 4, 32}), "o_parts", "bf16", "",
+          row([](P p) { return p.o_parts; }), nullptr),
+      add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "lse_parts", "fp32", "",
+          row([](P p) -> const void* { return p.lse_parts; }), nullptr)};
   return rows;
 }
 
 struct Case {
   int layout;
   std::string spec() const {
-    constexpr const char* kNames[] = {"bshd", "bhsd", "packed", "paged(16)", "packed/paged(16)"};
+    constexpr const char* kNames[] = {"bshd", "bhsd", "packed", "paged(16)", "packed/paged(16)",
+                                      "bshd", "bhsd", "packed"};
+    if (merges()) return std::string("merge bf16 out=fp32 d=32 heads=4 layout=") + kNames[layout];
     return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
   bool packed() const { return layout == kPacked || layout == kMixed; }
+  bool merges() const { return layout >= kMerge; }
   bool paged() const { return layout == kPaged || layout == kMixed; }
   const Shape& shape(const Expected& row) const { return row.shapes[layout]; }
   bool has(const Expected& row) const { return !shape(row).empty(); }
 };
-constexpr Case kCases[] = {{kDense}, {kHeadsFirst}, {kPacked}, {kPaged}, {kMixed}};
+constexpr Case kCases[] = {{kDense}, {kHeadsFirst}, {kPacked},          {kPaged},
+                           {kMixed}, {kMerge},      {kMergeHeadsFirst}, {kMergePacked}};
 
 std::string with_all(const Case& c, const std::string& but = "") {
   std::string spec = c.spec();
   for (const Expected& row : expected()) {
-    if (!row.word.empty() && row.name != but) spec += " " + row.word;
+    if (!row.word.empty() && c.has(row) && row.name != but) spec += " " + row.word;
   }
   return spec;
 }
@@ -161,6 +177,21 @@ TEST(Operands, GoToTheirPlaceByFieldAndByName) {
       EXPECT_EQ(row.pointer(*names), wanted) << row.name;
     }
     for (const auto& params : {fields, names}) {
+      if (c.merges()) {
+        const bool heads_first = c.layout == kMergeHeadsFirst, packed = c.layout == kMergePacked;
+        EXPECT_EQ(params->k_len, 3);
+        EXPECT_EQ(params->batch, packed ? 1 : 2);
+        EXPECT_EQ(params->q_len, packed ? 10 : 5);
+        EXPECT_EQ(params->o_parts_stride.part, 2 * 5 * 4 * 32);
+        EXPECT_EQ(params->o_parts_stride.batch, packed ? 0 : 5 * 4 * 32);
+        EXPECT_EQ(params->o_parts_stride.head, heads_first ? 5 * 32 : 32);
+        EXPECT_EQ(params->o_parts_stride.token, heads_first ? 32 : 4 * 32);
+        EXPECT_EQ(params->lse_parts_stride.part, 2 * 4 * 5);
+        EXPECT_EQ(params->lse_parts_stride.batch, packed ? 0 : 4 * 5);
+        EXPECT_EQ(params->lse_parts_stride.head, packed ? 10 : 5);
+        EXPECT_EQ(params->lse_parts_stride.token, 1);
+        continue;
+      }
       EXPECT_EQ(params->v_stride.token, c.layout == kHeadsFirst ? 32 : 2 * 32);
       EXPECT_EQ(params->v_stride.head, c.layout == kHeadsFirst ? 9 * 32 : 32);
       EXPECT_EQ(params->v_stride.batch, c.paged() ? 16 * 2 * 32 : c.packed() ? 0 : 9 * 2 * 32);
@@ -189,7 +220,7 @@ std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
   wrong.push_back({one, row.name + ".dtype: 'u8', must be " + row.dtype});
   one = right;
   one.shape.push_back(1);
-  wrong.push_back({one, one.shape.size() > 4 ? row.name + ".shape: 5 dimensions, at most 4 are possible"
+  wrong.push_back({one, one.shape.size() > 5 ? row.name + ".shape: 6 dimensions, at most 5 are possible"
                                              : row.name + ".shape: " + std::to_string(one.shape.size()) +
                                                    " dimensions, must have " + std::to_string(right.shape.size())});
   one = right;
@@ -235,16 +266,24 @@ TEST(Operands, WrongSizesAreRefused) {
   }
 }
 
+// Why a call may not bring it.
+std::string absent(const Expected& row) {
+  if (!row.word.empty()) return "the spec does not ask for it; add " + row.word + " to the spec or leave it out";
+  if (row.name == "o_parts" || row.name == "lse_parts") return "the spec is no merge; leave it out or use merge";
+  if (row.name == "block_table") return "the spec's layout is not paged; leave it out or use layout=paged(N)";
+  if (row.name.starts_with("offsets")) return "the spec's layout is not packed; leave it out or use layout=packed";
+  if (row.name.starts_with("scale_")) return "the elements of " + row.name.substr(6) + " have no scale in this spec";
+  return "a merge reads o_parts and lse_parts; leave it out or use fwd";
+}
+
 TEST(Operands, SuperfluousOnesAreRefused) {
   for (const Case& c : kCases) {
     for (const Expected& row : expected()) {
       if (!c.has(row)) {
         Arguments arguments = by_field(c);
-        const bool of_pages = row.name == "block_table";
-        place_of(arguments, row) = tensor({of_pages ? kPaged : kPacked}, row);
-        const std::string needed =
-            of_pages ? "paged; leave it out or use layout=paged(N)" : "packed; leave it out or use layout=packed";
-        expect_refused(with_all(c), arguments, row.name + ": given, and the spec's layout is not " + needed);
+        place_of(arguments, row) =
+            tensor(*std::ranges::find_if(kCases, [&](const Case& o) { return o.has(row); }), row);
+        expect_refused(with_all(c), arguments, row.name + ": given, and " + absent(row));
       } else if (!row.word.empty() && !(row.name == "k_lens" && c.paged())) {
         const std::string begin =
             row.name + ": given, and the spec does not ask for it; add " + row.word + " to the spec or leave it out";

@@ -1,0 +1,70 @@
+#include "codegen/host/merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "compiler/spec/half.h"
+
+namespace flashjit::host {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::int64_t kRowsOfItem = 64;
+
+class MergeKernel final : public HostKernel {
+ public:
+  explicit MergeKernel(const AttentionSpec& spec) : spec_(spec) {}
+
+  Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
+    const std::int64_t rows = std::int64_t{params.batch} * spec_.heads_q * params.q_len;
+    parallel.run((rows + kRowsOfItem - 1) / kRowsOfItem, [&](std::int64_t item, int) {
+      std::vector<float> sums(static_cast<std::size_t>(spec_.d_v));
+      const std::int64_t end = std::min(rows, (item + 1) * kRowsOfItem);
+      for (std::int64_t row = item * kRowsOfItem; row < end; ++row) {
+        const std::int64_t head = row / params.q_len;
+        merge(params, head / spec_.heads_q, head % spec_.heads_q, row % params.q_len, sums.data());
+      }
+    });
+    return {};
+  }
+
+ private:
+  static std::int64_t at(const PartStrides& strides, std::int64_t b, std::int64_t h, std::int64_t q) {
+    return b * strides.batch + h * strides.head + q * strides.token;
+  }
+  // What a logarithm in the units of the spec is the logarithm of.
+  float power(float x) const { return spec_.lse == Lse::log2 ? std::exp2(x) : std::exp(x); }
+
+  // Parts that have seen nothing, with an LSE of -infinity, are not looked at.
+  void merge(const KernelParams& p, std::int64_t b, std::int64_t h, std::int64_t q, float* sums) const {
+    const float* lse = p.lse_parts + at(p.lse_parts_stride, b, h, q);
+    float reference = -kInfinity, sum = 0;
+    for (std::int64_t part = 0; part < p.k_len; ++part)
+      reference = std::fmax(reference, lse[part * p.lse_parts_stride.part]);
+    std::fill_n(sums, spec_.d_v, 0.0f);
+    for (std::int64_t part = 0; part < p.k_len; ++part) {
+      const float own = lse[part * p.lse_parts_stride.part];
+      const float weight = power(own - (reference == -kInfinity ? 0.0f : reference));
+      if (weight == 0) continue;
+      sum += weight;
+      const std::int64_t first = at(p.o_parts_stride, b, h, q) + part * p.o_parts_stride.part;
+      for (int i = 0; i < spec_.d_v; ++i) sums[i] += weight * reference::load_float(spec_.dtype, p.o_parts, first + i);
+    }
+    const std::int64_t to = b * p.o_stride.batch + h * p.o_stride.head + q * p.o_stride.token;
+    for (int i = 0; i < spec_.d_v; ++i)
+      reference::store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
+    if (spec_.lse == Lse::none) return;
+    const float logarithm = spec_.lse == Lse::log2 ? std::log2(sum) : std::log(sum);
+    p.lse[b * p.row_stride_batch + h * p.row_stride_head + q] = sum == 0 ? -kInfinity : reference + logarithm;
+  }
+
+  AttentionSpec spec_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostKernel> merge_kernel(const AttentionSpec& spec) { return std::make_unique<MergeKernel>(spec); }
+
+}  // namespace flashjit::host

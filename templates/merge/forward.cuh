@@ -1,0 +1,144 @@
+// What attention gave for parts of the keys, put together: the outputs of a row are weighted by the exponentials of
+// their LSE. Bound by reading them once.
+#pragma once
+
+#include "templates/merge/layout.h"
+#include "templates/row_algebra.cuh"
+
+namespace flashjit {
+
+constexpr int kColumns = merge_columns(config), kPieces = merge_pieces(config);
+// From LSE, of parts and of the result, to powers of two.
+constexpr float kLseLog2 = config.lse == Lse::log2 ? 1.0f : kLog2e;
+
+// A row of the result, and which part of its columns.
+struct Piece {
+  Int64 b;
+  int q, h, column;
+};
+
+// As many columns as a thread has.
+struct Columns {
+  float x[kColumns];
+};
+
+template <int bytes>
+struct WordOf {
+  using type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using type = u32;
+};
+template <>
+struct WordOf<2> {
+  using type = u16;
+};
+
+// 16 bytes, by accesses as wide as the spec's alignment allows.
+union Words {
+  uint4 whole;
+  typename WordOf<config.copy_bytes>::type each[16 / config.copy_bytes];
+  u32 words[4];
+};
+
+__device__ inline Columns load_part(const void* part, Int64 at) {
+  Words words;
+  const auto* from = reinterpret_cast<const typename WordOf<config.copy_bytes>::type*>(
+      static_cast<const Bits<config.element>*>(part) + at);
+#pragma unroll
+  for (int i = 0; i < 16 / config.copy_bytes; ++i) words.each[i] = from[i];
+  Columns c;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    if constexpr (config.element == Element::f32) {
+      c.x[i] = __uint_as_float(words.words[i]);
+    } else {
+      const u16 bits = static_cast<u16>(words.words[i / 2] >> i % 2 * 16);
+      c.x[i] = config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
+    }
+  }
+  return c;
+}
+
+// O has elements of its own size, and the same alignment.
+__device__ inline void store_columns(void* o, Int64 at, const Columns& c) {
+  constexpr int kBytes =
+      config.copy_bytes < kColumns * size_of(config.output) ? config.copy_bytes : kColumns * size_of(config.output);
+  using Word = typename WordOf<kBytes>::type;
+  union {
+    u32 words[kColumns * size_of(config.output) / 4];
+    Word each[kColumns * size_of(config.output) / kBytes];
+  } out;
+#pragma unroll
+  for (int i = 0; i < kColumns * size_of(config.output) / 4; ++i) {
+    if constexpr (config.output == Element::f32) out.words[i] = __float_as_uint(c.x[i]);
+    else out.words[i] = pack<config.output>(c.x[2 * i], c.x[2 * i + 1]);
+  }
+  Word* to = reinterpret_cast<Word*>(static_cast<Bits<config.output>*>(o) + at);
+#pragma unroll
+  for (int i = 0; i < kColumns * size_of(config.output) / kBytes; ++i) to[i] = out.each[i];
+}
+
+// Parts that have seen nothing, with an LSE of -infinity, are not looked at.
+__device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
+  const PartStrides& of_lse = p.lse_parts_stride;
+  const PartStrides& of_o = p.o_parts_stride;
+  const float* lse = p.lse_parts + at.b * of_lse.batch + at.h * of_lse.head + at.q * of_lse.token;
+  const Int64 first = at.b * of_o.batch + at.h * of_o.head + at.q * of_o.token + at.column;
+  float reference = -kInfinity;
+  for (int part = 0; part < p.k_len; ++part) reference = fmaxf(reference, lse[part * of_lse.part]);
+  const float subtracted = reference == -kInfinity ? 0.0f : reference;
+  Columns o;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) o.x[i] = 0;
+  float sum = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < p.k_len; begin += config.tile_kv) {
+    float weights[config.tile_kv];
+    Columns parts[config.tile_kv];  // their loads are under way together
+#pragma unroll
+    for (int i = 0; i < config.tile_kv; ++i) {
+      const int part = begin + i;
+      const float own = part < p.k_len ? lse[part * of_lse.part] : -kInfinity;
+      weights[i] = exp2_approx((own - subtracted) * kLseLog2);
+      if (own != -kInfinity) parts[i] = load_part(p.o_parts, first + part * of_o.part);
+    }
+#pragma unroll
+    for (int i = 0; i < config.tile_kv; ++i) {
+      if (weights[i] == 0) continue;
+      sum += weights[i];
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) o.x[j] += parts[i].x[j] * weights[i];
+    }
+  }
+  const float factor = sum == 0 ? 0.0f : 1.0f / sum;
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) o.x[i] *= factor;
+  store_columns(p.o, at.b * p.o_stride.batch + at.h * p.o_stride.head + at.q * p.o_stride.token + at.column, o);
+  if constexpr (config.lse != Lse::none) {
+    if (at.column != 0) return;
+    const Int64 row = at.b * p.row_stride_batch + at.h * p.row_stride_head + at.q;
+    p.lse[row] = sum == 0 ? -kInfinity : reference + log2_approx(sum) / kLseLog2;
+  }
+}
+
+// A block has the rows of some queries, or, where there are more heads than it has rows, of some heads of one.
+__device__ inline void merge_parts(const KernelParams& p) {
+  constexpr int kHeads = config.heads_q < config.tile_q ? config.heads_q : config.tile_q;  // of a block
+  constexpr int kQueries = config.tile_q / kHeads, kChunks = (config.heads_q + kHeads - 1) / kHeads;
+  const int chunk = blockIdx.x % kChunks, tile = blockIdx.x / kChunks % p.tiles_q;
+  Piece at = {blockIdx.x / kChunks / p.tiles_q, 0, 0, 0};
+  for (int i = threadIdx.x; i < kQueries * kHeads * kPieces; i += kMergeThreads) {
+    at.column = i % kPieces * kColumns;
+    at.h = chunk * kHeads + i / kPieces % kHeads;
+    at.q = tile * kQueries + i / kPieces / kHeads;
+    if (at.h < config.heads_q && at.q < p.q_len) merge_piece(p, at);
+  }
+}
+
+}  // namespace flashjit

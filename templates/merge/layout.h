@@ -1,0 +1,13 @@
+// Sizes of the merge family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+// A thread has a piece of a row: 16 bytes of a part.
+constexpr int merge_columns(const KernelConfig& c) { return 16 / size_of(c.element); }
+constexpr int merge_pieces(const KernelConfig& c) { return c.head_dim_v / merge_columns(c); }
+constexpr int kMergeThreads = 256;
+
+}  // namespace flashjit
