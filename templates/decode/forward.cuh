@@ -124,13 +124,15 @@ __device__ inline void decode_ranges(const KernelParams& params, const TensorMap
   tiles.begin(segment, tile);
   Queries queries;
   load_queries(queries, params, segment);
+  bool goes_on = false;  // with the segment before
 #pragma unroll 1
   while (true) {
+    if (!goes_on) prepare_queries(queries);
     Output o;
     SoftmaxRows rows;
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
-    const bool goes_on = kFixedParts && done.last_of_part < done.last_tile;
+    goes_on = kFixedParts && done.last_of_part < done.last_tile;
     if (goes_on) {
       if (done.part >= 0) ++segment.part;
       segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
@@ -138,7 +140,7 @@ __device__ inline void decode_ranges(const KernelParams& params, const TensorMap
       step += done.steps;
     }
     if (!goes_on && step < end) {
-      // The next tiles are on their way while the warps put together what they have.
+      // The next tiles and queries are on their way while the warps put together what they have.
       place = place_after(params, place, done.steps);
       segment = segment_at(params, place, end - step, range, side, false);
       tile = first_of_warp(params, segment);

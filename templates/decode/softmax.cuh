@@ -88,11 +88,14 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
         u32(&words)[2 * kKeyProducts] = queries.words[j][r];
         words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
       }
-    if constexpr (is_scaled(config)) {
-      queries.scale[r] = score_scale(params, s.seq);
-      if constexpr (config.element != kProduct) queries.scale[r] *= to_halves(queries, r);
-    }
+    if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, s.seq);
   }
+}
+// What has to wait for them.
+__device__ inline void prepare_queries(Queries& queries) {
+  if constexpr (kProduct == config.element) return;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) queries.scale[r] *= to_halves(queries, r);
 }
 
 // Two words of a piece of K as the right operand of product `i`, or what becomes of one.

@@ -47,7 +47,9 @@ def test_checked_on_host():
                         ('fwd fp32 d=40 heads=2 layout=paged(3) mask="document(doc)"', "q=7,k=10+20"),
                         ('fwd bf16 d=64 heads=4 layout=packed/paged(32) mask="causal" sink', "q=20+1+0,k=33+70+5"),
                         ("fwd fp32 d=64 heads=2 layout=paged(16) k_len=40", "b=2,q=1"), ("fwd fp32 d=8 layout=paged(16)", "b=0,q=3"),
-                        ("fwd fp32 d=64 heads=2 layout=paged(16)", "b=2,q=3,k=0")]:
+                        ("fwd fp32 d=64 heads=2 layout=paged(16)", "b=2,q=3,k=0"),
+                        ('fwd bf16 kv=e4m3 d=64 heads=4/2 layout=paged(16) mask="causal"', "q=5,k=100+64"),
+                        ("fwd fp16 kv=e5m2 d=40 heads=2 layout=packed lse=ln", "q=5+2,k=30+64"), ("fwd fp32 kv=int8 d=64", "b=2,q=1,k=300")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         assert line["ok"] and line["rel_err"] <= line["ref_err"], line
 
@@ -73,6 +75,33 @@ def test_files():
     assert not any(none), none
 
 
+def test_eight_bits():
+    """Codes and scales from files give what the numbers they stand for give."""
+    need("host")
+    shape, count = (BATCH, 5, HEADS, DIM), BATCH * 5 * HEADS * DIM
+    e4m3 = {0x38: 1.0, 0x30: 0.5, 0xc4: -3.0, 0x7e: 448.0, 0x01: 2.0**-9, 0x80: -0.0, 0x41: 2.25}
+    int8 = {code: float(code - 256 if code > 127 else code) for code in (0, 1, 5, 127, 128, 200, 255)}
+    queries = write("q.npy", npy((BATCH, 2, HEADS, DIM), struct.pack(f"<{BATCH * 2 * HEADS * DIM}f", *floats((BATCH, 2, HEADS, DIM), 3))))
+    for kv, values, descr in [("e4m3", e4m3, "|u1"), ("int8", int8, "|i1")]:
+        codes = {name: [list(values)[i * step % len(values)] for i in range(count)] for name, step in (("k", 1), ("v", 3))}
+        scales = {"k": [0.5, 0.25], "v": [2.0, 0.125]}  # of the heads
+        outputs = []
+        for wide in (True, False):
+            files = []
+            for name in ("k", "v"):
+                numbers = [values[code] * scales[name][i // DIM % HEADS] for i, code in enumerate(codes[name])]
+                data = npy(shape, struct.pack(f"<{count}f", *numbers)) if wide else npy(shape, bytes(codes[name]), descr)
+                files += ["--" + name, write(name + ".npy", data)]
+                if not wide:
+                    files += ["--scale_" + name, write(f"scale_{name}.npy", npy((1, HEADS), struct.pack("<2f", *scales[name])))]
+            outputs.append(scratch("o.npy"))
+            run = flashjit("run", f'fwd fp32{"" if wide else " kv=" + kv} d={DIM} heads={HEADS}', "--shape", f"b={BATCH},q=2,k=5", *HOST, "--q", queries,
+                           *files, "--o", outputs[-1], "--check", "--json")
+            assert run.line()["ok"]
+        dense, small = (parse(read(output))[1] for output in outputs)
+        assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), kv
+
+
 def test_numbers_outside_the_pool():
     need("host")
     for change, says in [(6, "block_table[0, 2]: 6"), (-1, "block_table[0, 2]: -1")]:
@@ -91,6 +120,10 @@ def test_refused():
             ("fwd fp32 d=8", "q=3", ["--k_lens", write("l.npy", npy((1,), ints([3]), "<i4"))], ["k_lens"]),
             ("fwd fp32 d=8 k_lens", "q=3", ["--k_lens", write("l.npy", npy((2,), ints([3, 3]), "<i4"))], ["(2)", "(1)"]),
             ("fwd fp32 d=8 layout=paged(4)", "q=3", ["--k", write("k.npy", npy((2, 5, 1, 8)))], ["k.shape[1]: 5, must be 4"]),
+            ("fwd fp32 d=8", "q=3", ["--scale_k", write("s.npy", npy((1, 1)))], ["scale_k"]),
+            ("fwd fp32 kv=e4m3 d=8", "q=3", ["--scale_k", write("s.npy", npy((1, 3)))], ["scale_k.shape[1]: 3, must be 1"]),
+            ("fwd fp32 kv=e4m3 d=8", "q=3", ["--k", write("k.npy", npy((1, 3, 1, 8)))], ["f4", "e4m3"]),
+            ("fwd fp32 kv=e4m3 d=8", "q=3", ["--data", "rising(30)"], ["--data", "kv=e4m3"]),
             ("fwd fp32 d=8 layout=paged(4)", "q=3,k=8", ["--block_table", write("t.npy", npy((2, 2), ints([0, 1, 0, 1]), "<i4"))],
              ["block_table.shape[0]: 2, must be 1"])]:
         refused("run", spec, "--shape", shape, *HOST, *options, says=says)

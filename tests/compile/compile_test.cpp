@@ -69,6 +69,11 @@ std::vector<Row> every_row() {
       " layout=paged(1) lse=ln",
       " q_len=1 lse=ln",
       " q_len=4 mask=\"causal & window(1024, 0)\" score=\"softcap(30.0)\" layout=packed sink",
+      " kv=e4m3 mask=\"causal\" lse=ln",
+      " kv=int8 layout=paged(16) mask=\"causal\" bytes=8",
+      " kv=e4m3 q_len=1 layout=paged(64)",
+      " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
+      " kv=int8 q_len=1",
   };
   std::vector<Row> rows;
   for (const Target& target : targets()) {

@@ -140,6 +140,10 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
+  if (has_scaled_keys(spec)) {
+    call.params["scale_k"] = placer.place_rows(Dtype::F32, {batch, spec.heads_kv});
+    call.params["scale_v"] = placer.place_rows(Dtype::F32, {spec.heads_kv});
+  }
   call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
   const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
   if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);

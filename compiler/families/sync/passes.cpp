@@ -113,8 +113,8 @@ void add_tiles(Program& p, const PassContext& context) {
   const SyncLayout layout = sync_layout(c);
   p.buffers.push_back(shared_tile("Qs", spec.dtype, layout.q, layout.q_offset, 1));
   p.buffers.back().own_rows = true;
-  p.buffers.push_back(shared_tile("Ks", spec.kv_dtype, layout.k, layout.k_offset, c.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, layout.v, layout.v_offset, c.stages));
+  p.buffers.push_back(shared_tile("Ks", spec.dtype, layout.k, layout.k_offset, c.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.dtype, layout.v, layout.v_offset, c.stages));
   if (spec.out_dtype != Dtype::F32) {
     p.buffers.push_back(shared_tile("Os", spec.out_dtype, layout.o, layout.o_offset, 1));
     p.buffers.back().own_rows = true;
