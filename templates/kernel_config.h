@@ -36,6 +36,7 @@ struct KernelConfig {
   bool max_logit = false;
   bool sink = false;
   bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
+  bool v_in_k = false;     // V is the first columns of K: KernelParams::v and v_stride are those of K
   float scale = 0;         // natural units: score = scale * q.k
   int page_size = 0;       // not 0: K and V lie in pages of so many tokens
   bool has_score = false;  // variant.gen.cuh's score() changes s

@@ -69,8 +69,7 @@ __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
 
 // Blocks are numbered so that those which run together share K and V in L2 (natural), or so that the query tiles with
 // the most keys start first and the last wave is short (longest first: with a causal mask the last tiles have most).
-__device__ inline WorkItem work_item(const KernelParams& p) {
-  const int block = blockIdx.x;
+__device__ inline WorkItem work_item(const KernelParams& p, int block) {
   const int heads = config.heads_q * p.batch;
   const int tile = kLongestFirst ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
   const int head = kLongestFirst ? block % heads : block / p.tiles_q;

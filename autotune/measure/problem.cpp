@@ -251,8 +251,9 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   }
   if (spec.k_lens && !has_packed_keys(spec)) {
     for (const char* name : {"k", "v"}) {
-      if (!inputs.files.contains(name))
-        poison_unused(*data.find(name), spec, *data.find("k_lens"), data.find("block_table"), shape.batch);
+      NamedTensor* tensor = data.find(name);
+      if (tensor && !inputs.files.contains(name))
+        poison_unused(*tensor, spec, *data.find("k_lens"), data.find("block_table"), shape.batch);
     }
   }
   return data;

@@ -82,6 +82,11 @@ void taint(ExactRow& row, const float* value) {
   }
 }
 
+// The tensor whose rows begin with those of V.
+const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
+  return spec.v_in_k ? arguments.k : arguments.v;
+}
+
 // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
 // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
 // Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
@@ -139,7 +144,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     return problem;
   }
   const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
-  for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&arguments.v, k_rank}}) {
+  const Tensor& v = values_of(spec, arguments);
+  for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&v, k_rank}}) {
     if (tensor->shape.size() != rank) {
       return invalid(
           fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
@@ -219,9 +225,9 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
     }
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
-  gather(arguments_->v, spec_->d_v, kv.v);
+  gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   kv.scale_k = head_scale("scale_k", b, hk);
-  kv.scale_v = head_scale("scale_v", b, hk);
+  kv.scale_v = head_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk);
   return kv;
 }
 

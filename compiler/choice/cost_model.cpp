@@ -101,7 +101,7 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
     return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));
   }
   const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
-                      b * k * spec.heads_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
+                      b * k * spec.heads_kv * cached_dims(spec) * size_of(spec.kv_dtype);
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
 }
 
@@ -203,7 +203,7 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.balance_point = plan.schedule.family->matrix_rate(plan.target) * plan.target.clock_ghz * 1e9 *
                     plan.target.sm_count / (plan.target.memory_tbs * 1e12);
   if (attends(spec))
-    r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
+    r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * cached_dims(spec) * size_of(spec.kv_dtype);
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
   r.predicted = predict(problem, plan.schedule, shape, work);
   const Prediction& p = r.predicted;

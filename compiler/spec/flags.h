@@ -20,6 +20,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"max_logit", &AttentionSpec::max_logit, &KernelConfig::max_logit},
     SpecFlag{"sink", &AttentionSpec::sink, &KernelConfig::sink},
     SpecFlag{"k_lens", &AttentionSpec::k_lens, &KernelConfig::k_lens},
+    SpecFlag{"v_in_k", &AttentionSpec::v_in_k, &KernelConfig::v_in_k},
 };
 
 }  // namespace flashjit

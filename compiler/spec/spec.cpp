@@ -23,10 +23,14 @@ constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;
 constexpr std::size_t kMaxParamName = 32;
 
-Result<void> check_head_dim(std::string_view which, int d) {
-  if (d > kMaxHeadDim) {
-    return invalid(fmt::format("d: {}{} is above {}, the largest head dim; split the head or use d={}", which, d,
-                               kMaxHeadDim, kMaxHeadDim));
+std::string print_pair(int first, int second) {
+  return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
+}
+
+Result<void> check_head_dim(std::string_view which, int d, int most) {
+  if (d > most) {
+    return invalid(
+        fmt::format("d: {}{} is above {}, the largest head dim; split the head or use d={}", which, d, most, most));
   }
   if (d < kHeadDimStep) {
     return invalid(fmt::format("d: {}{} is below {}, the smallest head dim; pad with zeros to d={}", which, d,
@@ -37,6 +41,27 @@ Result<void> check_head_dim(std::string_view which, int d) {
                                (d + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep));
   }
   return {};
+}
+
+Result<void> check_head_dims(const AttentionSpec& spec) {
+  if (!spec.v_in_k) {
+    if (spec.d_v < spec.d_qk && spec.d_qk > kMaxHeadDim && spec.d_qk <= kMaxLatentDimQk) {
+      return invalid(fmt::format(
+          "d: QK dim {} is above {}, the largest head dim; where V is the first {} columns of K, write v_in_k, which "
+          "has dims up to {}/{}",
+          spec.d_qk, kMaxHeadDim, spec.d_v, kMaxLatentDimQk, kMaxLatentDimV));
+    }
+    const bool same = spec.d_qk == spec.d_v;
+    FLASHJIT_TRY(check_head_dim(same ? "" : "QK dim ", spec.d_qk, kMaxHeadDim));
+    return check_head_dim(same ? "" : "V dim ", spec.d_v, kMaxHeadDim);
+  }
+  FLASHJIT_TRY(check_head_dim("QK dim ", spec.d_qk, kMaxLatentDimQk));
+  FLASHJIT_TRY(check_head_dim("V dim ", spec.d_v, kMaxLatentDimV));
+  if (spec.d_v <= spec.d_qk) return {};
+  return invalid(
+      fmt::format("v_in_k: V is the first {} columns of K, and K has {}; write d={} with the larger number first, or "
+                  "leave v_in_k out",
+                  spec.d_v, spec.d_qk, print_pair(spec.d_v, spec.d_qk)));
 }
 
 Result<void> check_heads(const AttentionSpec& spec) {
@@ -116,9 +141,7 @@ Result<void> check_layout(const AttentionSpec& spec) {
 }
 
 Result<void> check_sizes(const AttentionSpec& spec) {
-  const std::string_view qk = spec.d_qk == spec.d_v ? "" : "QK dim ", v = spec.d_qk == spec.d_v ? "" : "V dim ";
-  FLASHJIT_TRY(check_head_dim(qk, spec.d_qk));
-  FLASHJIT_TRY(check_head_dim(v, spec.d_v));
+  FLASHJIT_TRY(check_head_dims(spec));
   FLASHJIT_TRY(check_heads(spec));
   FLASHJIT_TRY(check_layout(spec));
   FLASHJIT_TRY(check_scale(spec));
@@ -292,10 +315,6 @@ std::string print_layout(const AttentionSpec& spec) {
   const std::string_view name = kLayoutNames[static_cast<std::size_t>(spec.layout)];
   if (is_paged(spec)) return fmt::format(" layout={}paged({})", is_packed(spec) ? "packed/" : "", spec.page_size);
   return spec.layout == Layout::Bshd ? std::string() : fmt::format(" layout={}", name);
-}
-
-std::string print_pair(int first, int second) {
-  return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
 }
 
 void print_bound(std::string& out, std::string_view field, const SizeBound& bound) {

@@ -53,6 +53,7 @@ struct AttentionSpec {
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
+  bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
   double dropout = 0;                  // dropout=0.1
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
@@ -89,6 +90,9 @@ inline bool has_scaled_keys(const AttentionSpec& spec) {
 }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
+// What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.
+inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }
+
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }
 inline bool has_own_k_lens(const AttentionSpec& spec) { return is_packed(spec) || spec.k_lens; }
@@ -102,6 +106,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes
-inline constexpr int kMaxHeadDim = 256;
+// Of Q and K, and of V. Latent attention, whose V is a part of K, has wider ones.
+inline constexpr int kMaxHeadDim = 256, kMaxLatentDimQk = 576, kMaxLatentDimV = 512;
 
 }  // namespace flashjit

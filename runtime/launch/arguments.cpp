@@ -252,6 +252,12 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
     params.row_stride_batch = stride(0);
     params.row_stride_head = stride(1);
   }
+  if (spec_.v_in_k) {
+    params.v = params.k;
+    params.v_stride = params.k_stride;
+    params.scale_v = params.scale_k;
+    params.scale_v_stride = params.scale_k_stride;
+  }
   return {};
 }
 

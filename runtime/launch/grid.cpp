@@ -19,7 +19,7 @@ int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
 HeadGroups::HeadGroups(const Plan& plan)
     : heads_kv_(plan.spec.heads_kv),
       heads_per_kv_(plan.launches.empty() ? 1 : std::max(plan.launches.front().grid.heads / heads_kv_, 1)),
-      key_bytes_(std::int64_t{plan.spec.d_qk + plan.spec.d_v} * size_of(plan.spec.kv_dtype)) {}
+      key_bytes_(std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype)) {}
 
 int HeadGroups::heads(const CallSizes& sizes) const {
   const std::int64_t fit = kCachedBytes / std::max<std::int64_t>(sizes.k_len * key_bytes_, 1);

@@ -16,7 +16,7 @@ constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
 constexpr int kMTiles = rows_per_warp(config) / 16;                           // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
-constexpr int kOTiles = padded_dim_v(config) / 8;                             // 8-column tiles of O
+constexpr int kOTiles = padded_part(config) / 8;                              // 8-column tiles of O
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
@@ -274,7 +274,7 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
   const Sequence& seq = block.seq;
   const int q_lo = block.q_lo;
   const int warp_row = warp_id() * rows_per_warp(config);
-  const Int64 base = query_row(params.o_stride, seq, seq.h, q_lo);
+  const Int64 base = query_row(params.o_stride, seq, seq.h, q_lo) + block.column;
   if constexpr (config.output == Element::f32) {
     float* out = static_cast<float*>(params.o) + base;
 #pragma unroll
@@ -284,8 +284,7 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = j * 8 + lane_id() % 4 * 2 + e % 2;
-          if (q_lo + row < seq.q_len && column < config.head_dim_v)
-            out[row * params.o_stride.token + column] = o[i][j][e];
+          if (q_lo + row < seq.q_len && column < kColumns) out[row * params.o_stride.token + column] = o[i][j][e];
         }
   } else {
 #pragma unroll
@@ -300,13 +299,13 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
         }
     __syncwarp();
     auto* out = static_cast<Bits<config.output>*>(params.o) + base;
-    constexpr int kColumns = kLayout.o.chunk_columns(), kChunks = config.head_dim_v / kColumns;
+    constexpr int kOfChunk = kLayout.o.chunk_columns(), kChunks = kColumns / kOfChunk;
     constexpr int kWarpChunks = rows_per_warp(config) * kChunks;
 #pragma unroll 4
     for (int index = lane_id(); index < kWarpChunks; index += 32) {
       const int row = warp_row + index / kChunks, chunk = index % kChunks;
       if (q_lo + row < seq.q_len) {
-        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * kColumns,
+        store_chunk<config.copy_bytes>(out + row * params.o_stride.token + chunk * kOfChunk,
                                        load_shared(staging + kLayout.o.offset(row, chunk)));
       }
     }

@@ -8,6 +8,15 @@ namespace flashjit {
 constexpr int threads_of(const KernelConfig& c) { return c.warps * 32; }
 constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; }
 
+// Columns of V that a block multiplies P with: all, or of wide ones a part, as registers hold no more of O. Parts are
+// blocks of their own, each with all scores; the last one ends where V does, so it may share columns with the one before.
+constexpr int kMostColumns = 256;
+constexpr int value_parts(const KernelConfig& c) { return (c.head_dim_v + kMostColumns - 1) / kMostColumns; }
+constexpr int part_columns(const KernelConfig& c) {
+  return round_up((c.head_dim_v + value_parts(c) - 1) / value_parts(c), kChunkBytes / size_of(c.element));
+}
+constexpr int padded_part(const KernelConfig& c) { return round_up(part_columns(c), step_columns(c.element)); }
+
 // Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each
 // warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
 // through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
@@ -24,9 +33,9 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   SyncLayout s;
   s.q = tile_layout(c.tile_q, padded_dim_qk(c), c.element);
   s.k = tile_layout(c.tile_kv, padded_dim_qk(c), c.element);
-  s.v = tile_layout(c.tile_kv, padded_dim_v(c), c.element);
+  s.v = tile_layout(c.tile_kv, padded_part(c), c.element);
   // fp32 is not staged; that it has a place as if it were is of no use.
-  s.o = tile_layout(c.tile_q, padded_dim_v(c), c.output == Element::f32 ? c.element : c.output);
+  s.o = tile_layout(c.tile_q, padded_part(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
   s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;

@@ -12,6 +12,7 @@ namespace flashjit {
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
 using Stored = Bits<config.element>;
+constexpr int kParts = value_parts(config), kColumns = part_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
 // What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
@@ -20,6 +21,7 @@ struct BlockState {
   Sequence seq;
   const Cached* k;  // where the rows of this sequence and KV head begin: key_begin()
   const Cached* v;
+  int column;                 // the first of V and O that is this block's
   int q_lo, q_hi;             // queries of this tile
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
@@ -44,11 +46,13 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
 }
 
 __device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
+  const int column = min(static_cast<int>(blockIdx.x) % kParts * kColumns, config.head_dim_v - kColumns);
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
   block.k = static_cast<const Cached*>(params.k) + key_begin(params.k_stride, seq);
-  block.v = static_cast<const Cached*>(params.v) + key_begin(params.v_stride, seq);
+  block.v = static_cast<const Cached*>(params.v) + key_begin(params.v_stride, seq) + column;
+  block.column = column;
   block.q_lo = q_lo;
   block.q_hi = q_hi;
   block.first_tile = begin / kTileKv;
@@ -61,7 +65,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
 
 // The block's tile, and the copy of its queries. False: behind the last query of the sequence.
 __device__ inline bool begin_tile(const KernelParams& params, BlockState& block, u32 queries) {
-  const WorkItem item = work_item(params);
+  const WorkItem item = work_item(params, blockIdx.x / kParts);
   const int q_lo = item.tile * kTileQ;
   if (q_lo >= item.seq.q_len) return false;
   const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
@@ -88,9 +92,9 @@ struct KeyValueCopies {
         block.seq.k_len);
   }
   __device__ void copy_values(int tile, int to) const {
-    copy_tile<kThreads, kTileKv, config.head_dim_v, config.copy_bytes>(
-        values + to * kLayout.v.bytes(), key_rows(params, params.v_stride, block.v, block.seq), tile * kTileKv,
-        block.end);
+    copy_tile<kThreads, kTileKv, kColumns, config.copy_bytes>(values + to * kLayout.v.bytes(),
+                                                              key_rows(params, params.v_stride, block.v, block.seq),
+                                                              tile * kTileKv, block.end);
   }
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {

@@ -88,6 +88,8 @@ std::vector<Row> every_row() {
           }
           rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, pins});
           rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name, pins});
+          if (pins.empty())
+            rows.push_back({fmt::format("fwd {} d=576/512 heads=64/1 v_in_k{}", dtype, variant), target.name, pins});
         }
       }
     }

@@ -114,6 +114,8 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(sink, "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" sink"),
     FLASHJIT_ROW(k_lens,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_lens"),
+    FLASHJIT_ROW(v_in_k,
+                 "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
     FLASHJIT_ROW(dropout, "fwd bf16 d=64 heads=4/2 mask=\"causal\" dropout=0.25"),
     FLASHJIT_ROW(batch,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
@@ -317,6 +319,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
+      {"fwd bf16 d=64 heads=8/2 v_in_k", "family=sync"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

@@ -167,7 +167,7 @@ void HostCase::make_tensors(const Row& row, const Poison& poison) {
     return std::vector<std::int64_t>{row.batch * pages(row) + 1, spec_.page_size, spec_.heads_kv, d};
   };
   k_ = tensor_of(key_shape(spec_.d_qk), spec_.dtype, draw('k'));
-  v_ = tensor_of(key_shape(spec_.d_v), spec_.dtype, draw('v'));
+  if (!spec_.v_in_k) v_ = tensor_of(key_shape(spec_.d_v), spec_.dtype, draw('v'));
   auto nan = [](std::int64_t) { return std::nan(""); };
   o_ = tensor_of(shape(row.batch, q, spec_.heads_q, spec_.d_v), spec_.out_dtype, nan);
   const std::vector<std::int64_t> row_shape =
@@ -177,7 +177,7 @@ void HostCase::make_tensors(const Row& row, const Poison& poison) {
   sink_ = tensor_of({spec_.heads_q}, Dtype::F32, [](std::int64_t i) { return 0.5 * static_cast<double>(i) - 1; });
   arguments_.q = q_.tensor;
   arguments_.k = k_.tensor;
-  arguments_.v = v_.tensor;
+  if (!spec_.v_in_k) arguments_.v = v_.tensor;
   arguments_.o = o_.tensor;
   if (spec_.lse != Lse::none) arguments_.lse = lse_.tensor;
   if (spec_.max_logit) arguments_.max_logit = max_logit_.tensor;
@@ -218,13 +218,13 @@ void HostCase::make_cache(const Row& row) {
   params_.pages = static_cast<int>(all + 1);
   params_.k_len = static_cast<int>(pages(row) * spec_.page_size);
   params_.k_stride = strides_of(Layout::Bshd, k_.tensor);
-  params_.v_stride = strides_of(Layout::Bshd, v_.tensor);
+  params_.v_stride = strides_of(Layout::Bshd, values().tensor);
 }
 
 void HostCase::make_params(const Row& row, const Plan& plan) {
   params_.q = q_.bytes.data();
   params_.k = k_.bytes.data();
-  params_.v = v_.bytes.data();
+  params_.v = values().bytes.data();
   params_.o = o_.bytes.data();
   if (spec_.lse != Lse::none) params_.lse = reinterpret_cast<float*>(lse_.bytes.data());
   if (spec_.max_logit) params_.max_logit = reinterpret_cast<float*>(max_logit_.bytes.data());
@@ -235,7 +235,7 @@ void HostCase::make_params(const Row& row, const Plan& plan) {
   }
   params_.q_stride = strides_of(spec_.layout, q_.tensor);
   params_.k_stride = strides_of(spec_.layout, k_.tensor);
-  params_.v_stride = strides_of(spec_.layout, v_.tensor);
+  params_.v_stride = strides_of(spec_.layout, values().tensor);
   params_.o_stride = strides_of(spec_.layout, o_.tensor);
   params_.row_stride_head = lse_.tensor.shape.back();
   params_.row_stride_batch = params_.row_stride_head * spec_.heads_q;

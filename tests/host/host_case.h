@@ -63,6 +63,7 @@ class HostCase {
   std::int64_t pages(const Row& row) const;  // of a sequence
   void make_cache(const Row& row);
   void make_params(const Row& row, const Plan& plan);
+  const Owned& values() const { return spec_.v_in_k ? k_ : v_; }
 
   AttentionSpec spec_;
   std::unique_ptr<HostKernel> kernel_;

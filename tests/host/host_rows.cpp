@@ -198,6 +198,7 @@ void add_caches(std::vector<Row>& all) {
   };
   row("fwd {} d=64 heads=4/2 k_lens mask=\"causal\" lse=ln max_logit", 40, {}, {0, 150, 33});
   row("fwd {} d=32 heads=2 layout=paged(16) mask=\"causal\" lse=ln", 1, {}, {16, 17, 1000});
+  row("fwd {} d=72/40 heads=4/2 v_in_k layout=paged(8) mask=\"causal\" lse=ln", 3, {}, {150, 1, 33});
   row("fwd {} d=40/72 heads=4/2 layout=packed/paged(7) mask=\"causal\"", 50, {50, 1, 30}, {150, 60, -4});
 }
 

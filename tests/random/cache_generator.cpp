@@ -10,6 +10,14 @@
 
 namespace flashjit::testing_random {
 
+std::optional<Latent> draw_latent(std::uint64_t seed) {
+  Random random(seed ^ 0x1a7e47);
+  if (!random.chance(0.12)) return {};
+  if (random.chance(0.6)) return Latent{576, 512, random.pick({16, 16, 5, 32, 64, 128}), random.integer(1, 4)};
+  const auto eighth = random.integer(1, 40);
+  return Latent{static_cast<int>(8 * eighth), static_cast<int>(8 * random.integer(1, eighth))};
+}
+
 void CacheGenerator::draw(std::vector<std::int64_t>& rooms, bool may_be_paged) {
   if (rooms.empty() || !random_.chance(0.4)) return;
   rooms_ = rooms;

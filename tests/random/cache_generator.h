@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,15 @@
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
+
+// V as the first columns of K: of latent attention's usual dims, or of any.
+struct Latent {
+  int d_qk = 0, d_v = 0;
+  int heads = 0;             // of queries, with one KV head; 0: as they were drawn
+  std::int64_t queries = 0;  // of every sequence, with `heads`
+};
+// Seldom; a stream of its own.
+std::optional<Latent> draw_latent(std::uint64_t seed);
 
 class CacheGenerator {
  public:

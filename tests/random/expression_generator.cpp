@@ -400,4 +400,25 @@ DrawnExpression draw_score(Random& random, const ExpressionContext& context, std
   return result;
 }
 
+DrawnParam draw_values(Random& random, const ExpressionContext& c, const Param& param) {
+  const std::int64_t positions = c.max_q_len + c.max_k_len + 1;
+  std::vector<std::int64_t> shape;
+  if (param.rank == 1) shape = {c.heads_q};
+  if (param.rank == 2) shape = {c.batch, positions};
+  if (param.rank == 3 && !is_float(param.dtype)) shape = {c.batch, c.max_q_len, positions / 64 + 1};
+  if (param.rank == 3 && is_float(param.dtype)) shape = {c.heads_q, c.max_q_len, c.max_k_len};
+  if (param.rank == 4) shape = {c.batch, c.heads_q, c.max_q_len, c.max_k_len};
+  std::int64_t count = 1;
+  for (std::int64_t size : shape) count *= size;
+  auto values = std::make_shared<std::vector<double>>(count);
+  std::int64_t document = 0;
+  for (double& value : *values) {
+    if (is_float(param.dtype)) value = reference::round_to(param.dtype, static_cast<float>(random.normal()));
+    else if (param.rank == 3) value = static_cast<double>(random.bits() >> 14);
+    else if (param.rank == 2) value = static_cast<double>(document += random.chance(0.03));
+    else value = static_cast<double>(random.integer(1, 64));
+  }
+  return {param.name, param.dtype, std::move(shape), std::move(values), true};
+}
+
 }  // namespace flashjit::testing_random

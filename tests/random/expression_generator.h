@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/language/expr.h"
 #include "compiler/spec/dtype.h"
 #include "tests/random/random.h"
 #include "autotune/reference/semantics.h"
@@ -35,5 +36,8 @@ struct DrawnExpression {
 // Parameters are added to `params`; one name is one tensor in mask and score.
 DrawnExpression draw_mask(Random& random, const ExpressionContext& context, std::vector<DrawnParam>& params);
 DrawnExpression draw_score(Random& random, const ExpressionContext& context, std::vector<DrawnParam>& params);
+
+// Data for the parameter of a spec that is given: what it means follows from its type and rank.
+DrawnParam draw_values(Random& random, const ExpressionContext& context, const Param& param);
 
 }  // namespace flashjit::testing_random

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <memory>
+#include <optional>
 
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
@@ -27,6 +27,7 @@ class Generator {
 
   Case draw() {
     draw_problem();
+    take_latent(draw_latent(case_.seed));
     elements_.draw(dtype_);
     draw_lengths();
     cache_.draw(k_lens_, layout_ != Layout::Bhsd);
@@ -44,14 +45,15 @@ class Generator {
     const AttentionSpec spec = *parse_spec(row.spec);
     dtype_ = spec.dtype, out_ = spec.out_dtype, d_qk_ = spec.d_qk, d_v_ = spec.d_v;
     heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
-    lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink;
+    lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink, v_in_k_ = spec.v_in_k;
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     q_stray_ = k_stray_ = {row.stray, row.stray};
     if (spec.k_lens) cache_.take(k_lens_, spec);
     elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
     measure_lengths();
-    for (const Param& param : spec.params) drawn_params_.push_back(data_for(param));
+    const ExpressionContext context{static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_};
+    for (const Param& param : spec.params) drawn_params_.push_back(draw_values(random_, context, param));
     draw_tensors();
     fill_inputs();
     place_extremes(row.jump, spec.effective_scale());
@@ -63,28 +65,6 @@ class Generator {
   }
 
  private:
-  DrawnParam data_for(const Param& param) {
-    const auto batch = static_cast<std::int64_t>(q_lens_.size());
-    const std::int64_t positions = max_q_ + max_k_ + 1;
-    std::vector<std::int64_t> shape;
-    if (param.rank == 1) shape = {heads_q_};
-    if (param.rank == 2) shape = {batch, positions};
-    if (param.rank == 3 && !is_float(param.dtype)) shape = {batch, max_q_, positions / 64 + 1};
-    if (param.rank == 3 && is_float(param.dtype)) shape = {heads_q_, max_q_, max_k_};
-    if (param.rank == 4) shape = {batch, heads_q_, max_q_, max_k_};
-    std::int64_t count = 1;
-    for (std::int64_t size : shape) count *= size;
-    auto values = std::make_shared<std::vector<double>>(count);
-    std::int64_t document = 0;
-    for (double& value : *values) {
-      if (is_float(param.dtype)) value = reference::round_to(param.dtype, static_cast<float>(random_.normal()));
-      else if (param.rank == 3) value = static_cast<double>(random_.bits() >> 14);
-      else if (param.rank == 2) value = static_cast<double>(document += random_.chance(0.03));
-      else value = static_cast<double>(random_.integer(1, 64));
-    }
-    return {param.name, param.dtype, std::move(shape), std::move(values), true};
-  }
-
   void draw_problem() {
     const bool host = options_.device == Device::Host;
     dtype_ = host ? random_.pick({Dtype::F32, Dtype::F16, Dtype::BF16}) : random_.pick({Dtype::F16, Dtype::BF16});
@@ -120,6 +100,14 @@ class Generator {
                           : Data::NotFinite;
   }
 
+  void take_latent(const std::optional<Latent>& latent) {
+    v_in_k_ = latent.has_value();
+    if (!latent) return;
+    d_qk_ = latent->d_qk, d_v_ = latent->d_v;
+    if (latent->heads == 0) return;
+    heads_kv_ = 1, heads_q_ = latent->heads, few_queries_ = latent->queries;
+  }
+
   std::int64_t draw_length() {
     if (random_.chance(0.04)) return 0;
     if (options_.large && random_.chance(0.5)) return random_.integer(500, 4000);
@@ -137,8 +125,8 @@ class Generator {
         q_lens_.push_back(q_lens_[0]), k_lens_.push_back(k_lens_[0]);
         continue;
       }
-      q_lens_.push_back(decode ? 1 : draw_length());
-      k_lens_.push_back(same && !decode ? q_lens_.back() : draw_length());
+      q_lens_.push_back(few_queries_ > 0 ? few_queries_ : decode ? 1 : draw_length());
+      k_lens_.push_back(same && !decode && few_queries_ == 0 ? q_lens_.back() : draw_length());
     }
     if (layout_ == Layout::Packed && random_.chance(0.3)) {
       for (Stray* stray : {&q_stray_, &k_stray_}) *stray = {random_.integer(0, 70), random_.integer(0, 70)};
@@ -161,9 +149,14 @@ class Generator {
     case_.shape += cache_.text();
   }
 
+  std::vector<CaseTensor*> keys_and_values() {
+    if (v_in_k_) return {&case_.k};
+    return {&case_.k, &case_.v};
+  }
+
   // Infinity and NaN where nothing may look.
   void poison_unused() {
-    for (CaseTensor* tensor : {&case_.k, &case_.v}) {
+    for (CaseTensor* tensor : keys_and_values()) {
       const auto poison = [&](std::int64_t row) {
         for (std::int64_t i = 0; i < tensor->shape.back(); ++i) put(*tensor, row + i, cache_.not_finite());
       };
@@ -213,7 +206,7 @@ class Generator {
     };
     lay_out(case_.q, dtype_, shape(q_tokens, heads_q_, d_qk_), false);
     lay_out(case_.k, elements_.dtype, key_shape(d_qk_), false);
-    lay_out(case_.v, elements_.dtype, key_shape(d_v_), false);
+    if (!v_in_k_) lay_out(case_.v, elements_.dtype, key_shape(d_v_), false);
     lay_out(case_.o, out_, shape(q_tokens, heads_q_, d_v_), true);
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
@@ -263,6 +256,7 @@ class Generator {
       }
     }
     elements_.lay_out_scales(case_.params, batch, heads_kv_);
+    if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
   }
@@ -288,7 +282,9 @@ class Generator {
   }
 
   void fill_inputs() {
-    for (CaseTensor* tensor : {&case_.q, &case_.k, &case_.v}) {
+    std::vector<CaseTensor*> tensors = keys_and_values();
+    tensors.insert(tensors.begin(), &case_.q);
+    for (CaseTensor* tensor : tensors) {
       // Every element of the image: gaps hold numbers too, and a kernel that strays into them is seen in the result.
       const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(*parse_dtype(tensor->dtype));
       if (far_batches_ && tensor == &case_.k) {  // only the batches themselves: between them lie gigabytes
@@ -399,7 +395,7 @@ class Generator {
       });
     };
     keys(case_.k, 1);
-    keys(case_.v, 3);
+    if (!v_in_k_) keys(case_.v, 3);
   }
 
   void poison_row(CaseTensor& tensor, const Place& p, std::int64_t dim) {
@@ -407,26 +403,22 @@ class Generator {
   }
 
   void poison_neighbours() {
-    const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads,
-                            std::int64_t dim) {
+    const auto poison = [&](CaseTensor& tensor, const std::vector<std::int64_t>& lens, std::int64_t heads) {
       each_row(tensor, lens, heads, [&](const Place& p) {
-        if (p.b % 2 != 0) poison_row(tensor, p, dim);
+        if (p.b % 2 != 0) poison_row(tensor, p, tensor.shape.back());
       });
     };
-    poison(case_.q, q_lens_, heads_q_, d_qk_);
-    poison(case_.k, k_lens_, heads_kv_, d_qk_);
-    poison(case_.v, k_lens_, heads_kv_, d_v_);
+    poison(case_.q, q_lens_, heads_q_);
+    for (CaseTensor* tensor : keys_and_values()) poison(*tensor, k_lens_, heads_kv_);
   }
 
   void poison_tail(std::int64_t first) {
     case_.semantics.unseen_from = first;
-    const auto poison = [&](CaseTensor& tensor, std::int64_t dim) {
-      each_row(tensor, k_lens_, heads_kv_, [&](const Place& p) {
-        if (p.at >= first) poison_row(tensor, p, dim);
+    for (CaseTensor* tensor : keys_and_values()) {
+      each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
+        if (p.at >= first) poison_row(*tensor, p, tensor->shape.back());
       });
-    };
-    poison(case_.k, d_qk_);
-    poison(case_.v, d_v_);
+    }
   }
 
   // The last page may pass the bound.
@@ -462,6 +454,7 @@ class Generator {
     if (max_logit_) text += " max_logit";
     if (sink_) text += " sink";
     if (!cache_.lens.empty() && cache_.page_size == 0) text += " k_lens";
+    if (v_in_k_) text += " v_in_k";
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
     if (random_.chance(0.1))
       text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, bound_of_keys(random_.integer(0, 3))));
@@ -476,12 +469,14 @@ class Generator {
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;
   int d_qk_ = 64, d_v_ = 64, heads_q_ = 1, heads_kv_ = 1, align_ = 16;
   Layout layout_ = Layout::Bshd;
-  bool bottom_right_ = true, max_logit_ = false, sink_ = false, far_batches_ = false, aligned_params_ = false;
+  bool bottom_right_ = true, max_logit_ = false, sink_ = false, v_in_k_ = false, far_batches_ = false,
+       aligned_params_ = false;
   Lse lse_ = Lse::none;
   double scale_ = 0;
   Data data_ = Data::Normal;
   std::vector<std::int64_t> q_lens_, k_lens_;  // what the tensors have room for
   Stray q_stray_, k_stray_;
+  std::int64_t few_queries_ = 0;  // of every sequence; 0: any number
   std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
   std::string mask_, score_;
   std::vector<DrawnParam> drawn_params_;

@@ -133,11 +133,11 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   if (is_paged(spec)) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;
     call.k = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_qk});
-    call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
+    if (!spec.v_in_k) call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
     call.params["block_table"] = placer.place(Dtype::I32, {batch, line});
   } else {
     call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
-    call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+    if (!spec.v_in_k) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   if (has_scaled_keys(spec)) {

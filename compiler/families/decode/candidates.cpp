@@ -13,7 +13,6 @@ constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of
 constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
 constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
 constexpr int kMaxWarps = 16;
-constexpr int kMaxDim = 256;
 // Rows that pay without being asked for: with more tiles than one K and V are read more than once.
 constexpr std::int64_t kMostRows = 16;
 
@@ -95,9 +94,9 @@ std::string why_not_decode(const AttentionSpec& spec, const Target& target) {
         "family={}",
         spec.align_bytes, other);
   }
-  if (spec.d_qk > kMaxDim || spec.d_v > kMaxDim)
+  if (spec.d_qk > kMaxHeadDim || spec.d_v > kMaxHeadDim)
     return fmt::format("family: decode has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
-                       kMaxDim, spec.d_qk, spec.d_v, other);
+                       kMaxHeadDim, spec.d_qk, spec.d_v, other);
   if (has_scaled_keys(spec) && (spec.d_qk % 16 != 0 || spec.d_v % 16 != 0)) {
     return fmt::format(
         "family: decode reads 16 bytes of a row at a time, and of kv={} d={}/{} is no multiple of 16; use family={}",

@@ -23,6 +23,10 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
   }
+  if (spec.d_qk > kMaxHeadDim || spec.d_v > kMaxHeadDim) {
+    return fmt::format("family: hopper has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
+                       kMaxHeadDim, spec.d_qk, spec.d_v, other);
+  }
   if (has_scaled_keys(spec)) {
     return fmt::format(
         "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",

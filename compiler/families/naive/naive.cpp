@@ -11,7 +11,11 @@ namespace flashjit {
 
 namespace {
 
-std::string why_not(const AttentionSpec&, const Target&) { return {}; }
+std::string why_not(const AttentionSpec& spec, const Target& target) {
+  if (spec.d_qk <= kMaxHeadDim && spec.d_v <= kMaxHeadDim) return {};
+  return fmt::format("family: naive has room for head dims up to {}, and the spec has d={}/{}; use family={}",
+                     kMaxHeadDim, spec.d_qk, spec.d_v, floor_family(target.gpu)->name);
+}
 
 void enumerate(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
   Schedule s = pins;

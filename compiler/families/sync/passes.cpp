@@ -127,7 +127,7 @@ void add_tiles(Program& p, const PassContext& context) {
 }
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
-  size_tiles(p, context.config, padded_dim_v(context.config));
+  size_tiles(p, context.config, padded_part(context.config));
   return p;
 }
 
@@ -217,7 +217,7 @@ std::array<Product, 2> sync_products(const KernelConfig& c) {
                   .a = "P",
                   .b = "Vs",
                   .rows = rows,
-                  .columns = padded_dim_v(c),
+                  .columns = padded_part(c),
                   .depth = c.tile_kv,
                   .m = 16,
                   .n = 8,

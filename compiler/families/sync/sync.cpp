@@ -18,7 +18,7 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_forward",
                     .threads = threads_of(c),
                     .smem_bytes = sync_layout(c).bytes,
-                    .grid = {.queries = c.tile_q, .heads = c.heads_q},
+                    .grid = {.queries = c.tile_q, .heads = c.heads_q * value_parts(c)},
                     .bounds = "flashjit::threads_of(flashjit::config), flashjit::config.blocks_per_sm",
                     .call = "sync_forward(params)"}};
 }

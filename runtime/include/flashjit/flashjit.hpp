@@ -16,6 +16,7 @@
 //   fwd bf16 d=128 heads=32/8 mask="causal"              d: head dim, or QK/V; heads: of queries, or queries/KV
 //   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed; scale: 1/sqrt(d)
 //   fwd bf16 d=128 heads=32/8 q_len=1 layout=paged(16)   keys in pages; k_lens without: lengths on the device
+//   fwd bf16 d=576/512 heads=128/1 q_len=1 v_in_k        V is the first columns of K, and no tensor of its own
 //   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    bounds of run-time sizes can buy speed, and are checked
 //   fwd bf16 d=64 heads=8 mask="causal" align=top_left   where lengths differ: bottom_right (default), top_left
 //   fwd bf16 d=64 heads=8 lse=ln max_logit sink          more per row (lse=ln or log2); a logit in every sum

@@ -85,6 +85,7 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
       {"fwd bf16 d=64 k_lens sink layout=bhsd", "fwd bf16 d=64 layout=bhsd sink k_lens"},
+      {"fwd bf16 v_in_k heads=16/1 d=576/512 k_lens", "fwd bf16 d=576/512 heads=16/1 k_lens v_in_k"},
       {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
   };
   for (const auto& [text, canonical] : rows) EXPECT_EQ(print(parsed(text)), canonical) << text;
@@ -110,7 +111,7 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
     EXPECT_TRUE(same(a.score, b.score)) << text;
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
-              a.k_lens == b.k_lens && a.dropout == b.dropout)
+              a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
   EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
@@ -134,6 +135,8 @@ struct RandomSpec {
     s.out_dtype = below(2) ? s.dtype : kDtypes[below(5)];
     s.d_qk = 8 * (1 + below(32));
     s.d_v = below(2) ? s.d_qk : 8 * (1 + below(32));
+    s.v_in_k = s.d_v <= s.d_qk && below(3) == 0;
+    if (s.v_in_k && below(2)) s.d_qk = 576, s.d_v = 8 * (1 + below(64));
     s.heads_kv = 1 + below(16);
     s.heads_q = s.heads_kv * (1 + below(8));
     s.layout = static_cast<Layout>(below(3));
@@ -246,6 +249,14 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16", "d: the head dim is missing"},
       {"fwd bf16 d=0", "d: 0 is below 8"},
       {"fwd bf16 d=264", "d: 264 is above 256, the largest head dim; split the head or use d=256"},
+      {"fwd bf16 d=576/512",
+       "d: QK dim 576 is above 256, the largest head dim; where V is the first 512 columns of K, "
+       "write v_in_k, which has dims up to 576/512"},
+      {"fwd bf16 d=584/512 v_in_k", "d: QK dim 584 is above 576, the largest head dim; split the head or use d=576"},
+      {"fwd bf16 d=576/520 v_in_k", "d: V dim 520 is above 512"},
+      {"fwd bf16 d=64/72 v_in_k",
+       "v_in_k: V is the first 72 columns of K, and K has 64; write d=72/64 with the larger"},
+      {"fwd bf16 d=64 v_in_k=1", "v_in_k: this is a flag"},
       {"fwd bf16 d=100", "d: 100 is not a multiple of 8; pad with zeros to d=104"},
       {"fwd bf16 d=64/100", "d: V dim 100 is not a multiple of 8"},
       {"fwd bf16 d=99999999999999999999", "d: `99999999999999999999` is not a whole number up to"},

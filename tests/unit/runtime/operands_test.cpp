@@ -273,6 +273,7 @@ std::string absent(const Expected& row) {
   if (row.name == "block_table") return "the spec's layout is not paged; leave it out or use layout=paged(N)";
   if (row.name.starts_with("offsets")) return "the spec's layout is not packed; leave it out or use layout=packed";
   if (row.name.starts_with("scale_")) return "the elements of " + row.name.substr(6) + " have no scale in this spec";
+  if (row.name == "v") return "this spec reads none: V is the first columns of k with v_in_k, and a merge has o_parts";
   return "a merge reads o_parts and lse_parts; leave it out or use fwd";
 }
 
@@ -330,6 +331,29 @@ TEST(Operands, ElementsOfQsTypeHaveNoScales) {
   std::string spec = with_all(c);
   spec.replace(spec.find(" kv=e4m3"), 8, "");
   expect_refused(spec, arguments, "scale_k: given, and the elements of k have no scale in this spec");
+}
+
+// V is then K, with K's strides.
+TEST(Operands, ValuesInKeys) {
+  for (const Case& c : kCases) {
+    if (c.merges()) continue;
+    SCOPED_TRACE(c.spec());
+    Arguments arguments = by_field(c);
+    const std::string spec = with_all(c) + " v_in_k";
+    expect_refused(spec, arguments, "v: given, and this spec reads none: V is the first columns of k with v_in_k");
+    arguments.v = {};
+    expect_refused(spec, arguments, "scale_v: given, and the elements of v have no scale in this spec");
+    arguments.params.erase("scale_v");
+    const auto params = fill(spec, arguments);
+    ASSERT_TRUE(params) << params.error().message;
+    EXPECT_EQ(params->scale_v, arguments.params["scale_k"].data);
+    EXPECT_EQ(params->scale_v_stride.batch, params->scale_k_stride.batch);
+    EXPECT_EQ(params->v, arguments.k.data);
+    EXPECT_EQ(params->k, arguments.k.data);
+    EXPECT_EQ(params->v_stride.token, params->k_stride.token);
+    EXPECT_EQ(params->v_stride.batch, params->k_stride.batch);
+    EXPECT_EQ(params->v_stride.head, params->k_stride.head);
+  }
 }
 
 TEST(Operands, GivenTwice) {
