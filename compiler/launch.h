@@ -22,6 +22,7 @@ struct GridRule {
   int keys = 0;             // likewise
   int heads = 1;            // that have items of their own
   int blocks_per_sm = 0;    // not 0: so many for each SM of the device share all items evenly
+  int cluster = 1;          // blocks are launched so many at a time
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };

@@ -78,6 +78,9 @@ struct KernelConfig {
   // of the decode loop
   Copies copies = Copies::rows;
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
+  // of the mla loop
+  int cluster = 1;   // blocks that share K: each has some of the rows of a tile
+  int box_keys = 0;  // not 0: TMA copies K so many keys at a time, from pages as well, and nothing else
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }

@@ -100,6 +100,8 @@ void for_each_problem_field(const Visit& field) {
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);
+  field("cluster", &KernelConfig::cluster, false);
+  field("box_keys", &KernelConfig::box_keys, false);
 }
 
 std::string emit_config(const Plan& plan) {
@@ -245,8 +247,10 @@ std::string emit_entry(const Plan& plan, const KernelLaunch& launch) {
     const WorkspaceBuffer& buffer = plan.workspace[static_cast<std::size_t>(number)];
     arguments += fmt::format(", {}* {}", buffer.type, buffer.name);
   }
-  return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({})\n{}({}) {{\n  flashjit::{};\n}}\n",
-                     launch.bounds, launch.entry, arguments, launch.call);
+  const std::string cluster =
+      launch.grid.cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", launch.grid.cluster) : "";
+  return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({}){}\n{}({}) {{\n  flashjit::{};\n}}\n",
+                     launch.bounds, cluster, launch.entry, arguments, launch.call);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) 
   s.operands = fmt::format(" {}, {}, \" #accumulate \", 1, 1, 0, {}", a, b, p.b_transposed ? 1 : 0);
   for (int step = 0; step < steps; ++step) {
     s.steps.push_back(fmt::format("{}, {}, {}", step_offset(p, step, false, a_panel),
-                                  step_offset(p, step, p.b_transposed, b_panel), step > 0 ? 1 : 0));
+                                  step_offset(p, step, p.b_transposed, b_panel), step > 0 || p.accumulates ? 1 : 0));
   }
   return s;
 }
@@ -122,9 +122,9 @@ std::string emit(const Program& program, const Product& p) {
   const char upper[3] = {p.target[0], p.a[0], p.b[0]};
   const std::string_view element = code_name(program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype);
   if (!p.a_in_registers) {
-    const std::string comment =
-        fmt::format("// {0} ({1} x {2}) = {3} ({1} x {4}) {5}^T ({6} x {2} at a time): both from shared memory.",
-                    upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+    const std::string comment = fmt::format(
+        "// {0} ({1} x {2}) {7} {3} ({1} x {4}) {5}{8} ({6} x {2} at a time): both from shared memory.", upper[0],
+        p.rows, p.columns, upper[1], p.depth, upper[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
   }
   std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",

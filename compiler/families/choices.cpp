@@ -1,5 +1,9 @@
 #include "compiler/families/choices.h"
 
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
 #include "compiler/analysis/score_inputs.h"
 
 namespace flashjit {
@@ -7,6 +11,34 @@ namespace flashjit {
 int score_registers(const AttentionSpec& spec) {
   constexpr int kAddressesAndValues = 60;
   return loads_per_key(spec.score) ? kAddressesAndValues : 0;
+}
+
+bool keys_differ_by_head(const Problem& problem) {
+  const TileAnalysis& tiles = problem.tiles;
+  if (!problem.config.has_mask) return false;
+  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+    if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
+  }
+  return false;
+}
+
+bool ranges_differ(const TileAnalysis& tiles) {
+  const auto differs = [](const Expr& expr) {
+    return expr && (uses(expr, Variable::B) ||
+                    std::ranges::any_of(params_of(expr), [](const Param& param) { return param.rank > 0; }));
+  };
+  return differs(tiles.begin) || differs(tiles.end);
+}
+
+std::string why_warpgroups_rejected(const CompilerFindings& findings) {
+  std::vector<std::string> reasons;
+  if (findings.spill_bytes > 0)
+    reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes));
+  for (const std::string_view reason :
+       {findings.serialised, findings.setmaxnreg_ignored, findings.refused_for_registers}) {
+    if (!reason.empty()) reasons.emplace_back(reason);
+  }
+  return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
 }  // namespace flashjit

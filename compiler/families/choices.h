@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/families/family.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit {
@@ -31,5 +32,15 @@ std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> val
 
 // What a score that reads a tensor for every key adds to the registers of any loop.
 int score_registers(const AttentionSpec& spec);
+
+// Of loops that cut the keys of all sequences together. Does a range of keys depend on the head? Tiles have the heads of
+// a group in common ...
+bool keys_differ_by_head(const Problem& problem);
+// ... and do the keys that a mask leaves depend on more than lengths?
+bool ranges_differ(const TileAnalysis& tiles);
+
+// Of loops of warpgroups: what they are built on, their registers and matrix products that run beside other work, is
+// lost with these findings.
+std::string why_warpgroups_rejected(const CompilerFindings& findings);
 
 }  // namespace flashjit

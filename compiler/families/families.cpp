@@ -7,6 +7,7 @@
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/host/host.h"
 #include "compiler/families/merge/merge.h"
+#include "compiler/families/mla/mla.h"
 #include "compiler/families/naive/naive.h"
 #include "compiler/families/sync/sync.h"
 
@@ -14,7 +15,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kSync, &kNaive, &kMerge, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla, &kSync, &kNaive, &kMerge, &kHost};
 
 }  // namespace
 

@@ -12,7 +12,10 @@ constexpr std::int64_t kCachedBytes = 32 << 20;
 
 int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
   const auto items = static_cast<int>(items_of(rule, sizes));
-  if (rule.blocks_per_sm > 0) return std::min(items, sm_count * rule.blocks_per_sm);
+  if (rule.blocks_per_sm > 0) {
+    const int blocks = std::min(items, sm_count * rule.blocks_per_sm);
+    return blocks - blocks % rule.cluster;
+  }
   return rule.persistent ? std::min(items, sm_count) : items;
 }
 

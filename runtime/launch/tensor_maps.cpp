@@ -131,6 +131,10 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
     const auto extent = [&](int i) { return static_cast<std::uint64_t>(extent_of(operand.dims[i], plan.spec)); };
     mapped.push_back({&operand, map, rows, operand.dtype_of(plan.spec), extent(2), extent(3)});
   };
+  if (c.box_keys > 0) {
+    add(operand("k"), &TensorMaps::k, static_cast<std::uint32_t>(c.box_keys));
+    return mapped;
+  }
   const auto q_rows = static_cast<std::uint32_t>(c.tile_q), kv_rows = static_cast<std::uint32_t>(c.tile_kv);
   add(operand("q"), &TensorMaps::q, q_rows);
   add(operand("k"), &TensorMaps::k, kv_rows);
@@ -141,19 +145,23 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
 
 Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
   const Operand& operand = *mapped.operand;
-  const bool of_queries = operand.dims[1] == Dim::Queries, packed = c.sequences == Sequences::packed;
+  const bool of_queries = operand.dims[1] == Dim::Queries, paged = !of_queries && c.page_size > 0;
+  const bool packed = c.sequences == Sequences::packed && !paged;
   Source source{mapped,
                 nullptr,
                 params.*operand.strides,
-                static_cast<std::uint64_t>(of_queries ? params.q_len : params.k_len),
+                static_cast<std::uint64_t>(of_queries ? params.q_len
+                                           : paged    ? c.page_size
+                                                      : params.k_len),
                 mapped.heads,
-                static_cast<std::uint64_t>(params.batch)};
+                static_cast<std::uint64_t>(paged ? params.pages : params.batch)};
   std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + operand.pointer, sizeof source.data);
   if (of_queries && c.head_tiles == HeadTiles::grouped) {
     if (packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
     return grouped_layout(source, static_cast<std::uint32_t>(group_size(c)));
   }
-  if (source.tokens == 0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's will do
+  if (source.tokens == 0 ||
+      source.batch == 0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's will do
     source.data = params.q;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;

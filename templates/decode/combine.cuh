@@ -6,6 +6,8 @@
 
 namespace flashjit {
 
+constexpr int kShares = combine_shares(config);
+
 // A row tile, and the ranges that it falls into.
 struct SplitTile {
   Sequence seq;
@@ -108,13 +110,13 @@ __device__ inline void store_quad(const KernelParams& params, const Sequence& se
   store_columns(params, seq, at, column, scaled(quad.o, factor));
 }
 
-// The block of range `range` does its share of the tile.
+// A block of range `range` does its share of the tile.
 __device__ inline void combine_tile(const KernelParams& params, const float* parts, const SplitTile& s, int range,
-                                    float4* shared) {
+                                    int share_of_range, float4* shared) {
   constexpr int kQuads = config.head_dim_v / 4;
   if (s.ranges == 1) return;  // one block had it all, and has stored it
-  const int all = s.rows * kQuads, share = (all + s.ranges - 1) / s.ranges;
-  const int begin = (range - s.first_range) * share, end = min(begin + share, all);
+  const int all = s.rows * kQuads, shares = s.ranges * kShares, share = (all + shares - 1) / shares;
+  const int begin = ((range - s.first_range) * kShares + share_of_range) * share, end = min(begin + share, all);
   if (s.ranges <= kAtATime) {  // a thread adds them all up: there are more columns than threads for them
     for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kCombineThreads) {
       const int row = quad / kQuads, column = quad % kQuads * 4;
@@ -208,12 +210,12 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
   }
   if (steps == 0) return;
   const Ranges ranges = ranges_of(params, steps);
-  for (int i = blockIdx.x; i < ranges.count * kSideBySide; i += gridDim.x) {
-    const int range = i / kSideBySide, side = i % kSideBySide;
+  for (int i = blockIdx.x; i < ranges.count * kSideBySide * kShares; i += gridDim.x) {
+    const int of_range = i / kShares, range = of_range / kSideBySide, side = of_range % kSideBySide;
     const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
-    combine_tile(params, parts, first, range, quads);
+    combine_tile(params, parts, first, range, i % kShares, quads);
     const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
-    if (last.begin != first.begin) combine_tile(params, parts, last, range, quads);
+    if (last.begin != first.begin) combine_tile(params, parts, last, range, i % kShares, quads);
   }
 }
 

@@ -87,6 +87,8 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
 
 // ---- the second launch: threads are columns, four at a time, by parts of a row ----
 
+// Blocks for each range: tiles of many rows have more columns than the threads of one can add up in time.
+constexpr int combine_shares(const KernelConfig& c) { return c.tile_q >= 64 ? 8 : 1; }
 constexpr int kColumnLanes = 16, kPartLanes = 16, kCombineThreads = kColumnLanes * kPartLanes;
 // Scratch, and columns and state of what half a warp has.
 constexpr int kCombineBytes = kScratchInts * 4 + kCombineThreads / 32 * kColumnLanes * 32;

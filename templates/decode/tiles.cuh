@@ -13,6 +13,8 @@
 
 namespace flashjit {
 
+constexpr DecodeLayout kLayout = decode_layout(config);
+constexpr int kThreads = decode_threads(config);
 using Stored = Bits<config.element>;
 
 constexpr int kLaneColumns = lane_columns(config);

@@ -13,8 +13,6 @@
 
 namespace flashjit {
 
-constexpr DecodeLayout kLayout = decode_layout(config);
-constexpr int kThreads = decode_threads(config);
 constexpr int kTileRows = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kGroup = group_size(config);
 constexpr bool kFixedParts = config.fixed_parts;
@@ -124,9 +122,21 @@ struct Ranges {
   }
 };
 
-// No more ranges than give each warp of a block a tile.
+// Where all sequences are as long as the first: ranges of whole row tiles, or equal pieces of one, if they are little
+// longer than `count` equal ones. What no two ranges share needs no parts, and parts of many rows take time.
+constexpr bool kPartsAreLarge = config.tile_q >= 64;
+__device__ inline int whole_pieces(int of_tile, int steps, int count) {
+  if (of_tile == 0) return count;
+  const int least = (steps + count - 1) / count, pieces = max(of_tile / least, 1);
+  const int piece = least > of_tile ? (least + of_tile - 1) / of_tile * of_tile : (of_tile + pieces - 1) / pieces;
+  const bool fits = steps % piece == 0 && (piece % of_tile == 0 || of_tile % piece == 0);
+  return fits && piece * 15 <= least * 16 ? steps / piece : count;
+}
+
+// No more ranges than give each warp of a block a tile, where warps take them by themselves.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  const int count = max(1, min(p.blocks / kSideBySide, kFixedParts ? steps : steps / config.warps));
+  int count = max(1, min(p.blocks / (kSideBySide * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
+  if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
   return {count, steps / count, steps % count};
 }
 

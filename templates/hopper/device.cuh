@@ -32,6 +32,22 @@ __device__ inline void wait_barrier(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// ---- clusters: blocks that reach each other's shared memory ----
+
+// Arrives at the barrier of this address in a block. What this thread has written need not be seen there: a fence of the
+// whole GPU would take longer than the wait.
+__device__ inline void arrive_in(u32 barrier, u32 block) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+      " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+// All threads of all blocks.
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // ---- named barriers: `threads` of the block, some of which may only arrive ----
 
 __device__ inline void sync_named(int id, int threads) {
@@ -74,6 +90,34 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
       "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared),
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
+}
+// To the same place in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
+__device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,
+                                   int x1, int x2, int x3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%5, %6, %7, %8}], [%2], %3, %4;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "h"(blocks), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+__device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,
+                                   int x1, int x2, int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%5, %6, %7, %8, %9}], [%2], %3, %4;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "h"(blocks), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+      : "memory");
+}
+// A box of the tensor to L2.
+__device__ inline void prefetch_box(const TensorMap& map, u64 policy, int x0, int x1, int x2, int x3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.L2::cache_hint [%0, {%2, %3, %4, %5}], %1;" ::"l"(&map),
+               "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
+__device__ inline void prefetch_box(const TensorMap& map, u64 policy, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.L2::cache_hint [%0, {%2, %3, %4, %5, %6}], %1;" ::"l"(&map),
+               "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+               : "memory");
 }
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {

@@ -20,16 +20,6 @@ constexpr std::int64_t kMostRows = 16;
 // way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
 constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
 
-// Does a range of keys depend on the head? Tiles have the heads of a group in common.
-bool ranges_use_head(const Problem& problem) {
-  const TileAnalysis& tiles = problem.tiles;
-  if (!problem.config.has_mask) return false;
-  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
-    if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
-  }
-  return false;
-}
-
 bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why) {
   if (*s.tile_q != 8 && *s.tile_q != 16)
     return refuse(why, "tile_q: {} is neither 8 nor 16, the rows of a matrix instruction", *s.tile_q);
@@ -39,7 +29,7 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
     return refuse(why, "warps: {} is no power of two, as the parts of numerics=batch_invariant are", *s.warps);
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
-  if (ranges_use_head(problem))
+  if (keys_differ_by_head(problem))
     return refuse(
         why, "family: decode has one range of keys for all heads of a group, and the mask depends on h; use family={}",
         floor_family(true)->name);

@@ -4,20 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "compiler/families/choices.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
 
 namespace {
-
-// Do the keys that a mask leaves depend on more than lengths?
-bool ranges_differ(const TileAnalysis& tiles) {
-  const auto differs = [](const Expr& expr) {
-    return expr && (uses(expr, Variable::B) ||
-                    std::ranges::any_of(params_of(expr), [](const Param& param) { return param.rank > 0; }));
-  };
-  return differs(tiles.begin) || differs(tiles.end);
-}
 
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "compiler/analysis/score_inputs.h"
+#include "compiler/families/choices.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -82,18 +82,6 @@ void finish(Plan& plan) {
                     .call = "hopper_forward(params, maps)"}};
 }
 
-// What the loop is built on, its registers and matrix products that run beside other work, is lost with these.
-std::string why_rejected(const CompilerFindings& findings) {
-  std::vector<std::string> reasons;
-  if (findings.spill_bytes > 0)
-    reasons.push_back(fmt::format("it would spill {} bytes of registers to memory", findings.spill_bytes));
-  for (const std::string_view reason :
-       {findings.serialised, findings.setmaxnreg_ignored, findings.refused_for_registers}) {
-    if (!reason.empty()) reasons.emplace_back(reason);
-  }
-  return fmt::format("{}", fmt::join(reasons, "; "));
-}
-
 std::string describe(const KernelConfig& c) {
   const auto copies = [](int count, const char* what) {
     return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
@@ -144,7 +132,7 @@ const FamilyRow kHopper = {
     .matrix_rate = matrix_rate,
     .passes = hopper_passes(),
     .finish = finish,
-    .why_rejected = why_rejected,
+    .why_rejected = why_warpgroups_rejected,
     .honoured = kHonoured,
     .describe = describe,
 };

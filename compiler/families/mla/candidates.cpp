@@ -1,0 +1,76 @@
+// Which mla schedules exist, and why the others do not.
+#include "compiler/families/choices.h"
+#include "compiler/families/mla/mla.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kLatentV = 512;    // columns of V: two warpgroups have registers for 256 each
+constexpr int kPageStep = 8;     // rows after which the swizzle of shared memory repeats
+constexpr int kMostCluster = 2;  // blocks, with 64 rows each
+// Registers besides tiles: addresses, loop state, temporaries of the softmax. Compiled for sm_90a (NVRTC 13.0,
+// 2026-11-23).
+constexpr int kBaseRegisters = 40;
+
+}  // namespace
+
+std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
+  const std::string_view other = floor_family(target.gpu)->name;
+  if (!target.can.wgmma || !target.can.tma)
+    return fmt::format("family: mla needs WGMMA and TMA, which {} does not have; use family={}", target.name, other);
+  if (!spec.v_in_k || spec.heads_kv != 1 || spec.d_v != kLatentV || spec.d_qk <= kLatentV) {
+    return fmt::format(
+        "family: mla is for v_in_k with one KV head and d=576/512, and the spec has d={}/{} with {} KV heads{}; use "
+        "family={}",
+        spec.d_qk, spec.d_v, spec.heads_kv, spec.v_in_k ? "" : " and no v_in_k", other);
+  }
+  if (spec.align_bytes < 16) {
+    return fmt::format(
+        "family: mla copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has "
+        "bytes={}; align the inputs, or use family={}",
+        spec.align_bytes, other);
+  }
+  if (spec.page_size % kPageStep != 0) {
+    return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
+                       spec.page_size, other);
+  }
+  if (spec.numerics == Numerics::BatchInvariant) {
+    return fmt::format(
+        "family: mla cuts the keys of all sequences of a call together, so results depend on the others, which "
+        "numerics=batch_invariant excludes; use family={}",
+        other);
+  }
+  return {};
+}
+
+void enumerate_mla(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
+  Schedule s = pins;
+  s.family = &kMla;
+  for (const int tile_q : choices(pins.tile_q, {kMlaRows, kMostCluster * kMlaRows})) {
+    for (const Overlap overlap : choices(pins.overlap, {Overlap::none, Overlap::qk_pv})) {
+      s.tile_q = tile_q;
+      s.overlap = overlap;
+      out.push_back(s);
+    }
+  }
+}
+
+bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
+  if (*s.tile_q != kMlaRows && *s.tile_q != kMostCluster * kMlaRows) {
+    return refuse(why, "tile_q: {} is neither {}, the rows of a block, nor {}, those of a cluster", *s.tile_q, kMlaRows,
+                  kMostCluster * kMlaRows);
+  }
+  if (keys_differ_by_head(problem)) {
+    return refuse(why, "family: mla has one range of keys for all heads, and the mask depends on h; use family={}",
+                  floor_family(true)->name);
+  }
+  return false;
+}
+
+Registers mla_registers(const Problem& problem, const KernelConfig& c) {
+  return {kBaseRegisters + half_columns(c) / 2 + kMlaKeys / 2 + kMlaKeys / 4 + score_registers(problem.spec),
+          kMlaConsumerRegisters};
+}
+
+}  // namespace flashjit

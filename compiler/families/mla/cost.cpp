@@ -1,0 +1,49 @@
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/choice/cost_parts.h"
+#include "compiler/families/mla/mla.h"
+
+namespace flashjit {
+
+namespace {
+
+// Not measured yet: the matrix rate under the power limit, what is left of it beside softmax and barriers, and what L2
+// hands out to all SMs (shared/facts of FlashMLA: 612 TFLOP/s).
+constexpr double kMatrixShare = 0.8;       // of the target's rate
+constexpr double kAloneShare = 0.95;       // of that, where scores wait for P of the tile before
+constexpr double kReadRate = 0.9;          // of the target's memory rate
+constexpr double kL2BytesPerClock = 22;    // per SM
+constexpr double kLaunchUs = 8;            // of both launches, and until the first tile is there
+constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
+
+}  // namespace
+
+Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
+  const AttentionSpec& spec = problem.spec;
+  const Target& target = problem.target;
+  const KernelConfig c = config_of(problem, s);
+  const double rows = static_cast<double>(shape.q_len) * group_size(c), tiles = std::ceil(work.kv_tiles);
+  const double row_tiles = std::ceil(rows / *s.tile_q), steps = static_cast<double>(shape.b) * row_tiles * tiles;
+  const double clusters = std::floor(target.sm_count / static_cast<double>(c.cluster));
+  const double ranges = std::max(1.0, std::min(clusters, steps)), of_range = std::ceil(steps / ranges);
+  const double clocks_per_us = target.clock_ghz * 1e3;
+  const double products = 2.0 * kMlaRows * kMlaKeys * (spec.d_qk + spec.d_v) / target.wgmma_flops_per_clock;
+  const double tile_bytes = static_cast<double>(kMlaKeys) * spec.d_qk * size_of(spec.kv_dtype);
+
+  Prediction p;
+  p.mma = of_range * products / clocks_per_us;
+  p.issue = of_range * kMlaRows * kMlaKeys * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) /
+            kIssuePerClock / clocks_per_us;
+  p.l2 = of_range * tile_bytes / c.cluster / kL2BytesPerClock / clocks_per_us;
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
+  const double share = kMatrixShare * (*s.overlap == Overlap::qk_pv ? 1 : kAloneShare);
+  p.compute = std::max({p.mma / share, p.l2, p.mma + p.issue});
+  const double parts = ranges > shape.b * row_tiles ? ranges : 0;
+  p.latency = kLaunchUs + 2 * parts * part_floats(c) * 4 / kPartBytesPerUs;
+  p.waves = ranges / clusters;
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,97 @@
+#include "compiler/families/mla/mla.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/families/choices.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kCombineBlocks = 2;  // of the second launch, in an SM
+
+void configure(const Problem& problem, KernelConfig& c) {
+  c.reference = Reference::lazy;
+  c.tile_kv = kMlaKeys;
+  c.stages = kMlaStages;
+  c.cluster = c.tile_q / kMlaRows;
+  c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
+  c.box_keys = box_rows(c);
+}
+
+double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
+
+void finish(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const int ranges = plan.target.sm_count / c.cluster, group = group_size(c);
+  plan.launches = {{.entry = "flashjit_mla",
+                    .threads = kMlaThreads,
+                    .smem_bytes = mla_layout(c).bytes,
+                    // What tiles there are at most: one may hold queries in part.
+                    .grid = {.queries = std::max(1, c.tile_q / group),
+                             .keys = kMlaKeys,
+                             .heads = c.cluster * ((group + c.tile_q - 1) / c.tile_q),
+                             .blocks_per_sm = 1,
+                             .cluster = c.cluster},
+                    .tensor_maps = true,
+                    .buffers = {0},
+                    .bounds = "flashjit::kMlaThreads, 1",
+                    .call = "mla_forward(params, maps, parts)"},
+                   {.entry = "flashjit_combine",
+                    .threads = kCombineThreads,
+                    .smem_bytes = kCombineBytes,
+                    // Columns of rows, four at a time.
+                    .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = kCombineBlocks},
+                    .buffers = {0},
+                    .bounds = "flashjit::kCombineThreads, 2",
+                    .call = "decode_combine(params, parts)"}};
+  plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
+}
+
+std::string describe(const KernelConfig& c) {
+  std::string text =
+      fmt::format("  tiles of {} rows: the {} query heads, and their queries\n", c.tile_q, group_size(c));
+  text += fmt::format("  the keys of all sequences are cut into as many equal ranges as there are {}\n",
+                      c.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
+  text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
+                      half_columns(c), kMlaKeys);
+  if (c.overlap == Overlap::qk_pv)
+    text += "  the first scores of a tile are issued before P of the one before is there\n";
+  text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", c.box_keys);
+  return text + "  a second launch adds up what several blocks have of a row\n";
+}
+
+constexpr std::array<std::string_view, 7> kHonoured = {
+    "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
+};
+
+}  // namespace
+
+const FamilyRow kMla = {
+    .name = "mla",
+    .summary = "Latent attention, V being the first columns of K, split along the keys, for Hopper.",
+    .loop_file = "templates/mla/forward.cuh",
+    .fields = "tile_q overlap",
+    .from_first = true,
+    .splits_keys = true,
+    .compiles_quickly = false,
+    .second_choice = "splits the keys among all SMs, and shares O among two warpgroups at the whole matrix rate",
+    .instruction = "WGMMA",
+    .why_not = why_not_mla,
+    .enumerate = enumerate_mla,
+    .refuses = refuses_mla,
+    .configure = configure,
+    .registers = mla_registers,
+    .predict = predict_mla,
+    .matrix_rate = matrix_rate,
+    .passes = mla_passes(),
+    .finish = finish,
+    .why_rejected = why_warpgroups_rejected,
+    .honoured = kHonoured,
+    .describe = describe,
+};
+
+}  // namespace flashjit

@@ -1,0 +1,318 @@
+// Attention over a cache of latents, V being the first columns of K, for sm_90a: TMA copies, warpgroup matrix products.
+//
+// O of 64 rows is 128 KB: two warpgroups share it, each with half the columns. Tiles of keys belong to them in turn: one
+// computes S of a tile and its softmax, hands P to the other through shared memory, and both add P V of their columns.
+// So the softmax of one runs beside the products of the other. K is read once for both of its uses.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/decode/combine.cuh"
+#include "templates/mla/producer.cuh"
+#include "templates/mla/softmax.cuh"
+
+namespace flashjit {
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
+constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
+constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
+constexpr int kConsumerThreads = kMlaConsumers * 128;
+constexpr bool kStartsEarly = config.overlap == Overlap::qk_pv;  // some scores are issued before P V of the tile before
+
+struct Consumer {
+  const KernelParams& params;
+  const SharedMemory& shared;
+  float* parts;
+  u32 half;        // of O, and the place of the tiles that are this warpgroup's
+  Turn turn = {};  // of the next tile of all
+
+  Output o;
+  Scores s;
+  Probabilities p;
+  SoftmaxRows rows;
+
+  __device__ u32 other() const { return 1 - half; }
+  __device__ void sync_group() const { sync_named(kGroupBarrier + half, 128); }
+  __device__ void sync_consumers() const { sync_named(kConsumersBarrier, kConsumerThreads); }
+
+  // The rows of this block, zeros behind the last, in panels.
+  __device__ void load_queries(const Segment& segment) const {
+    constexpr int kChunks = kPlaces.q.panels() * 8, kInside = config.head_dim_qk / 8;
+    const int count = segment.seq.q_len * kGroup - first_row(segment);
+    const Stored* q = static_cast<const Stored*>(params.q);
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) - 128; i < kMlaRows * kChunks; i += kConsumerThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const bool inside = row < count && chunk < kInside;
+      const Row at = row_at(segment.seq, inside ? first_row(segment) + row : segment.row_lo);
+      const Stored* from = q + query_row(params.q_stride, segment.seq, at.h, at.q) + (inside ? chunk * 8 : 0);
+      copy_async<16>(shared.q() + chunk / 8 * kPlaces.q.panel_bytes() + row * kPanelWidth + ((chunk ^ row) & 7) * 16,
+                     from, inside);
+    }
+    commit_copies();
+    wait_copies<0>();
+    fence_async_proxy();
+  }
+
+  // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
+  __device__ void clear_hidden(const Segment& segment, int tile, u32 stage) const {
+    const int hidden = segment.end - tile * kTileKv;
+    if (hidden >= kTileKv) return;
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < kHalfPanels * kTileKv * 8; i += 128) {
+      if (i / 8 % kTileKv >= hidden) store_shared(shared.v(stage, half) + i * 16, make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
+    sync_group();
+  }
+
+  __device__ void issue_first_scores() {
+    multiply_scores(s, descriptor(recompute(shared.q())), descriptor(recompute(shared.k(half))));
+    commit_products();
+  }
+  __device__ void issue_more_scores() {
+    const u32 first = kFirstPanels * kPanelBytes;
+    multiply_more_scores(s, descriptor(recompute(shared.q() + first)), descriptor(recompute(shared.k(half) + first)));
+    commit_products();
+  }
+  __device__ void issue_output(u32 stage) {
+    const u32 v = descriptor(recompute(shared.v(stage, half)), kPanelBytes);
+    multiply_output(o, p, v, 1);
+    commit_products();
+  }
+  __device__ void issue_output_of_other(u32 stage) {
+    const u32 v = descriptor(recompute(shared.v(stage, half)), kPanelBytes);
+    multiply_output_of_other(o, descriptor(recompute(shared.p(stage))), v);
+    commit_products();
+  }
+
+  // This warp is done with its columns of a place, in all blocks of the cluster.
+  __device__ void release(u32 stage) const {
+    if (lane_id() != 0) return;
+    if constexpr (kCluster == 1) {
+      arrive(shared.empty(stage, half));
+    } else {
+#pragma unroll
+      for (u32 block = 0; block < kCluster; ++block) arrive_in(shared.empty(stage, half), block);
+    }
+  }
+
+  // P of the other's tile is there; this one's part of O follows its references.
+  __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
+    wait_barrier(shared.full(stage), parity);
+    sync_named(kReadyBarrier + stage, kConsumerThreads);
+    const u32 warp = recompute(threadIdx.x) % 128 / 32;
+    if (__any_sync(0xffffffff, shared.rose(other(), warp) != 0)) {
+      float factor[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        factor[h] = shared.factor(other(), row_of_thread(h));
+        rows.sum[h] *= factor[h];
+        rows.reference[h] = shared.reference(row_of_thread(h));
+      }
+      rescale(o, factor);
+    }
+    clear_hidden(segment, tile, stage);
+  }
+
+  // Scores of this warpgroup's tile are there: P for both.
+  __device__ void make_probabilities(const Segment& segment, int tile) {
+    apply_score_and_mask(s, params, segment, tile);
+    float factor[2];
+    const bool rose = softmax_step(s, rows, factor);
+    convert(p, s);
+    const u32 warp = recompute(threadIdx.x) % 128 / 32;
+    if (lane_id() == 0) shared.rose(half, warp) = rose;
+    if (rose && lane_id() % 4 == 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        shared.factor(half, row_of_thread(h)) = factor[h];
+        shared.reference(row_of_thread(h)) = rows.reference[h];
+      }
+    }
+    sync_group();  // the other warps have read the panel of K that P takes
+    store_probabilities(shared.p(half), p);
+    fence_async_proxy();
+    arrive_named(kReadyBarrier + half, kConsumerThreads);
+    if (rose) rescale(o, factor);
+  }
+
+  // The tile before, if `follows`, which is the other's, and one of this warpgroup's.
+  template <bool follows>
+  __device__ void step(const Segment& segment, int before, int tile) {
+    const u32 parity = turn.parity();
+    if constexpr (kStartsEarly || !follows) {
+      wait_barrier(shared.full(half), own_parity(follows));
+      begin_products();
+      issue_first_scores();
+    }
+    if constexpr (follows) {
+      follow(segment, before, other(), parity);
+      pin_registers(o);
+      begin_products();
+      issue_output_of_other(other());
+      ++turn.count;
+    }
+    if constexpr (!kStartsEarly && follows) {
+      wait_barrier(shared.full(half), turn.parity());
+      begin_products();
+      issue_first_scores();
+    }
+    issue_more_scores();
+    if constexpr (follows) {
+      wait_products<kStartsEarly ? 1 : 2>();
+      pin_registers(o);
+      release(other());
+    }
+    wait_products<0>();
+    pin_registers(s);
+    make_probabilities(segment, tile);
+    clear_hidden(segment, tile, half);
+    pin_registers(o);
+    begin_products();
+    issue_output(half);
+    wait_products<0>();
+    pin_registers(o);
+    release(half);
+    ++turn.count;
+  }
+  // Of this warpgroup's tile, while the turn is still that of the tile before.
+  __device__ u32 own_parity(bool follows) const { return Turn{turn.count + (follows ? 1 : 0)}.parity(); }
+
+  // The last tile is the other's.
+  __device__ void last_step(const Segment& segment, int tile) {
+    follow(segment, tile, other(), turn.parity());
+    pin_registers(o);
+    begin_products();
+    issue_output_of_other(other());
+    wait_products<0>();
+    pin_registers(o);
+    release(other());
+    ++turn.count;
+  }
+
+  __device__ void attend(const Segment& segment) {
+    rows.clear();
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+    int tile = visible_tile(params, segment, segment.first_tile);
+    if (tile <= segment.last_tile && turn.stage() == half) {
+      step<false>(segment, tile, tile);
+      tile = visible_tile(params, segment, tile + 1);
+    }
+#pragma unroll 1
+    while (tile <= segment.last_tile) {
+      const int next = visible_tile(params, segment, tile + 1);
+      if (next > segment.last_tile) {
+        last_step(segment, tile);
+        break;
+      }
+      step<true>(segment, tile, next);
+      tile = visible_tile(params, segment, next + 1);
+    }
+  }
+
+  // Sums and largest scores of both; both end with the same references.
+  __device__ void join_rows() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] = quad_sum(rows.sum[h]);
+      if (lane_id() % 4 == 0) {
+        shared.sum(half, row_of_thread(h)) = rows.sum[h];
+        shared.top(half, row_of_thread(h)) = rows.top[h];
+      }
+    }
+    sync_consumers();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] += shared.sum(other(), row_of_thread(h));
+      rows.top[h] = fmaxf(rows.top[h], shared.top(other(), row_of_thread(h)));
+    }
+  }
+
+  __device__ void store(const Segment& segment) const {
+    const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane_id()) % 4 * 2;
+    const bool writes = half == 0 && lane_id() % 4 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row(segment) + row_of_thread(h);
+      if (row >= segment.seq.q_len * kGroup) continue;
+      const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
+      if (segment.part < 0) {
+        const Row at = row_at(segment.seq, row);
+        store_row(finish_row(params, segment.seq, at, state, writes),
+                  query_row(params.o_stride, segment.seq, at.h, at.q) + column, h);
+      } else {
+        float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
+        const int of_tile = row - segment.row_lo;
+        float* to = part + of_tile * kPartRow + column;
+#pragma unroll
+        for (int j = 0; j < kOutputs / 4; ++j)
+          *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+        if (writes) {
+          *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) =
+              make_float4(state.reference, state.sum, state.top, 0.0f);
+        }
+      }
+    }
+  }
+  __device__ void store_row(float factor, Int64 at, int h) const {
+#pragma unroll
+    for (int j = 0; j < kOutputs / 4; ++j) {
+      const float x = o[4 * j + 2 * h] * factor, y = o[4 * j + 2 * h + 1] * factor;
+      if constexpr (config.output == Element::f32)
+        *reinterpret_cast<float2*>(static_cast<float*>(params.o) + at + 8 * j) = make_float2(x, y);
+      else *reinterpret_cast<u32*>(static_cast<u16*>(params.o) + at + 8 * j) = pack<config.output>(x, y);
+    }
+  }
+
+  __device__ void run(Progress& at) {
+    do {
+      load_queries(at.segment);
+      sync_consumers();
+      attend(at.segment);
+      join_rows();  // and nobody reads Q any more
+      store(at.segment);
+      sync_consumers();
+      if (threadIdx.x == kConsumerThreads) at.advance();
+      sync_consumers();
+    } while (at.more);
+  }
+};
+
+__device__ inline void set_up(const SharedMemory& shared) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kMlaStages; ++stage) {
+      init_barrier(shared.full(stage), 1);
+      for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
+    }
+    publish_barriers();
+  }
+  if constexpr (kCluster > 1) sync_cluster();
+  else __syncthreads();
+}
+
+__device__ inline void mla_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  int* scratch = reinterpret_cast<int*>(memory + kPlaces.scratch_offset);
+  const SharedMemory shared = {shared_address(memory), memory};
+  const Ranges ranges = ranges_of(params, count_steps<kMlaThreads>(params, scratch));
+  const int range = blockIdx.x / kCluster;
+  if (range >= ranges.count) return;  // with all of its cluster
+  const int step = ranges.begin(range), end = ranges.begin(range + 1);
+  if (step == end) return;  // there are no steps at all
+  const Segments segments = {&params, range, step, end, place_of<kMlaThreads>(params, step, scratch)};
+  Progress* progress = reinterpret_cast<Progress*>(memory + kPlaces.progress_offset);
+  if (threadIdx.x == 0) progress[0] = progress[1] = {segments, segments.first(), true};
+  set_up(shared);
+  if (threadIdx.x < 128) {
+    shrink_registers<kMlaProducerRegisters>();
+    if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
+  } else {
+    grow_registers<kMlaConsumerRegisters>();
+    Consumer{params, shared, parts, recompute(threadIdx.x) / 128 - 1}.run(progress[1]);
+  }
+  // No block leaves while others may still reach its memory.
+  if constexpr (kCluster > 1) sync_cluster();
+}
+
+}  // namespace flashjit

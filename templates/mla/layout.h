@@ -1,0 +1,59 @@
+// Sizes of the mla family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/decode/layout.h"
+#include "templates/tile_layouts.h"
+
+namespace flashjit {
+
+// A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
+// One warp more copies, with three idle ones as registers are given to warpgroups.
+constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
+constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
+constexpr int kMlaProducerRegisters = 40, kMlaConsumerRegisters = 232;
+
+constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
+
+// The products of Q and K, panel by panel: some may be on their way before P of the tile before is there.
+constexpr int kFirstPanels = 3;
+
+// Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
+constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.cluster; }
+constexpr int box_rows(const KernelConfig& c) {
+  int rows = rows_of_block(c);
+  while (c.page_size > 0 && c.page_size % rows != 0) rows /= 2;
+  return rows;
+}
+
+// Shared memory: [ Q | places of K | barriers | progress | states of rows | scratch ], tiles in panels. The first panel of K behind
+// V is free once the scores are there: P lies there for the other warpgroup.
+struct MlaLayout {
+  PanelLayout q, k;
+  int k_offset = 0, p_offset = 0;  // P: in a place of K
+  int barrier_offset = 0, progress_offset = 0, row_offset = 0, scratch_offset = 0;
+  int bytes = 0;
+};
+
+// Of each place of K: full, and the halves of V empty.
+constexpr int kMlaBarriers = kMlaStages * (1 + kMlaConsumers);
+// Of each row: its reference; a factor from each warpgroup to the other, its sum and its largest score; and of each warp
+// whether factors count.
+constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
+
+constexpr int kProgressBytes = 160;
+
+constexpr MlaLayout mla_layout(const KernelConfig& c) {
+  MlaLayout s;
+  s.q = panel_layout(kMlaRows, c.head_dim_qk, c.element);
+  s.k = panel_layout(kMlaKeys, c.head_dim_qk, c.element);
+  s.k_offset = s.q.bytes();
+  s.p_offset = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
+  s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
+  s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
+  s.row_offset = s.progress_offset + 2 * kProgressBytes;
+  s.scratch_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
+  s.bytes = s.scratch_offset + kScratchInts * 4;
+  return s;
+}
+
+}  // namespace flashjit

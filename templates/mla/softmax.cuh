@@ -1,0 +1,165 @@
+// Scores of a tile and their softmax, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and
+// lane / 4 + 8 of its warp's 16) and two neighbouring keys of every eight; register 4 j + 2 h + c is row h, key
+// 8 j + 2 (lane % 4) + c.
+//
+// Tiles belong to the two warpgroups in turn, and both add up P V of all of them: so a row's reference is the same for
+// both. Who raises it tells the other one, which scales its part of O before it adds that tile.
+#pragma once
+
+#include "templates/mask_bits.cuh"
+#include "templates/mla/work.cuh"
+
+namespace flashjit {
+
+constexpr int kScores = kMlaKeys / 2, kOutputs = half_columns(config) / 2;
+using Scores = float[kScores];
+using Output = float[kOutputs];
+using Probabilities = u32[kMlaKeys / 16][4];  // two to a word
+
+// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
+constexpr float kRaiseThreshold = 8.0f;
+
+// The row of the block that this thread's row h is.
+__device__ inline int row_of_thread(int h) {
+  const u32 thread = recompute(threadIdx.x);
+  return static_cast<int>(thread % 128 / 32 * 16 + thread % 32 / 4) + h * 8;
+}
+
+struct SoftmaxRows {
+  float reference[2], sum[2], top[2];  // sums and tops of this thread's own scores
+
+  __device__ void clear() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      reference[h] = top[h] = -kInfinity;
+      sum[h] = 0;
+    }
+  }
+};
+
+// What score and mask are told of a row of the tile. Rows behind the last are taken for the last.
+struct Query {
+  Sequence seq;
+  int q;
+};
+__device__ inline Query query_of(const Segment& s, int row) {
+  const Row at = row_at(s.seq, min(row, s.seq.q_len * kGroup - 1));
+  Query query = {s.seq, at.q};
+  query.seq.h = at.h;
+  return query;
+}
+__device__ inline int first_row(const Segment& s) { return s.row_lo + static_cast<int>(cluster_rank()) * kMlaRows; }
+
+// The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
+// the last key.
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile) {
+  const int k_lo = tile * kTileKv, first = k_lo + static_cast<int>(lane_id()) % 4 * 2;
+  const bool mixed = k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end;
+  if (kScaleFolded && !mixed) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Query query = query_of(segment, first_row(segment) + row_of_thread(h));
+    if constexpr (!kScaleFolded) {
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[4 * j + 2 * h + c];
+          x *= config.scale;
+          if constexpr (config.has_score) {
+            const int k = min(first + 8 * j + c, query.seq.k_len - 1);
+            x = Variant::score(FullRange(), params, query.seq, x, query.q, k);
+          }
+        }
+    }
+    if (!mixed) continue;
+    u32 seen = 0;  // a bit for each key, where the mask is evaluated in a loop
+    if constexpr (config.mask_is_long) seen = evaluate_mask(params, query.seq, query.q, first, kTileKv);
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int k = first + 8 * j + c;
+        bool hidden = k >= query.seq.k_len;
+        if constexpr (config.mask_is_long) hidden = !(seen >> (2 * j + c) & 1);
+        else if constexpr (config.has_mask) hidden = hidden || !Variant::visible(params, query.seq, query.q, k);
+        if (hidden) s[4 * j + 2 * h + c] = -kInfinity;
+      }
+  }
+}
+
+__device__ inline void rescale(Output& o, const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+// The rare part of a softmax step: references of the warp's rows rise to the maximum. Returns whether the scores have had
+// their reference subtracted already: of large ones it must be, exactly, before they are scaled.
+__device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const float (&maximum)[2], float (&factor)[2]) {
+  bool large = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float reference = fmaxf(rows.reference[h], maximum[h]);
+    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
+    factor[h] = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
+    rows.reference[h] = reference;
+    rows.sum[h] *= factor[h];
+    large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+  }
+  if (!__any_sync(0xffffffff, large)) return false;
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    const float reference = rows.reference[i / 2 % 2];
+    s[i] -= reference == -kInfinity ? 0.0f : reference;
+  }
+  return true;
+}
+
+// Turns scores into exponentials. Returns whether references rose; then O must be scaled by `factor`.
+__device__ inline bool softmax_step(Scores& s, SoftmaxRows& rows, float (&factor)[2]) {
+  float maximum[2];
+  bool rise = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float even = s[2 * h], odd = s[2 * h + 1];
+#pragma unroll
+    for (int i = 4 + 2 * h; i < kScores; i += 4) even = fmaxf(even, s[i]), odd = fmaxf(odd, s[i + 1]);
+    maximum[h] = quad_max(fmaxf(even, odd));
+    if constexpr (config.max_logit) rows.top[h] = fmaxf(rows.top[h], maximum[h]);
+    rise |= maximum[h] > rows.reference[h] + kRaiseThreshold / kLog2Scale || fabsf(maximum[h]) > kLargeScore;
+  }
+  rise = __any_sync(0xffffffff, rise);
+  bool subtracted = false;
+  factor[0] = factor[1] = 1.0f;
+  if (rise) subtracted = raise_references(s, rows, maximum, factor);
+  float offset[2], sum[4] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    offset[h] = subtracted || rows.reference[h] == -kInfinity ? 0.0f : rows.reference[h] * kLog2Scale;
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    s[i] = exp2_approx(s[i] * kLog2Scale - offset[i / 2 % 2]);
+    sum[i % 4] += s[i];
+  }
+  rows.sum[0] += sum[0] + sum[1];
+  rows.sum[1] += sum[2] + sum[3];
+  return rise;
+}
+
+// P as operand A: the accumulator layout of S is that of the operand.
+__device__ inline void convert(Probabilities& p, const Scores& s) {
+#pragma unroll
+  for (int i = 0; i < kMlaKeys / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+// To the panel from which the other warpgroup multiplies.
+__device__ inline void store_probabilities(u32 panel, const Probabilities& p) {
+  const u32 lane = lane_id(), row = lane % 16, warp = recompute(threadIdx.x) % 128 / 32;
+  const u32 to = panel + (warp * 16 + row) * kPanelWidth, chunk = (row % 8 ^ lane / 16) * 16;
+#pragma unroll
+  for (int i = 0; i < kMlaKeys / 16; ++i) store_matrices(to + (chunk ^ i * 32), p[i][0], p[i][1], p[i][2], p[i][3]);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,91 @@
+// What the warpgroups of a block have in common: places in shared memory, barriers, and the order of the tiles. How the
+// keys of a call are dealt out is decode/work.cuh's; a range belongs to a cluster.
+#pragma once
+
+#include "templates/decode/rows.cuh"
+#include "templates/hopper/rows.cuh"
+#include "templates/kv_rows.cuh"
+#include "templates/mla/layout.h"
+
+namespace flashjit {
+
+constexpr MlaLayout kPlaces = mla_layout(config);
+constexpr int kCluster = config.cluster;
+constexpr int kPanelBytes = kPlaces.k.panel_bytes();
+constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
+using Stored = Bits<config.element>;
+
+__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+__device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
+
+// A tile among all that the block visits: which place of K it has, and the parity of the barriers there.
+struct Turn {
+  u32 count = 0;
+  __device__ u32 stage() const { return count % kMlaStages; }
+  __device__ u32 parity() const { return count / kMlaStages % 2; }
+};
+
+struct SharedMemory {
+  u32 base;
+  unsigned char* memory;
+
+  __device__ float* rows() const { return reinterpret_cast<float*>(memory + kPlaces.row_offset); }
+  __device__ u32 q() const { return base; }
+  __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.k.bytes(); }
+  __device__ u32 v(u32 stage, u32 half) const { return k(stage) + half * kHalfPanels * kPanelBytes; }
+  __device__ u32 p(u32 stage) const { return k(stage) + kPlaces.p_offset; }
+  __device__ u32 full(u32 stage) const { return base + kPlaces.barrier_offset + stage * 8; }
+  // The warpgroup of this half is done with its columns of V; that which reads P from here, with P.
+  __device__ u32 empty(u32 stage, u32 half) const {
+    return base + kPlaces.barrier_offset + (kMlaStages + stage * kMlaConsumers + half) * 8;
+  }
+
+  __device__ float& reference(int row) const { return rows()[row]; }
+  // By the warpgroup that writes them, and row.
+  __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
+  __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
+  __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
+  // Did references of a warp's rows rise?
+  __device__ int& rose(u32 from, u32 warp) const {
+    return reinterpret_cast<int*>(rows() + kMlaRows * kMlaRowFloats)[from * kMlaWarps + warp];
+  }
+};
+
+// The tile at or behind `tile` that some query sees; behind the last: none is left.
+__device__ inline int visible_tile(const KernelParams& params, const Segment& s, int tile) {
+  if (config.mask_has_holes) {
+    while (tile <= s.last_tile &&
+           !Variant::may_see(params, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
+      ++tile;
+    }
+  }
+  return tile;
+}
+
+// The segments of a range, one after the other.
+struct Segments {
+  const KernelParams* params;
+  int range, step, end;
+  Place place;
+
+  __device__ Segment first() const { return segment_at(*params, place, end - step, range, 0, true); }
+  // False: that was the last one.
+  __device__ bool advance(Segment& segment) {
+    step += segment.steps;
+    if (step >= end) return false;
+    place = place_after(*params, place, segment.steps);
+    segment = segment_at(*params, place, end - step, range, 0, false);
+    return true;
+  }
+};
+
+// What the consumers, or the producer, are at: in shared memory, as they are short of registers.
+struct Progress {
+  Segments segments;
+  Segment segment;
+  bool more;
+  __device__ void advance() { more = segments.advance(segment); }
+};
+static_assert(sizeof(Progress) <= kProgressBytes);
+
+}  // namespace flashjit
