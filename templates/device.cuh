@@ -150,6 +150,9 @@ __device__ inline void store_global(void* address, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }
 
+// Asks for a line of memory to be brought to L2.
+__device__ inline void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
 // ---- arithmetic ----
 
 // 2^x with x = -inf giving exactly 0; subnormal results are flushed.

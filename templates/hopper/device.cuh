@@ -108,17 +108,6 @@ __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map,
       "l"(&map), "r"(barrier), "h"(blocks), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
-// A box of the tensor to L2.
-__device__ inline void prefetch_box(const TensorMap& map, u64 policy, int x0, int x1, int x2, int x3) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.L2::cache_hint [%0, {%2, %3, %4, %5}], %1;" ::"l"(&map),
-               "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
-               : "memory");
-}
-__device__ inline void prefetch_box(const TensorMap& map, u64 policy, int x0, int x1, int x2, int x3, int x4) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.L2::cache_hint [%0, {%2, %3, %4, %5, %6}], %1;" ::"l"(&map),
-               "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
-               : "memory");
-}
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -158,6 +147,15 @@ __device__ inline u32 max_of_halves(u32 a, u32 b) {
   asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
+
+// ---- uniform values ----
+
+// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without
+// preparing for a warp that parts, and keeps what it computes beside that branch in uniform registers, as descriptors
+// of matrix products: one branch in the main step that it cannot tell about costs them all.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
+__device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
+__device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
 
 // ---- warpgroup matrix products ----
 

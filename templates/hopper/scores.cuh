@@ -22,13 +22,6 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
-// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without
-// preparing for a warp that parts, and keeps what it computes beside that branch in uniform registers, as descriptors
-// of matrix products: one branch in the main step that it cannot tell about costs them all.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
-__device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
-__device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
-
 // The row of the tile that this thread's row h is.
 __device__ inline int tile_row(u32 thread, int h) {
   return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;

@@ -19,11 +19,14 @@ constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of the
 constexpr int kConsumerThreads = kMlaConsumers * 128;
 constexpr bool kStartsEarly = config.overlap == Overlap::qk_pv;  // some scores are issued before P V of the tile before
 
+// A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
+// so that descriptors of matrix products stay in uniform registers.
+template <u32 half>
 struct Consumer {
+  static constexpr u32 kOther = 1 - half;
   const KernelParams& params;
   const SharedMemory& shared;
   float* parts;
-  u32 half;        // of O, and the place of the tiles that are this warpgroup's
   Turn turn = {};  // of the next tile of all
 
   Output o;
@@ -31,23 +34,31 @@ struct Consumer {
   Probabilities p;
   SoftmaxRows rows;
 
-  __device__ u32 other() const { return 1 - half; }
   __device__ void sync_group() const { sync_named(kGroupBarrier + half, 128); }
   __device__ void sync_consumers() const { sync_named(kConsumersBarrier, kConsumerThreads); }
 
-  // The rows of this block, zeros behind the last, in panels.
+  __device__ int next_tile(const Segment& segment, int tile) const {
+    return config.mask_has_holes ? uniform(visible_tile(params, segment, tile)) : tile;
+  }
+
+  // The rows of this block, zeros behind the last, in panels: a row for a warp at a time.
   __device__ void load_queries(const Segment& segment) const {
     constexpr int kChunks = kPlaces.q.panels() * 8, kInside = config.head_dim_qk / 8;
     const int count = segment.seq.q_len * kGroup - first_row(segment);
     const Stored* q = static_cast<const Stored*>(params.q);
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < kMlaRows * kChunks; i += kConsumerThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const bool inside = row < count && chunk < kInside;
-      const Row at = row_at(segment.seq, inside ? first_row(segment) + row : segment.row_lo);
-      const Stored* from = q + query_row(params.q_stride, segment.seq, at.h, at.q) + (inside ? chunk * 8 : 0);
-      copy_async<16>(shared.q() + chunk / 8 * kPlaces.q.panel_bytes() + row * kPanelWidth + ((chunk ^ row) & 7) * 16,
-                     from, inside);
+#pragma unroll 2
+    for (int row = static_cast<int>(threadIdx.x) / 32 - 4; row < kMlaRows; row += kConsumerThreads / 32) {
+      const Row at = row_at(segment.seq, row < count ? first_row(segment) + row : segment.row_lo);
+      const Stored* from = q + query_row(params.q_stride, segment.seq, at.h, at.q);
+      const u32 to = shared.q() + row * kPanelWidth;
+#pragma unroll
+      for (int first = 0; first < kChunks; first += 32) {
+        const int chunk = first + static_cast<int>(lane_id());
+        if (kChunks % 32 != 0 && chunk >= kChunks) break;
+        const bool inside = row < count && chunk < kInside;
+        copy_async<16>(to + chunk / 8 * kPlaces.q.panel_bytes() + ((chunk ^ row) & 7) * 16,
+                       from + (inside ? chunk * 8 : 0), inside);
+      }
     }
     commit_copies();
     wait_copies<0>();
@@ -56,7 +67,7 @@ struct Consumer {
 
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
   __device__ void clear_hidden(const Segment& segment, int tile, u32 stage) const {
-    const int hidden = segment.end - tile * kTileKv;
+    const int hidden = uniform(segment.end) - tile * kTileKv;
     if (hidden >= kTileKv) return;
     for (int i = static_cast<int>(threadIdx.x) % 128; i < kHalfPanels * kTileKv * 8; i += 128) {
       if (i / 8 % kTileKv >= hidden) store_shared(shared.v(stage, half) + i * 16, make_uint4(0, 0, 0, 0));
@@ -65,11 +76,22 @@ struct Consumer {
     sync_group();
   }
 
-  __device__ void issue_first_scores() {
+  // A tile's first panels, or all others, are there.
+  __device__ void await_first(u32 stage, u32 parity) const { wait_barrier(shared.full(stage, 0), parity); }
+  __device__ void await_others(u32 stage, u32 parity) const {
+#pragma unroll
+    for (int piece = 1; piece < kMlaPieces; ++piece) wait_barrier(shared.full(stage, piece), parity);
+  }
+
+  __device__ void issue_first_scores(u32 parity) {
+    await_first(half, parity);
+    begin_products();
     multiply_scores(s, descriptor(recompute(shared.q())), descriptor(recompute(shared.k(half))));
     commit_products();
   }
-  __device__ void issue_more_scores() {
+  __device__ void issue_more_scores(u32 parity) {
+    await_others(half, parity);
+    begin_products();
     const u32 first = kFirstPanels * kPanelBytes;
     multiply_more_scores(s, descriptor(recompute(shared.q() + first)), descriptor(recompute(shared.k(half) + first)));
     commit_products();
@@ -98,14 +120,15 @@ struct Consumer {
 
   // P of the other's tile is there; this one's part of O follows its references.
   __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
-    wait_barrier(shared.full(stage), parity);
+    await_first(stage, parity);
+    await_others(stage, parity);
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
-    if (__any_sync(0xffffffff, shared.rose(other(), warp) != 0)) {
+    if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
       float factor[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        factor[h] = shared.factor(other(), row_of_thread(h));
+        factor[h] = shared.factor(kOther, row_of_thread(h));
         rows.sum[h] *= factor[h];
         rows.reference[h] = shared.reference(row_of_thread(h));
       }
@@ -139,29 +162,20 @@ struct Consumer {
   // The tile before, if `follows`, which is the other's, and one of this warpgroup's.
   template <bool follows>
   __device__ void step(const Segment& segment, int before, int tile) {
-    const u32 parity = turn.parity();
-    if constexpr (kStartsEarly || !follows) {
-      wait_barrier(shared.full(half), own_parity(follows));
-      begin_products();
-      issue_first_scores();
-    }
+    const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
+    if constexpr (kStartsEarly || !follows) issue_first_scores(parity);
     if constexpr (follows) {
-      follow(segment, before, other(), parity);
+      follow(segment, before, kOther, turn.parity());
       pin_registers(o);
       begin_products();
-      issue_output_of_other(other());
-      ++turn.count;
+      issue_output_of_other(kOther);
     }
-    if constexpr (!kStartsEarly && follows) {
-      wait_barrier(shared.full(half), turn.parity());
-      begin_products();
-      issue_first_scores();
-    }
-    issue_more_scores();
+    if constexpr (!kStartsEarly && follows) issue_first_scores(parity);
+    issue_more_scores(parity);
     if constexpr (follows) {
       wait_products<kStartsEarly ? 1 : 2>();
       pin_registers(o);
-      release(other());
+      release(kOther);
     }
     wait_products<0>();
     pin_registers(s);
@@ -173,20 +187,18 @@ struct Consumer {
     wait_products<0>();
     pin_registers(o);
     release(half);
-    ++turn.count;
+    turn.count += follows ? 2 : 1;
   }
-  // Of this warpgroup's tile, while the turn is still that of the tile before.
-  __device__ u32 own_parity(bool follows) const { return Turn{turn.count + (follows ? 1 : 0)}.parity(); }
 
   // The last tile is the other's.
   __device__ void last_step(const Segment& segment, int tile) {
-    follow(segment, tile, other(), turn.parity());
+    follow(segment, tile, kOther, turn.parity());
     pin_registers(o);
     begin_products();
-    issue_output_of_other(other());
+    issue_output_of_other(kOther);
     wait_products<0>();
     pin_registers(o);
-    release(other());
+    release(kOther);
     ++turn.count;
   }
 
@@ -194,20 +206,21 @@ struct Consumer {
     rows.clear();
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
-    int tile = visible_tile(params, segment, segment.first_tile);
-    if (tile <= segment.last_tile && turn.stage() == half) {
+    const int last = uniform(segment.last_tile);
+    int tile = next_tile(segment, uniform(segment.first_tile));
+    if (tile <= last && turn.stage() == half) {
       step<false>(segment, tile, tile);
-      tile = visible_tile(params, segment, tile + 1);
+      tile = next_tile(segment, tile + 1);
     }
 #pragma unroll 1
-    while (tile <= segment.last_tile) {
-      const int next = visible_tile(params, segment, tile + 1);
-      if (next > segment.last_tile) {
+    while (tile <= last) {
+      const int next = next_tile(segment, tile + 1);
+      if (next > last) {
         last_step(segment, tile);
         break;
       }
       step<true>(segment, tile, next);
-      tile = visible_tile(params, segment, next + 1);
+      tile = next_tile(segment, next + 1);
     }
   }
 
@@ -224,8 +237,8 @@ struct Consumer {
     sync_consumers();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows.sum[h] += shared.sum(other(), row_of_thread(h));
-      rows.top[h] = fmaxf(rows.top[h], shared.top(other(), row_of_thread(h)));
+      rows.sum[h] += shared.sum(kOther, row_of_thread(h));
+      rows.top[h] = fmaxf(rows.top[h], shared.top(kOther, row_of_thread(h)));
     }
   }
 
@@ -235,13 +248,13 @@ struct Consumer {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
-      if (row >= segment.seq.q_len * kGroup) continue;
+      const bool inside = row < segment.seq.q_len * kGroup;
       const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
       if (segment.part < 0) {
-        const Row at = row_at(segment.seq, row);
-        store_row(finish_row(params, segment.seq, at, state, writes),
-                  query_row(params.o_stride, segment.seq, at.h, at.q) + column, h);
-      } else {
+        const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
+        store_row(finish_row(params, segment.seq, at, state, writes && inside),
+                  query_row(params.o_stride, segment.seq, at.h, at.q) + column, h, inside);
+      } else if (inside) {
         float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
         const int of_tile = row - segment.row_lo;
         float* to = part + of_tile * kPartRow + column;
@@ -255,13 +268,26 @@ struct Consumer {
       }
     }
   }
-  __device__ void store_row(float factor, Int64 at, int h) const {
+  // Two neighbouring columns of each eight. 16-bit ones are exchanged with the neighbour, so that an even lane has four
+  // of one eight and an odd lane four of the next: stores of whole sectors.
+  __device__ void store_row(float factor, Int64 at, int h, bool inside) const {
+    if constexpr (config.output == Element::f32) {
+      float* to = static_cast<float*>(params.o) + at;
 #pragma unroll
-    for (int j = 0; j < kOutputs / 4; ++j) {
-      const float x = o[4 * j + 2 * h] * factor, y = o[4 * j + 2 * h + 1] * factor;
-      if constexpr (config.output == Element::f32)
-        *reinterpret_cast<float2*>(static_cast<float*>(params.o) + at + 8 * j) = make_float2(x, y);
-      else *reinterpret_cast<u32*>(static_cast<u16*>(params.o) + at + 8 * j) = pack<config.output>(x, y);
+      for (int j = 0; j < kOutputs / 4; ++j) {
+        const float2 pair = make_float2(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor);
+        if (inside) *reinterpret_cast<float2*>(to + 8 * j) = pair;
+      }
+    } else {
+      const bool odd = lane_id() % 2 != 0;
+      u16* to = static_cast<u16*>(params.o) + at + (odd ? 8 - 2 : 0);
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; j += 2) {
+        const u32 low = pack<config.output>(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor),
+                  high = pack<config.output>(o[4 * j + 4 + 2 * h] * factor, o[4 * j + 5 + 2 * h] * factor);
+        const u32 received = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
+        if (inside) store_global(to + 8 * j, odd ? make_uint2(received, high) : make_uint2(low, received));
+      }
     }
   }
 
@@ -275,14 +301,14 @@ struct Consumer {
       sync_consumers();
       if (threadIdx.x == kConsumerThreads) at.advance();
       sync_consumers();
-    } while (at.more);
+    } while (uniform(at.more));
   }
 };
 
 __device__ inline void set_up(const SharedMemory& shared) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kMlaStages; ++stage) {
-      init_barrier(shared.full(stage), 1);
+      for (int piece = 0; piece < kMlaPieces; ++piece) init_barrier(shared.full(stage, piece), 1);
       for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
     }
     publish_barriers();
@@ -309,7 +335,8 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
     if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
   } else {
     grow_registers<kMlaConsumerRegisters>();
-    Consumer{params, shared, parts, recompute(threadIdx.x) / 128 - 1}.run(progress[1]);
+    if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress[1]);
+    else Consumer<1>{params, shared, parts}.run(progress[1]);
   }
   // No block leaves while others may still reach its memory.
   if constexpr (kCluster > 1) sync_cluster();

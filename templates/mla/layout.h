@@ -14,8 +14,9 @@ constexpr int kMlaProducerRegisters = 40, kMlaConsumerRegisters = 232;
 
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
-// The products of Q and K, panel by panel: some may be on their way before P of the tile before is there.
-constexpr int kFirstPanels = 3;
+// A tile arrives in pieces of some panels: two with which the scores begin, what else is in the first half of V, and the
+// second half. What lies behind V comes with one of the latter.
+constexpr int kMlaPieces = 3, kFirstPanels = 2;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
 constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.cluster; }
@@ -34,8 +35,8 @@ struct MlaLayout {
   int bytes = 0;
 };
 
-// Of each place of K: full, and the halves of V empty.
-constexpr int kMlaBarriers = kMlaStages * (1 + kMlaConsumers);
+// Of each place of K: its pieces full, and the halves of V empty.
+constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers);
 // Of each row: its reference; a factor from each warpgroup to the other, its sum and its largest score; and of each warp
 // whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;

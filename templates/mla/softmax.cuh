@@ -54,7 +54,7 @@ __device__ inline int first_row(const Segment& s) { return s.row_lo + static_cas
 // the last key.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile) {
   const int k_lo = tile * kTileKv, first = k_lo + static_cast<int>(lane_id()) % 4 * 2;
-  const bool mixed = k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end;
+  const bool mixed = uniform(k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end);
   if (kScaleFolded && !mixed) return;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

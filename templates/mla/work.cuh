@@ -13,6 +13,7 @@ constexpr MlaLayout kPlaces = mla_layout(config);
 constexpr int kCluster = config.cluster;
 constexpr int kPanelBytes = kPlaces.k.panel_bytes();
 constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
+constexpr int kLastPanels = kPlaces.k.panels() - kMlaConsumers * kHalfPanels;
 using Stored = Bits<config.element>;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
@@ -25,6 +26,15 @@ struct Turn {
   __device__ u32 parity() const { return count / kMlaStages % 2; }
 };
 
+__device__ inline int first_panel(int piece) {
+  return piece == 0 ? 0 : piece == 1 ? kFirstPanels : (piece - 1) * kHalfPanels;
+}
+// The panels behind V hold P while they are not needed: they are free when its reader is done, the warpgroup that the
+// tiles of this place do not belong to.
+__device__ inline bool has_last_panels(int piece, u32 stage) {
+  return piece > 0 && static_cast<int>(2 - stage) == piece;
+}
+
 struct SharedMemory {
   u32 base;
   unsigned char* memory;
@@ -34,10 +44,12 @@ struct SharedMemory {
   __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.k.bytes(); }
   __device__ u32 v(u32 stage, u32 half) const { return k(stage) + half * kHalfPanels * kPanelBytes; }
   __device__ u32 p(u32 stage) const { return k(stage) + kPlaces.p_offset; }
-  __device__ u32 full(u32 stage) const { return base + kPlaces.barrier_offset + stage * 8; }
+  __device__ u32 full(u32 stage, u32 piece) const {
+    return base + kPlaces.barrier_offset + (stage * kMlaPieces + piece) * 8;
+  }
   // The warpgroup of this half is done with its columns of V; that which reads P from here, with P.
   __device__ u32 empty(u32 stage, u32 half) const {
-    return base + kPlaces.barrier_offset + (kMlaStages + stage * kMlaConsumers + half) * 8;
+    return base + kPlaces.barrier_offset + (kMlaStages * kMlaPieces + stage * kMlaConsumers + half) * 8;
   }
 
   __device__ float& reference(int row) const { return rows()[row]; }
