@@ -76,21 +76,21 @@ struct Consumer {
     sync_group();
   }
 
-  // A tile's first panels, or all others, are there.
-  __device__ void await_first(u32 stage, u32 parity) const { wait_barrier(shared.full(stage, 0), parity); }
-  __device__ void await_others(u32 stage, u32 parity) const {
+  // Some pieces of a tile are there. Only of those that come no more before this warpgroup has seen them: of its own
+  // tiles all, of the other's those of its half.
+  __device__ void await_pieces(u32 stage, u32 parity, int first, int end) const {
 #pragma unroll
-    for (int piece = 1; piece < kMlaPieces; ++piece) wait_barrier(shared.full(stage, piece), parity);
+    for (int piece = first; piece < end; ++piece) wait_barrier(shared.full(stage, piece), parity);
   }
 
   __device__ void issue_first_scores(u32 parity) {
-    await_first(half, parity);
+    await_pieces(half, parity, 0, 1);
     begin_products();
     multiply_scores(s, descriptor(recompute(shared.q())), descriptor(recompute(shared.k(half))));
     commit_products();
   }
   __device__ void issue_more_scores(u32 parity) {
-    await_others(half, parity);
+    await_pieces(half, parity, 1, kMlaPieces);
     begin_products();
     const u32 first = kFirstPanels * kPanelBytes;
     multiply_more_scores(s, descriptor(recompute(shared.q() + first)), descriptor(recompute(shared.k(half) + first)));
@@ -120,8 +120,7 @@ struct Consumer {
 
   // P of the other's tile is there; this one's part of O follows its references.
   __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
-    await_first(stage, parity);
-    await_others(stage, parity);
+    await_pieces(stage, parity, half == 0 ? 0 : 2, half == 0 ? 2 : kMlaPieces);
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
