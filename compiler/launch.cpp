@@ -21,6 +21,10 @@ std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) {
 }  // namespace
 
 std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
+  if (rule.pieces > 0) {
+    const std::int64_t pieces = product(sizes.q_tokens, rule.pieces);
+    return pieces / rule.of_item + (pieces % rule.of_item != 0 ? 1 : 0);
+  }
   const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
   const std::int64_t of_head = product(tiles(sizes.q_len, rule.queries), tiles(sizes.k_len, rule.keys));
   return product(product(of_head, rule.heads), sizes.batch);

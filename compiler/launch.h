@@ -23,6 +23,8 @@ struct GridRule {
   int heads = 1;            // that have items of their own
   int blocks_per_sm = 0;    // not 0: so many for each SM of the device share all items evenly
   int cluster = 1;          // blocks are launched so many at a time
+  int pieces = 0;           // not 0: items are pieces instead of tiles. Every query has so many, and an item
+  int of_item = 1;          // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };
@@ -37,6 +39,7 @@ struct KernelLaunch {
   int smem_bytes = 0;  // dynamic, of a block
   GridRule grid;
   bool tensor_maps = false;
+  bool overlaps = false;     // it begins while the launch before it runs, and waits for its end itself
   std::vector<int> buffers;  // numbers in Plan::workspace
   std::string_view bounds;   // of __launch_bounds__, as generated code says it
   std::string_view call;     // what its body is

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
@@ -164,6 +165,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
   schedule.family->finish(plan);
+  if (plan.config.append && target.gpu) add_append(plan);
   plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan, pins);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +34,10 @@ struct Plan {
   Target target;
   Schedule schedule;                             // complete
   KernelConfig config;                           // GPU families
+  std::optional<KernelLaunch> append;            // before all others: new rows of K and V (append.h)
   std::vector<KernelLaunch> launches;            // in this order; none on a host
   std::vector<WorkspaceBuffer> workspace;        // what they pass on
+  int rotated_q = -1;                            // of these the one that `launches` find Q in; none: Q is as given
   TileAnalysis tiles;                            // of spec.mask
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;                // what is slower than it could be, and why

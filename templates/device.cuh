@@ -153,6 +153,13 @@ __device__ inline void store_global(void* address, uint2 value) {
 // Asks for a line of memory to be brought to L2.
 __device__ inline void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
+// ---- one launch after the other (sm_90 on) ----
+
+// The next launch may begin as soon as all blocks of this one have come here or are done.
+__device__ inline void release_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Until the launch before is done, and what it wrote can be read.
+__device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- arithmetic ----
 
 // 2^x with x = -inf giving exactly 0; subnormal results are flushed.
@@ -165,6 +172,18 @@ __device__ inline float exp2_approx(float x) {
 __device__ inline float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// To 2^-20.5 from -pi to pi.
+__device__ inline float sin_approx(float x) {
+  float y;
+  asm("sin.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float cos_approx(float x) {
+  float y;
+  asm("cos.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

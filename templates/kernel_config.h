@@ -9,6 +9,7 @@ enum class Element : unsigned char { f16, bf16, f32 };
 enum class Cache : unsigned char { as_q, e4m3, e5m2, int8 };  // elements of K and V: those of Q, or of 8 bits
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device
+enum class Rope : unsigned char { none, half, interleaved };      // which columns are a pair that rotates
 enum class Reference : unsigned char { lazy, tile, first };       // what the exponent of a score is taken relative to
 enum class Exclusive : unsigned char { none, issue };             // what only one warpgroup at a time may do
 enum class QueryPlace : unsigned char { shared, registers };      // where Q lives during the loop
@@ -37,6 +38,10 @@ struct KernelConfig {
   bool sink = false;
   bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;     // V is the first columns of K: KernelParams::v and v_stride are those of K
+  bool append = false;     // new rows are written to the ends of K and V first, by a launch of its own (append/)
+  Rope rope = Rope::none;  // of Q and new K, by that launch; what the main ones read is rotated
+  int rope_dims = 0;       // of the first columns of a row
+  double rope_base = 0;    // of frequencies that the kernel computes; 0: KernelParams has tables
   float scale = 0;         // natural units: score = scale * q.k
   int page_size = 0;       // not 0: K and V lie in pages of so many tokens
   bool has_score = false;  // variant.gen.cuh's score() changes s

@@ -20,6 +20,10 @@ struct PagedRows {
     const unsigned id = is_there ? __ldg(table + number * table_stride) : 0, last = pages - 1;
     return first + static_cast<long long>(id < last ? id : last) * page;
   }
+  // Is the page of this key one of the pool?
+  __device__ bool has_row(int key) const {
+    return static_cast<unsigned>(__ldg(table + key / page_size * table_stride)) < static_cast<unsigned>(pages);
+  }
   __device__ const T* row(int key) const {
     const unsigned k = key;
     return page_begin(k / kPage, true) + static_cast<int>(k % kPage) * stride;

@@ -45,6 +45,7 @@ struct StridedRows {
   Int64 stride;
 
   __device__ const T* row(int number) const { return first + number * stride; }
+  __device__ bool has_row(int) const { return true; }
 
   // Down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
   template <int step, int tile_rows>

@@ -40,6 +40,17 @@ void set_scales(NamedTensor& scales, const AttentionSpec& spec) {
   for (std::size_t i = 0; i < scales.bytes.size() / sizeof(float); ++i) values[i] = unit * std::exp2(values[i] / 4);
 }
 
+void set_angles(NamedTensor& table) {
+  constexpr double kBase = 10000;
+  const std::int64_t pairs = table.shape[1];
+  auto* values = reinterpret_cast<float*>(table.bytes.data());
+  for (std::int64_t i = 0; i < table.shape[0] * pairs; ++i) {
+    const double angle =
+        static_cast<double>(i / pairs) * std::pow(kBase, -static_cast<double>(i % pairs) / static_cast<double>(pairs));
+    values[i] = static_cast<float>(table.name == "cos" ? std::cos(angle) : std::sin(angle));
+  }
+}
+
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
   std::vector<std::int32_t> pages(static_cast<std::size_t>(drawn_pages(spec, shape)));
   std::iota(pages.begin(), pages.end(), 0);
@@ -78,14 +89,15 @@ std::int64_t KeyPlaces::row(std::int64_t b, std::int64_t hk, std::int64_t key) c
   return block * batch_ + hk * head_ + (table_ ? key % page_size_ : key) * token_;
 }
 
-void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& k_lens,
-                   const NamedTensor* block_table, std::int64_t batch) {
-  const KeyPlaces places(spec, tensor, &k_lens, block_table);
+void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor* k_lens,
+                   const NamedTensor* block_table, const ProblemShape& shape) {
+  const KeyPlaces places(spec, tensor, k_lens, block_table);
   const std::int64_t d = tensor.shape[3];
   const auto row_bytes = static_cast<std::size_t>(d * size_of(tensor.dtype));
   std::vector<bool> used(tensor.bytes.size() / row_bytes, false);
-  for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t key = 0; key < places.length(b); ++key) {
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t fresh = spec.append ? shape.q[static_cast<std::size_t>(b)] : 0;
+    for (std::int64_t key = 0; key < places.length(b) - fresh; ++key) {
       for (std::int64_t hk = 0; hk < spec.heads_kv; ++hk)
         used[static_cast<std::size_t>(places.row(b, hk, key) / d)] = true;
     }

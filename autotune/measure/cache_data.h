@@ -14,6 +14,8 @@ std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape);
 
 void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values);
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape);
+// Cosines or sines, by its name, of the usual angles.
+void set_angles(NamedTensor& table);
 // Every sequence has pages of its own, in no order; behind its length the numbers are none.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
@@ -34,8 +36,8 @@ class KeyPlaces {
   std::int64_t page_size_, room_ = 0, batch_ = 0, head_ = 0, token_ = 0;  // strides; of pages, batch_ is that of one
 };
 
-// NaN into all rows of K or V that are no row of a sequence.
-void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& k_lens,
-                   const NamedTensor* block_table, std::int64_t batch);
+// NaN into all rows of K or V that are no row of a sequence, or will be one only when it is appended.
+void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor* k_lens,
+                   const NamedTensor* block_table, const ProblemShape& shape);
 
 }  // namespace flashjit

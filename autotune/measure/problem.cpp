@@ -35,6 +35,7 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
+    case Dim::Positions: return shape.longest_k();
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
     default: return extent_of(dim, spec);
   }
@@ -47,9 +48,11 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   NamedTensor tensor{std::string(operand.name), Role::Input, operand.dtype_of(spec), {}, {}};
   if (is_offsets(operand)) tensor.role = Role::Offsets;
   if (operand.role == OperandRole::Output) tensor.role = Role::Output;
+  if (operand.updated_by(spec)) tensor.role = Role::Updated;
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.repeats) tensor.role = Role::Scales;
+  if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
   const OperandAxes axes = axes_of(operand, spec);
   tensor.shape.resize(static_cast<std::size_t>(axes.rank));
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
@@ -135,6 +138,7 @@ class Builder {
   void fill(NamedTensor& tensor) const {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
+    if (tensor.role == Role::Angles) return set_angles(tensor);
     fill_random(tensor, seed_);
     if (tensor.role == Role::Scales) set_scales(tensor, spec_);
   }
@@ -209,9 +213,10 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    // A pool has any number of pages, a table room for any, and scales may count for several heads.
-    const bool exact =
-        tensor.role != Role::Table && tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
+    // A pool has any number of pages, tables room for any number of them, or of positions, and scales may count for
+    // several heads.
+    const bool exact = tensor.role != Role::Table && tensor.role != Role::Angles && tensor.role != Role::Scales &&
+                       axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
                                              : builder.input(std::move(tensor), exact));
   }
@@ -249,11 +254,11 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     }
     shape_logits(inputs.logits, spec, shape, seed, data);
   }
-  if (spec.k_lens && !has_packed_keys(spec)) {
+  if ((spec.k_lens || spec.append) && !has_packed_keys(spec)) {
     for (const char* name : {"k", "v"}) {
       NamedTensor* tensor = data.find(name);
       if (tensor && !inputs.files.contains(name))
-        poison_unused(*tensor, spec, *data.find("k_lens"), data.find("block_table"), shape.batch);
+        poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
     }
   }
   return data;
@@ -332,7 +337,8 @@ Result<void> DeviceProblem::poison(const Stream& stream) const {
 Result<void> DeviceProblem::download_outputs(ProblemData& data, CuStream stream) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     std::vector<std::uint8_t>& bytes = data.tensors()[i].bytes;
-    if (roles_[i] == Role::Output && !bytes.empty()) FLASHJIT_TRY(buffers_[i].download(bytes.data(), stream));
+    const bool written = roles_[i] == Role::Output || roles_[i] == Role::Updated;
+    if (written && !bytes.empty()) FLASHJIT_TRY(buffers_[i].download(bytes.data(), stream));
   }
   return {};
 }

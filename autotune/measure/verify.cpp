@@ -31,6 +31,7 @@ ProblemShape small_shape(const AttentionSpec& spec) {
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     shape.q.push_back(length(spec.q_len, has_own_q_lens(spec), kQueries, b));
     shape.k.push_back(length(spec.k_len, has_own_k_lens(spec), kKeys, b));
+    if (spec.append) shape.q.back() = std::min(shape.q.back(), shape.k.back());
   }
   return shape;
 }

@@ -160,7 +160,9 @@ Comparison compare(const Problem& problem, const CompareOptions& options) {
   result.rel_limit = 2 * std::max(result.recipe_rel_err, few * std::sqrt(all.expected_squares) / norm);
   result.lse_err = all.lse;
   result.max_logit_err = all.max_logit;
-  if (!all.special.empty()) {
+  if (std::string wrong = problem.wrong_append(); !wrong.empty()) {
+    result.problem = std::move(wrong);
+  } else if (!all.special.empty()) {
     result.problem = all.special;
   } else if (result.max_abs_err > result.max_abs_limit) {
     result.problem = fmt::format("o differs by {:.4g}, the limit is {:.4g} ({}, column {}: {:.6g})", result.max_abs_err,

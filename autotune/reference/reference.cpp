@@ -53,23 +53,29 @@ float sum_in_pairs(const float* terms, std::size_t count) {
 }
 
 // `key_scale`: of the elements of K.
-Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const float* query,
+Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
                const float* key, double key_scale) {
   const int d = spec.d_qk;
   const double scale = spec.effective_scale() * key_scale;
   double dot = 0, squares = 0;
   for (int i = 0; i < d; ++i) {
-    const double product = static_cast<double>(query[i]) * key[i];
+    const double product = query[i] * key[i];
     dot += product;
     squares += product * product;
   }
   // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
   double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+  // A rotated query is rounded to its dtype again, each element by itself.
+  if (spec.rope != Rope::none) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
   Dual s(dot * scale);
   if (semantics.score) {
     const Dual scored = semantics.score(at, s);
-    const Dual moved = semantics.score(at, Dual(s.f, s.d + error));
-    error = std::fabs(moved.d - scored.d) + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
+    double moved = std::fabs(semantics.score(at, Dual(s.f, s.d + error)).d - scored.d);
+    if (spec.rope != Rope::none) {  // such a rounding is no small step: scores may bend within it
+      for (const double step : {-3 * error, 3 * error})
+        moved = std::max(moved, std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d));
+    }
+    error = moved + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
     s = scored;
   }
   return {at.k, s.d, error};
@@ -151,7 +157,12 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
           fmt::format("reference: a tensor has {} dimensions, the layout has {}", tensor->shape.size(), rank));
     }
   }
-  for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens), {"block_table", paged(spec)}}) {
+  for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens),
+                                     {"block_table", paged(spec)},
+                                     {"k_new", spec.append},
+                                     {"v_new", spec.append},
+                                     {"cos", spec.rope != Rope::none && spec.rope_base == 0},
+                                     {"sin", spec.rope != Rope::none && spec.rope_base == 0}}) {
     if (needed && !arguments.params.contains(name))
       return invalid(fmt::format("reference: {} is missing in params", name));
   }
@@ -231,11 +242,23 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   return kv;
 }
 
-std::vector<float> Problem::query(const RowId& row) const {
-  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0;
-  const std::int64_t at = offset(arguments_->q, start, row);
-  std::vector<float> query(spec_->d_qk);
-  for (int i = 0; i < spec_->d_qk; ++i) query[i] = load_float(dtype_of(arguments_->q), arguments_->q.data, at + i);
+std::int64_t Problem::query_offset(const Tensor& tensor, const RowId& row) const {
+  return offset(tensor, packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0, row);
+}
+
+std::vector<double> Problem::elements(const Tensor& tensor, std::int64_t offset, int count) const {
+  std::vector<double> row(count);
+  for (int i = 0; i < count; ++i) row[i] = load_float(dtype_of(tensor), tensor.data, offset + i);
+  return row;
+}
+
+std::vector<double> Problem::query(const RowId& row) const {
+  std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
+  if (spec_->rope == Rope::none) return query;
+  query = rotated(std::move(query), std::max<std::int64_t>(token_position(row.b, row.q), 0));
+  for (double& x : query) {  // the range of the dtype is that of a rotated query, too
+    if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
+  }
   return query;
 }
 
@@ -294,7 +317,7 @@ std::vector<float> Problem::part_rows(const RowId& row) const {
 // Of the visible keys.
 std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const {
   const int d = spec_->d_qk, width = spec_->d_v;
-  const std::vector<float> query = this->query(row);
+  const std::vector<double> query = this->query(row);
   Position at = position(row);
   std::vector<Logit> logits;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
@@ -376,7 +399,8 @@ RecipeRow Problem::merged_recipe(const RowId& row) const {
 RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   if (merge(*spec_)) return merged_recipe(row);
   const int d = spec_->d_qk, width = spec_->d_v;
-  const std::vector<float> query = this->query(row);
+  std::vector<float> query;
+  for (const double x : this->query(row)) query.push_back(round_to(spec_->dtype, static_cast<float>(x)));
   const float scale = static_cast<float>(spec_->effective_scale());
   Position at = position(row);
   std::vector<std::int64_t> keys;
@@ -407,8 +431,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
 }
 
 double Problem::output(const RowId& row, int column) const {
-  const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0;
-  return load_float(spec_->out_dtype, arguments_->o.data, offset(arguments_->o, start, row) + column);
+  return load_float(spec_->out_dtype, arguments_->o.data, query_offset(arguments_->o, row) + column);
 }
 
 std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "compiler/result.h"
@@ -72,12 +73,26 @@ class Problem {
   double output(const RowId& row, int column) const;
   double output_lse(const RowId& row) const;
   double output_max_logit(const RowId& row) const;
+  // The first element of a new row that K and V do not hold after the call as they should; empty: there is none.
+  std::string wrong_append() const;
 
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
-  std::vector<float> query(const RowId& row) const;
+  std::vector<double> query(const RowId& row) const;  // rotated, if the spec says so, and not rounded
+  std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
+  std::int64_t query_offset(const Tensor& tensor, const RowId& row) const;
+  std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it has no place in the cache
+  struct Angle {
+    double cos = 1, sin = 0;
+  };
+  Angle angle(std::int64_t position, int pair) const;
+  std::vector<double> rotated(std::vector<double> row, std::int64_t position) const;
+  // Of a new token and a KV head, which is `h`.
+  std::string wrong_append(const RowId& token) const;
+  std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
+                        double size) const;
   Position position(const RowId& row) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,

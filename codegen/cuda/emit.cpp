@@ -83,6 +83,9 @@ void for_each_problem_field(const Visit& field) {
   field("page_size", &KernelConfig::page_size, false);
   field("lse", &KernelConfig::lse, false);
   for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
+  field("rope", &KernelConfig::rope, false);
+  field("rope_dims", &KernelConfig::rope_dims, false);
+  field("rope_base", &KernelConfig::rope_base, false);
   field("scale", &KernelConfig::scale, true);
   field("has_score", &KernelConfig::has_score, false);
   field("score_has_tanh", &KernelConfig::score_has_tanh, false);
@@ -240,7 +243,7 @@ Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& hea
 }
 
 // One kernel: what it takes, and the function of the loop that it is.
-std::string emit_entry(const Plan& plan, const KernelLaunch& launch) {
+std::string emit_entry(const Plan& plan, const KernelLaunch& launch, bool next_overlaps) {
   std::string arguments = "const __grid_constant__ flashjit::KernelParams params";
   if (launch.tensor_maps) arguments += ",\n    const __grid_constant__ flashjit::TensorMaps maps";
   for (const int number : launch.buffers) {
@@ -249,8 +252,11 @@ std::string emit_entry(const Plan& plan, const KernelLaunch& launch) {
   }
   const std::string cluster =
       launch.grid.cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", launch.grid.cluster) : "";
-  return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({}){}\n{}({}) {{\n  flashjit::{};\n}}\n",
-                     launch.bounds, cluster, launch.entry, arguments, launch.call);
+  std::string body;
+  if (launch.overlaps) body += "  flashjit::wait_for_launch_before();\n";
+  if (next_overlaps) body += "  flashjit::release_next_launch();\n";
+  return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({}){}\n{}({}) {{\n{}  flashjit::{};\n}}\n",
+                     launch.bounds, cluster, launch.entry, arguments, body, launch.call);
 }
 
 }  // namespace
@@ -265,7 +271,12 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   }
   std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
-  for (const KernelLaunch& launch : plan.launches) entry += emit_entry(plan, launch);
+  if (plan.append) {
+    entry += "#include \"templates/append/append.cuh\"\n";
+    entry += emit_entry(plan, *plan.append, plan.launches.front().overlaps);
+  }
+  for (std::size_t i = 0; i < plan.launches.size(); ++i)
+    entry += emit_entry(plan, plan.launches[i], i + 1 < plan.launches.size() && plan.launches[i + 1].overlaps);
   source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
   return source;

@@ -10,9 +10,11 @@
 #include <llvm/Support/raw_ostream.h>
 
 #include "codegen/host/emit/attention.h"
+#include "codegen/host/append.h"
 #include "codegen/host/jit.h"
 #include "codegen/host/merge.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/problem.h"
 #include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
 
@@ -34,84 +36,6 @@ class FlushSubnormals {
 
  private:
   unsigned saved_;
-};
-
-struct Sequence {
-  std::int64_t q_first = 0, k_first = 0;  // packed: first token
-  std::int64_t q_len = 0, k_len = 0;
-};
-
-// What both kinds of kernel know about a call's tensors.
-class Problem {
- public:
-  Problem(const AttentionSpec& spec, const KernelParams& params)
-      : params_(params),
-        packed_(is_packed(spec)),
-        packed_keys_(has_packed_keys(spec)),
-        page_size_(spec.page_size),
-        element_(size_of(spec.dtype)),
-        key_element_(size_of(spec.kv_dtype)),
-        out_element_(size_of(spec.out_dtype)) {}
-
-  Sequence sequence(std::int64_t b) const {
-    Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
-    if (packed_) take_offsets(params_.offsets_q + b, s.q_first, s.q_len);
-    if (packed_keys_) take_offsets(params_.offsets_k + b, s.k_first, s.k_len);
-    if (params_.k_lens) s.k_len = std::clamp<std::int64_t>(params_.k_lens[b], 0, s.k_len);
-    return s;
-  }
-  const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return at(params_.q, params_.q_stride, packed_ ? 0 : b, h, token, element_);
-  }
-  // Where the rows of keys first..first + count - 1 lie.
-  void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
-    key_rows(params_.k, params_.k_stride, b, hk, first, count, rows);
-  }
-  void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
-    key_rows(params_.v, params_.v_stride, b, hk, first, count, rows);
-  }
-  char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
-  }
-  // Of lse and max_logit.
-  float* row_value(float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
-    if (!base) return nullptr;
-    return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
-  }
-  float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
-  float scale_k(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_k, params_.scale_k_stride, b, hk); }
-  float scale_v(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_v, params_.scale_v_stride, b, hk); }
-
- private:
-  void key_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
-                std::int64_t count, const void** rows) const {
-    const std::int64_t token = sequence(b).k_first + first;
-    for (std::int64_t i = 0; i < count; ++i) {
-      rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i)
-                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, key_element_);
-    }
-  }
-  const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk,
-                      std::int64_t key) const {
-    const int* line = params_.block_table + b * params_.table_stride_batch;
-    const int page = std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
-    return at(base, stride, page, hk, key % page_size_, key_element_);
-  }
-  static float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk) {
-    return scales ? scales[b * stride.batch + hk * stride.head] : 1.0f;
-  }
-  static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
-    first = offsets[0];
-    length = std::max(offsets[1] - offsets[0], 0);
-  }
-  static const char* at(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token,
-                        int element) {
-    return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
-  }
-  const KernelParams& params_;
-  bool packed_, packed_keys_;
-  int page_size_;
-  int element_, key_element_, out_element_;
 };
 
 struct Generated {
@@ -425,15 +349,7 @@ class NaiveKernel final : public HostKernel {
   mutable WorkspacePool workspaces_;
 };
 
-}  // namespace
-
-Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
-  FLASHJIT_ASSIGN(generated, generate(plan, config_of(plan), naive));
-  return object_of(*generated.module, *generated.machine);
-}
-
-Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
-  if (merges(plan.spec)) return merge_kernel(plan.spec);
+Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   const HostConfig config = config_of(plan);
   FLASHJIT_ASSIGN(code, Code::link(object));
   if (naive) {
@@ -448,6 +364,20 @@ Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, st
   FLASHJIT_ASSIGN(pack_v, code->find<PackFunction>(kPackVName));
   return std::unique_ptr<HostKernel>(
       std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, pack_k, pack_v));
+}
+
+}  // namespace
+
+Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
+  FLASHJIT_ASSIGN(generated, generate(plan, config_of(plan), naive));
+  return object_of(*generated.module, *generated.machine);
+}
+
+Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
+  if (merges(plan.spec)) return merge_kernel(plan.spec);
+  FLASHJIT_ASSIGN(attention, link_attention(plan, naive, object));
+  if (!plan.spec.append) return std::move(attention);
+  return appending_kernel(plan.spec, std::move(attention));
 }
 
 Result<std::string> optimised_ir(const Plan& plan) {

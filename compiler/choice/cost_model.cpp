@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_parts.h"
 
@@ -138,7 +139,11 @@ Work work_of(const Problem& problem, const Shape& shape, const Schedule& schedul
 
 Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work) {
   if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
-  return schedule.family->predict(problem, schedule, shape, work);
+  Prediction p = schedule.family->predict(problem, schedule, shape, work);
+  const double append = append_us(problem.spec, problem.target, shape);
+  p.latency += append;
+  p.total += append;
+  return p;
 }
 
 // Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
@@ -194,7 +199,8 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.visible = work.visible;
   r.exact = work.exact;
   r.flops = 2 * scores * work.visible * (attends(spec) ? spec.d_qk + spec.d_v : spec.d_v);
-  r.fused_bytes = unique_bytes(spec, shape);
+  r.append_bytes = append_bytes(spec, shape);
+  r.fused_bytes = unique_bytes(spec, shape) + r.append_bytes;
   // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.
   if (attends(spec)) r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;

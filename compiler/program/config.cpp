@@ -84,6 +84,9 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.page_size = spec.page_size;
   c.lse = spec.lse;
   for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
+  c.rope = spec.rope;
+  c.rope_dims = spec.rope_dims;
+  c.rope_base = spec.rope_base;
   c.scale = static_cast<float>(spec.effective_scale());
   c.has_score = static_cast<bool>(spec.score);
   c.has_mask = masks_anything(spec);

@@ -26,6 +26,8 @@ inline constexpr WordTable<3> kWords<Lse> = {"Lse", {"none", "ln", "log2"}};
 template <>
 inline constexpr WordTable<2> kWords<Sequences> = {"Sequences", {"dense", "packed"}};
 template <>
+inline constexpr WordTable<3> kWords<Rope> = {"Rope", {"none", "half", "interleaved"}};
+template <>
 inline constexpr WordTable<3> kWords<Reference> = {"Reference", {"lazy", "tile", "first"}};
 template <>
 inline constexpr WordTable<2> kWords<Exclusive> = {"Exclusive", {"none", "issue"}};

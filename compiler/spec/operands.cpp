@@ -20,7 +20,9 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "pages of k",
                                                  "tokens of a page in the spec",
                                                  "pages of a sequence in block_table",
-                                                 "parts of o_parts"};
+                                                 "parts of o_parts",
+                                                 "positions of cos",
+                                                 "half the columns that rope of the spec rotates"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -31,6 +33,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::DQk: return spec.d_qk;
     case Dim::DV: return spec.d_v;
     case Dim::PageTokens: return spec.page_size;
+    case Dim::RopePairs: return spec.rope_dims / 2;
     default: return -1;
   }
 }

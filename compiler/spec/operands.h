@@ -16,8 +16,24 @@
 namespace flashjit {
 
 // What a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
-enum class Dim { None, Batch, Queries, Keys, HeadsQ, HeadsKv, DQk, DV, Offsets, Pages, PageTokens, TablePages, Parts };
-inline constexpr std::size_t kDims = 13;
+enum class Dim {
+  None,
+  Batch,
+  Queries,
+  Keys,
+  HeadsQ,
+  HeadsKv,
+  DQk,
+  DV,
+  Offsets,
+  Pages,
+  PageTokens,
+  TablePages,
+  Parts,
+  Positions,
+  RopePairs
+};
+inline constexpr std::size_t kDims = 15;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -42,10 +58,11 @@ struct Operand {
   Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
   Dtype always_dtype = Dtype::F32;
   Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
-  bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: in every spec
-  std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
-  bool has_field = true;                               // of Arguments; else a call gives it by its name
-  bool optional = false;                               // a call may leave it out
+  bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
+  bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
+  std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
+  bool has_field = true;                                    // of Arguments; else a call gives it by its name
+  bool optional = false;                                    // a call may leave it out
   bool repeats = false;     // leading dimensions may be left out; those, and others of size 1, count for all
   bool aligned = false;     // as the spec says; else to its elements
   std::size_t pointer = 0;  // where KernelParams has its address
@@ -54,6 +71,8 @@ struct Operand {
   PartStrides KernelParams::* part_strides = nullptr;
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
+  bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
+  bool written_by(const AttentionSpec& spec) const { return role == OperandRole::Output || updated_by(spec); }
   Dtype dtype_of(const AttentionSpec& spec) const { return dtype ? spec.*dtype : always_dtype; }
 };
 
@@ -76,12 +95,13 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, q),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
     Operand{.name = "k", .what = "Keys", .dtype = &AttentionSpec::kv_dtype,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = attends, .absent = kOfAttention, .aligned = true,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = attends, .is_updated = appends,
+            .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, k),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_stride},
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
-            .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; },
+            .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
             .absent = "this spec reads none: V is the first columns of k with v_in_k, and a merge has o_parts; leave it out",
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
@@ -141,6 +161,26 @@ inline constexpr std::array kOperands = {
             .absent = kOfMerges, .has_field = false,
             .pointer = offsetof(KernelParams, lse_parts),
             .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::lse_parts_stride},
+    Operand{.name = "k_new", .what = "Keys of new tokens", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::DQk},
+            .is_in = appends,
+            .absent = "the spec does not ask for it; add append to the spec or leave it out", .has_field = false,
+            .aligned = true, .pointer = offsetof(KernelParams, k_new),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_new_stride},
+    Operand{.name = "v_new", .what = "Values of new tokens", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::DV},
+            .is_in = appends,
+            .absent = "the spec does not ask for it; add append to the spec or leave it out", .has_field = false,
+            .aligned = true, .pointer = offsetof(KernelParams, v_new),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_new_stride},
+    Operand{.name = "cos", .what = "Cosines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
+            .is_in = has_rope_tables,
+            .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, cos)},
+    Operand{.name = "sin", .what = "Sines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
+            .is_in = has_rope_tables,
+            .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, sin)},
 };
 // clang-format on
 

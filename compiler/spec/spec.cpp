@@ -22,6 +22,7 @@ constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all 
 constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;
 constexpr std::size_t kMaxParamName = 32;
+constexpr double kMaxRopeBase = 1e12;
 
 std::string print_pair(int first, int second) {
   return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
@@ -140,10 +141,38 @@ Result<void> check_layout(const AttentionSpec& spec) {
       fmt::format("layout: with pages, Q is bshd or packed; write paged({0}) or packed/paged({0})", spec.page_size));
 }
 
+Result<void> check_rope(const AttentionSpec& spec) {
+  if (spec.rope == Rope::none) {
+    if (spec.rope_base == 0) return {};
+    return invalid(fmt::format("rope_base: {}, and nothing rotates; add rope=half({}) or leave it out", spec.rope_base,
+                               spec.d_qk));
+  }
+  if (spec.rope_dims < 2 || spec.rope_dims % 2 != 0 || spec.rope_dims > spec.d_qk) {
+    return invalid(fmt::format("rope: {} columns cannot rotate; use an even number from 2 to {}, the head dim of Q",
+                               spec.rope_dims, spec.d_qk));
+  }
+  if (spec.rope_base != 0 && !(spec.rope_base >= 1 && spec.rope_base <= kMaxRopeBase)) {
+    return invalid(fmt::format("rope_base: {} is outside 1..{}; other frequencies come from tables, cos and sin",
+                               spec.rope_base, kMaxRopeBase));
+  }
+  if (spec.append) return {};
+  return invalid(
+      "rope: it rotates Q and new keys, and there are none without append; add append, or rotate Q before the call");
+}
+
+Result<void> check_append(const AttentionSpec& spec) {
+  FLASHJIT_TRY(check_rope(spec));
+  if (!spec.append || spec.alignment == Alignment::BottomRight) return {};
+  return invalid(
+      "append: new tokens are the last of their sequence, where align=bottom_right has the queries; leave "
+      "align=top_left out");
+}
+
 Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_head_dims(spec));
   FLASHJIT_TRY(check_heads(spec));
   FLASHJIT_TRY(check_layout(spec));
+  FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_scale(spec));
   if (!(spec.dropout >= 0 && spec.dropout < 1)) {
     return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));
@@ -371,6 +400,8 @@ std::string print(const AttentionSpec& spec) {
     if (spec.*flag.of_spec && !(is_paged(spec) && flag.of_spec == &AttentionSpec::k_lens))
       out += fmt::format(" {}", flag.name);
   }
+  if (spec.rope != Rope::none) out += fmt::format(" rope={}({})", word(spec.rope), spec.rope_dims);
+  if (spec.rope_base != 0) out += fmt::format(" rope_base={}", print_real(spec.rope_base));
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
   print_bound(out, "b", spec.batch);
   print_bound(out, "q_len", spec.q_len);
@@ -415,6 +446,16 @@ Result<void> check_supported(const AttentionSpec& spec) {
   if (fp8(spec.out_dtype)) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
+  }
+  if (spec.append && has_scaled_keys(spec)) {
+    return unsupported(fmt::format(
+        "append: no kernel of this build writes new rows into a cache of {}; write them before the call, or use kv={}",
+        name(spec.kv_dtype), name(spec.dtype)));
+  }
+  if (spec.append && spec.v_in_k) {
+    return unsupported(
+        "append: no kernel of this build writes new rows into K that has V in it (v_in_k); write them before the call, "
+        "and leave append out");
   }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));

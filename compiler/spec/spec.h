@@ -54,6 +54,10 @@ struct AttentionSpec {
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
+  bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
+  Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
+  int rope_dims = 0;                   //   that many columns
+  double rope_base = 0;                // rope_base=10000: instead of tables
   double dropout = 0;                  // dropout=0.1
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
@@ -80,6 +84,7 @@ Result<void> validate(AttentionSpec& spec);
 // Not attention, but what it gave for parts of the keys, put together.
 inline bool merges(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
+inline bool appends(const AttentionSpec& spec) { return spec.append; }
 
 // How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
@@ -96,6 +101,9 @@ inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_i
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }
 inline bool has_own_k_lens(const AttentionSpec& spec) { return is_packed(spec) || spec.k_lens; }
+
+// Are angles read from tensors, cos and sin?
+inline bool has_rope_tables(const AttentionSpec& spec) { return spec.rope != Rope::none && spec.rope_base == 0; }
 
 // What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h) ...
 VariableRanges variable_ranges(const AttentionSpec& spec);

@@ -21,9 +21,9 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 17> with_values = {"kv",    "out",    "d",     "heads", "layout",  "mask",
-                                                            "score", "params", "scale", "align", "lse",     "dropout",
-                                                            "b",     "q_len",  "k_len", "bytes", "numerics"};
+  constexpr std::array<std::string_view, 19> with_values = {
+      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "scale",    "align",
+      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -184,6 +184,23 @@ Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
+// "half(64)", "interleaved(128)".
+Result<void> parse_rope(const Word& word, AttentionSpec& spec) {
+  const std::size_t open = word.value.find('(');
+  Word kind = word;
+  kind.value = word.value.substr(0, open);
+  constexpr std::array<std::string_view, 2> kNames = {Words<Rope>::values[1], Words<Rope>::values[2]};
+  FLASHJIT_TRY(parse_name(kind, kNames, spec.rope));
+  spec.rope = static_cast<Rope>(static_cast<int>(spec.rope) + 1);  // `none` is no word of a spec
+  if (open == word.value.npos || !word.value.ends_with(')')) {
+    return invalid(fmt::format("rope: {} needs the number of columns that rotate, as in rope={}(64)",
+                               quoted(word.value), kind.value));
+  }
+  FLASHJIT_ASSIGN(dims, parse_int(word, word.value.substr(open + 1, word.value.size() - open - 2)));
+  spec.rope_dims = dims;
+  return {};
+}
+
 std::string_view trim(std::string_view text) {
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && blank(text.back())) text.remove_suffix(1);
@@ -288,6 +305,12 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
     if (scale == 0) return invalid("scale: 0 makes every score equal; leave it out for 1/sqrt(d)");
     return {};
   }
+  if (key == "rope") return parse_rope(word, spec);
+  if (key == "rope_base") {
+    FLASHJIT_ASSIGN(base, parse_number(word));
+    spec.rope_base = base;
+    return base != 0 ? Result<void>() : invalid("rope_base: 0 is no base; leave it out to give tables, cos and sin");
+  }
   if (key == "dropout") {
     FLASHJIT_ASSIGN(dropout, parse_number(word));
     spec.dropout = dropout;
@@ -384,8 +407,9 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
     while (cursor.at < text.size() && !blank(text[cursor.at])) ++cursor.at;
     first[i] = text.substr(position[i], cursor.at - position[i]);
     if (first[i].empty()) {
-      return cursor.error(fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd or merge)" : "dtype", kExample),
-                          position[i]);
+      return cursor.error(
+          fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd or merge)" : "dtype", kExample),
+          position[i]);
     }
   }
   const auto operation = std::find(kOperationNames.begin(), kOperationNames.end(), first[0]);

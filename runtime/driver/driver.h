@@ -27,12 +27,22 @@ using CuGraph = struct CuGraphOpaque*;
 using CuGraphExec = struct CuGraphExecOpaque*;
 using CuPointer = std::uint64_t;
 
+struct CuLaunchAttribute {
+  static constexpr int kOverlaps = 6;  // programmatic stream serialization: the launch waits for the one before itself
+  int id;
+  int padding = 0;
+  union {
+    int value;
+    char all[64] = {};
+  };
+};
+
 struct CuLaunchConfig {
   unsigned grid_x, grid_y, grid_z;
   unsigned block_x, block_y, block_z;
   unsigned shared_bytes;
   CuStream stream;
-  void* attributes;
+  CuLaunchAttribute* attributes;
   unsigned attribute_count;
 };
 

@@ -61,6 +61,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
       ordinal_(ordinal),
       indices_(spec_) {
   for (const KernelLaunch& launch : plan.launches) grids_.push_back(launch.grid);
+  if (plan.append) grids_.push_back(plan.append->grid);
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
     Row& row = rows_[i];
@@ -70,7 +71,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
         .name = operand.name,
         .dtype = operand.dtype_of(spec_),
         .rank = row.axes.rank,
-        .output = operand.role == OperandRole::Output,
+        .output = operand.written_by(spec_),
         .contiguous_last = operand.aligned || (operand.strides_kind != OperandStrides::Table &&
                                                operand.strides_kind != OperandStrides::Parts && !operand.repeats),
         .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
@@ -98,6 +99,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_operands(given, extents, params, overlaps));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
+  FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes));
   FLASHJIT_TRY(fill_params(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
   const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
@@ -317,7 +319,23 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   FLASHJIT_TRY(check_bound("b", sizes.batch, spec_.batch));
   FLASHJIT_TRY(check_bound("q_len", sizes.q_len, spec_.q_len));
   FLASHJIT_TRY(check_bound("k_len", sizes.k_len, spec_.k_len));
+  if (spec_.append && sizes.batch > 0) FLASHJIT_TRY(check_append(sizes));
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
+}
+
+Result<void> ArgumentChecker::check_append(const CallSizes& sizes) const {
+  if (is_packed(spec_) || sizes.q_len <= sizes.k_len) return {};
+  return invalid(fmt::format("q_len: {} new tokens, k and v have room for {} of a sequence; give them more",
+                             sizes.q_len, sizes.k_len));
+}
+
+// Lengths lie on the device, so a table must have all positions that the call has room for.
+Result<void> ArgumentChecker::check_positions(std::int64_t positions, const CallSizes& sizes) const {
+  if (!has_rope_tables(spec_) || positions >= sizes.k_len) return {};
+  return invalid(
+      fmt::format("cos.shape[0]: {} positions, sequences of this call can have {} tokens (k_len); give longer "
+                  "tables, or less room in k and v",
+                  positions, sizes.k_len));
 }
 
 // No sequence is too long for its map: the bounds of a spec are smaller.

@@ -70,6 +70,8 @@ class ArgumentChecker {
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
+  Result<void> check_append(const CallSizes& sizes) const;
+  Result<void> check_positions(std::int64_t positions, const CallSizes& sizes) const;
   Result<void> check_offsets(const CallArguments& call) const;
   Result<void> check_table(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;

@@ -37,6 +37,7 @@ Result<std::int64_t> RunnableKernel::workspace_bytes(const CallArguments& call) 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
+      rotated_q_(compiled.plan.rotated_q),
       config_(compiled.plan.config),
       inputs_(input_places(compiled.plan)),
       sm_count_(compiled.plan.target.sm_count) {}
@@ -53,6 +54,10 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   for (const KernelLaunch& launch : plan.launches) {
     FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
     kernel->entries_.push_back({function, launch});
+  }
+  if (plan.append) {
+    FLASHJIT_ASSIGN(function, library->function(plan.append->entry, plan.append->smem_bytes));
+    kernel->append_ = Entry{function, *plan.append};
   }
   kernel->library_ = std::move(library);
   if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
@@ -81,6 +86,10 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   }
   params.blocks = blocks_of(entries_.front().launch.grid, sizes, sm_count_);
   TensorMaps maps;
+  if (append_) {
+    FLASHJIT_TRY(launch(*append_, static_cast<CuStream>(stream), sizes, params, maps, buffers));
+    if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
+  }
   if (!mapped_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
@@ -89,6 +98,12 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(launch(entry, static_cast<CuStream>(stream), sizes, params, maps, buffers));
   }
   return {};
+}
+
+void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const {
+  const Int64 head = config_.head_dim_qk, token = head * config_.heads_q;
+  params.q = rotated;
+  params.q_stride = {.batch = sizes.q_len * token, .head = head, .token = token};
 }
 
 Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
@@ -102,6 +117,11 @@ Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, const CallSi
   config.block_y = config.block_z = 1;
   config.shared_bytes = static_cast<unsigned>(entry.launch.smem_bytes);
   config.stream = stream;
+  CuLaunchAttribute overlaps = {.id = CuLaunchAttribute::kOverlaps, .value = 1};
+  if (entry.launch.overlaps) {
+    config.attributes = &overlaps;
+    config.attribute_count = 1;
+  }
   void* arguments[2 + kMaxBuffers] = {&params};
   int count = 1;
   if (entry.launch.tensor_maps) arguments[count++] = &maps;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "codegen/host/backend.h"
 #include "flashjit/flashjit.hpp"
@@ -50,7 +51,11 @@ class GpuKernel : public RunnableKernel {
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
                       TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
+  // What the family's launches get in place of the call's Q.
+  void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
+  std::optional<Entry> append_;        // before them
+  const int rotated_q_;                // its buffer, as in the plan
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;

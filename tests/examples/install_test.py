@@ -128,6 +128,7 @@ def test_cmake_project():
     program = lambda name: scratch(os.path.join("project", name))
     assert "libflashjit" not in run("readelf", "-d", program("prefill_static"))
     assert "3 prompts" in run(program("prefill"))
+    assert "2 sequences" in run(program("decode_loop"))
     run(program("dlpack"))
     # The host backend is a library of its own, which a program with everything in it finds as any other, and in its prefix.
     assert "3 prompts" in run(program("prefill_static"), env={"LD_LIBRARY_PATH": libraries(prefix)})

@@ -116,6 +116,10 @@ const SpecRow kSpecRows[] = {
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_lens"),
     FLASHJIT_ROW(v_in_k,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
+    FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
+    FLASHJIT_ROW(rope, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=interleaved(64)"),
+    FLASHJIT_ROW(rope_dims, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=half(32)"),
+    FLASHJIT_ROW(rope_base, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=half(64) rope_base=10000"),
     FLASHJIT_ROW(dropout, "fwd bf16 d=64 heads=4/2 mask=\"causal\" dropout=0.25"),
     FLASHJIT_ROW(batch,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" b<=64"),
@@ -261,7 +265,9 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
                                   {"target", "its name; what it can do is seen in schedule and source"},
                                   {"schedule", "its own field"},
                                   {"config", "config.gen.cuh, see below"},
+                                  {"append", "follows from config"},
                                   {"launches", "follow from config"},
+                                  {"rotated_q", "follows from config"},
                                   {"workspace", "follows from config"},
                                   {"tiles", "variant.gen.cuh"},
                                   {"wide_ints", "variant.gen.cuh"},
@@ -320,6 +326,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\"", "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
       {"fwd bf16 d=64 heads=8/2 v_in_k", "family=sync"},
+      {"fwd bf16 d=64 heads=8/2 append rope=half(64) rope_base=10000", "family=sync"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;
@@ -329,7 +336,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
     text += emit_cuda(*plan)->generated[0].text;
   }
   const auto fields = fields_of_struct("templates/kernel_config.h", "KernelConfig");
-  EXPECT_GE(fields.size(), 36u);
+  EXPECT_GE(fields.size(), 40u);
   for (const std::string& field : fields) EXPECT_NE(text.find("  c." + field + " = "), std::string::npos) << field;
 }
 

@@ -48,7 +48,7 @@ class ClosedSource {
     }
     for (const char* word : {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__",
                              "__cluster_dims__", "flashjit_forward", "flashjit_naive_scores", "flashjit_naive_softmax",
-                             "flashjit_naive_product", "Key", "Number", "Visit", "Math",
+                             "flashjit_naive_product", "flashjit_append", "Key", "Number", "Visit", "Math",
                              // What intermediate results are called.
                              "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x",
                              "offset", "qpos", "first_qpos", "last_qpos", "position", "block", "within", "limit",

@@ -48,6 +48,16 @@ void CacheGenerator::take(std::vector<std::int64_t>& rooms, const AttentionSpec&
   rooms = rooms_;
 }
 
+void CacheGenerator::own_ends(const std::vector<std::int64_t>& fresh) {
+  if (page_size == 0) return;
+  for (std::size_t b = 0; b < lens.size(); ++b) {
+    const std::int64_t keys = keys_of(static_cast<std::int64_t>(b));
+    const std::int64_t first = std::max<std::int64_t>(keys - fresh[b], 0) / page_size;
+    for (std::int64_t i = first; i * page_size < keys; ++i)
+      table_[b * static_cast<std::size_t>(width_) + static_cast<std::size_t>(i)] = pages++;
+  }
+}
+
 // Each sequence has room for as many keys as the longest, in whole pages.
 void CacheGenerator::make_room_in_pages(std::int64_t more) {
   if (rooms_.empty()) return;

@@ -31,6 +31,8 @@ class CacheGenerator {
   void draw(std::vector<std::int64_t>& rooms, bool may_be_paged);
   // For a row of a table, whose `rooms` are the lengths; packed ones are then two thirds of what the offsets leave.
   void take(std::vector<std::int64_t>& rooms, const AttentionSpec& spec);
+  // The last `fresh` keys of each sequence get pages that no other has: they will be written to.
+  void own_ends(const std::vector<std::int64_t>& fresh);
 
   std::vector<std::int64_t>
       lens;  // k_lens, which may be more than there is room for, or negative; empty: there is none

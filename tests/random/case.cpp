@@ -110,6 +110,18 @@ std::int64_t first_damaged_byte(const CaseTensor& tensor) {
   return -1;
 }
 
+std::int64_t first_changed_byte(const CaseTensor& tensor, const std::vector<std::uint8_t>& before) {
+  const std::size_t row_bytes = static_cast<std::size_t>(tensor.shape.back()) * element_bytes(tensor);
+  std::vector<bool> owned(tensor.image.size(), false);
+  for (const std::int64_t row : tensor.new_rows)
+    std::fill_n(owned.begin() + static_cast<std::ptrdiff_t>(tensor.begin + row * element_bytes(tensor)), row_bytes,
+                true);
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    if (!owned[i] && tensor.image[i] != before[i]) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
 void Case::each(const std::function<void(const std::string& name, CaseTensor& tensor)>& visit) {
   const std::pair<const char*, CaseTensor*> fixed[] = {{"q", &q},
                                                        {"k", &k},

@@ -27,6 +27,9 @@ struct CaseTensor {
   // Packed: along this axis so many tokens at both ends are of no sequence.
   std::size_t token_axis = 0;
   std::int64_t stray_front = 0, stray_back = 0;
+  // An input in which a call writes these rows, and nothing else: where they begin, in elements, and how long they are.
+  std::vector<std::int64_t> new_rows;
+  bool updated = false;
 
   std::int64_t elements() const;
   std::uint8_t* data() { return image.data() + begin; }
@@ -54,6 +57,8 @@ void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
 
 // Bytes of an output that belong to no element of a sequence, and no longer hold the poison; -1: none.
 std::int64_t first_damaged_byte(const CaseTensor& tensor);
+// The same of an input in which rows are written: bytes that are no longer what `before` has there.
+std::int64_t first_changed_byte(const CaseTensor& tensor, const std::vector<std::uint8_t>& before);
 
 struct Case {
   std::uint64_t seed = 0;

@@ -421,4 +421,14 @@ DrawnParam draw_values(Random& random, const ExpressionContext& c, const Param& 
   return {param.name, param.dtype, std::move(shape), std::move(values), true};
 }
 
+std::string declarations(const std::vector<DrawnParam>& params) {
+  std::string text;
+  for (const DrawnParam& param : params) {
+    if (!param.declared) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", param.name, flashjit::name(param.dtype));
+    if (!param.shape.empty()) text += fmt::format("[{}]", param.shape.size());
+  }
+  return text;
+}
+
 }  // namespace flashjit::testing_random

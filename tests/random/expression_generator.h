@@ -39,5 +39,7 @@ DrawnExpression draw_score(Random& random, const ExpressionContext& context, std
 
 // Data for the parameter of a spec that is given: what it means follows from its type and rank.
 DrawnParam draw_values(Random& random, const ExpressionContext& context, const Param& param);
+// As params="..." has those that are declared.
+std::string declarations(const std::vector<DrawnParam>& params);
 
 }  // namespace flashjit::testing_random

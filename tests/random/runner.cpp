@@ -162,7 +162,7 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
-  return attends(spec) && spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
+  return attends(spec) && !spec.append && spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
          !(spec.score && uses(spec.score, Variable::B));
 }
 
@@ -191,7 +191,8 @@ Result<void> Runner::launch_on_host(Case& c, const AttentionSpec& spec, Kernel& 
   const Arguments whole = c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor)->data(); });
   for (const Arguments& call : calls(spec, whole)) FLASHJIT_TRY(kernel.run(call));
   c.each([&](const std::string&, CaseTensor& tensor) {
-    if (tensor.output) std::memcpy(tensor.image.data(), memory.at(&tensor)->data(), tensor.image.size());
+    if (tensor.output || tensor.updated)
+      std::memcpy(tensor.image.data(), memory.at(&tensor)->data(), tensor.image.size());
   });
   return {};
 }
@@ -223,7 +224,8 @@ Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& k
   }
   FLASHJIT_TRY(stream.synchronize());
   c.each([&](const std::string&, CaseTensor& tensor) {
-    if (status && tensor.output && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
+    const bool written = tensor.output || tensor.updated;
+    if (status && written && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
   });
   return status;
 }
@@ -253,6 +255,10 @@ Outcome Runner::run(Case& c) const {
   auto kernel = prepare(c, outcome);
   if (!kernel) return fail("prepare: " + text_of(kernel.error()));
   outcome.schedule = (*kernel)->facts().schedule;
+  std::map<const CaseTensor*, std::vector<std::uint8_t>> before;
+  c.each([&](const std::string&, CaseTensor& tensor) {
+    if (tensor.updated) before[&tensor] = tensor.image;
+  });
   if (auto status = launch(c, *spec, **kernel, one_call); !status) return fail("run: " + text_of(status.error()));
 
   outcome.comparison = reference::compare(*problem, {.work = options_.work, .seed = c.seed});
@@ -262,6 +268,11 @@ Outcome Runner::run(Case& c) const {
     if (tensor.image.size() > std::size_t{1} << 28) return;  // looking at every byte of gigabytes would take minutes
     if (const std::int64_t at = first_damaged_byte(tensor); at >= 0) {
       damage = fmt::format("{}: byte {} was written and belongs to no element (the first element is at {})", name, at,
+                           tensor.begin);
+    }
+    if (!tensor.updated) return;
+    if (const std::int64_t at = first_changed_byte(tensor, before[&tensor]); at >= 0) {
+      damage = fmt::format("{}: byte {} was changed and belongs to no new row (the first element is at {})", name, at,
                            tensor.begin);
     }
   });
@@ -298,9 +309,9 @@ std::string Runner::check_second_run(Case& c, const AttentionSpec& spec, Kernel&
   const bool alone = options_.alone && can_be_alone(spec);
   std::map<const CaseTensor*, std::vector<std::uint8_t>> first;
   c.each([&](const std::string&, CaseTensor& tensor) {
-    if (!tensor.output) return;
+    if (!tensor.output && !tensor.updated) return;
     first[&tensor] = tensor.image;
-    std::fill(tensor.image.begin(), tensor.image.end(), 0xff);
+    if (tensor.output) std::fill(tensor.image.begin(), tensor.image.end(), 0xff);
   });
   if (auto status = launch(c, spec, kernel, alone ? calls_alone : one_call); !status)
     return "second run: " + text_of(status.error());

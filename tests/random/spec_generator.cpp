@@ -8,8 +8,11 @@
 
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "tests/random/append_generator.h"
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
+#include "tests/random/draws.h"
 #include "tests/random/merge_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/random.h"
@@ -21,7 +24,7 @@ namespace {
 class Generator {
  public:
   Generator(std::uint64_t seed, const GeneratorOptions& options)
-      : random_(seed), cache_(seed), elements_(seed), options_(options) {
+      : random_(seed), cache_(seed), elements_(seed), append_(seed), options_(options) {
     case_.seed = seed;
   }
 
@@ -30,12 +33,15 @@ class Generator {
     take_latent(draw_latent(case_.seed));
     elements_.draw(dtype_);
     draw_lengths();
+    draw_append();
     cache_.draw(k_lens_, layout_ != Layout::Bhsd);
+    if (append_.drawn()) cache_.own_ends(q_lens_);
     measure_lengths();
     draw_expressions();
     draw_tensors();
     fill_inputs();
     poison_unused();
+    poison_new_rows();
     write_spec();
     case_.any_schedule = true;
     return std::move(case_);
@@ -49,15 +55,17 @@ class Generator {
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens;
     q_stray_ = k_stray_ = {row.stray, row.stray};
+    append_.take(spec);
     if (spec.k_lens) cache_.take(k_lens_, spec);
     elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
+    if (spec.append) cache_.own_ends(q_lens_);
     measure_lengths();
-    const ExpressionContext context{static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_};
-    for (const Param& param : spec.params) drawn_params_.push_back(draw_values(random_, context, param));
+    for (const Param& param : spec.params) drawn_params_.push_back(draw_values(random_, context(), param));
     draw_tensors();
     fill_inputs();
     place_extremes(row.jump, spec.effective_scale());
     poison_unused();
+    poison_new_rows();
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
@@ -65,6 +73,10 @@ class Generator {
   }
 
  private:
+  ExpressionContext context() const {
+    return {static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_, bottom_right_};
+  }
+
   void draw_problem() {
     const bool host = options_.device == Device::Host;
     dtype_ = host ? random_.pick({Dtype::F32, Dtype::F16, Dtype::BF16}) : random_.pick({Dtype::F16, Dtype::BF16});
@@ -91,13 +103,7 @@ class Generator {
     if (random_.chance(0.3)) align_ = random_.pick({2, 4, 8});
     align_ = std::max({align_, element, size_of(out_)});
     if (random_.chance(0.3)) scale_ = random_.pick({0.5, 0.05, 0.125, 1.0});
-    const double kind = random_.uniform();
-    data_ = kind < 0.78   ? Data::Normal
-            : kind < 0.86 ? Data::Sharp
-            : kind < 0.90 ? Data::Equal
-            : kind < 0.94 ? Data::Huge
-            : kind < 0.96 ? Data::Zero
-                          : Data::NotFinite;
+    data_ = draw_data(random_);
   }
 
   void take_latent(const std::optional<Latent>& latent) {
@@ -108,15 +114,6 @@ class Generator {
     heads_kv_ = 1, heads_q_ = latent->heads, few_queries_ = latent->queries;
   }
 
-  std::int64_t draw_length() {
-    if (random_.chance(0.04)) return 0;
-    if (options_.large && random_.chance(0.5)) return random_.integer(500, 4000);
-    if (random_.chance(0.5)) {
-      return random_.pick<std::int64_t>({1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 257});
-    }
-    return random_.integer(1, random_.chance(0.2) ? 600 : 150);
-  }
-
   void draw_lengths() {
     const std::int64_t batch = random_.chance(0.02) ? 0 : random_.integer(1, 3);
     const bool same = random_.chance(0.4), decode = random_.chance(0.12);
@@ -125,13 +122,20 @@ class Generator {
         q_lens_.push_back(q_lens_[0]), k_lens_.push_back(k_lens_[0]);
         continue;
       }
-      q_lens_.push_back(few_queries_ > 0 ? few_queries_ : decode ? 1 : draw_length());
-      k_lens_.push_back(same && !decode && few_queries_ == 0 ? q_lens_.back() : draw_length());
+      q_lens_.push_back(few_queries_ > 0 ? few_queries_ : decode ? 1 : draw_length(random_, options_.large));
+      k_lens_.push_back(same && !decode && few_queries_ == 0 ? q_lens_.back() : draw_length(random_, options_.large));
     }
     if (layout_ == Layout::Packed && random_.chance(0.3)) {
       for (Stray* stray : {&q_stray_, &k_stray_}) *stray = {random_.integer(0, 70), random_.integer(0, 70)};
     }
     measure_lengths();
+  }
+
+  // New tokens stand at the end of their sequences. Where all have the same lengths there must be room for them.
+  void draw_append() {
+    if (bottom_right_ && !elements_.scaled && !v_in_k_) append_.draw(d_qk_);
+    if (!append_.drawn() || layout_ == Layout::Packed) return;
+    for (std::size_t b = 0; b < k_lens_.size(); ++b) k_lens_[b] = std::max(k_lens_[b], q_lens_[b]);
   }
 
   void measure_lengths() {
@@ -140,7 +144,7 @@ class Generator {
     for (std::int64_t n : q_lens_) max_q_ = std::max(max_q_, n), total_q_ += n;
     for (std::int64_t n : k_lens_) max_k_ = std::max(max_k_, n), total_k_ += n;
     const auto packed = [](const Stray& stray, const std::vector<std::int64_t>& lens) {
-      return fmt::format("{}{{{}}}{}", stray.front > 0 ? fmt::format("{}+", stray.front) : "", list(lens),
+      return fmt::format("{}{{{}}}{}", stray.front > 0 ? fmt::format("{}+", stray.front) : "", fmt::join(lens, ","),
                          stray.back > 0 ? fmt::format("+{}", stray.back) : "");
     };
     case_.shape = layout_ == Layout::Packed
@@ -170,17 +174,23 @@ class Generator {
     }
   }
 
-  static std::string list(const std::vector<std::int64_t>& values) {
-    std::string text;
-    for (std::int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-    return text;
+  // The last keys of a sequence are the new ones: nothing may look at what is there before.
+  void poison_new_rows() {
+    if (!append_.drawn()) return;
+    for (CaseTensor* tensor : {&case_.k, &case_.v}) {
+      tensor->updated = true;
+      each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
+        const std::int64_t keys = cache_.lens.empty() ? p.len : cache_.keys_of(p.b);
+        if (p.at >= keys || p.at < keys - q_lens_[static_cast<std::size_t>(p.b)]) return;
+        tensor->new_rows.push_back(p.offset);
+        poison_row(*tensor, p, tensor->shape.back());
+      });
+    }
   }
 
   void draw_expressions() {
-    const ExpressionContext context{
-        static_cast<std::int64_t>(q_lens_.size()), heads_q_, heads_kv_, max_q_, max_k_, bottom_right_};
-    const DrawnExpression mask = draw_mask(random_, context, drawn_params_);
-    const DrawnExpression score = draw_score(random_, context, drawn_params_);
+    const DrawnExpression mask = draw_mask(random_, context(), drawn_params_);
+    const DrawnExpression score = draw_score(random_, context(), drawn_params_);
     mask_ = mask.text, score_ = score.text;
     case_.semantics.visible = mask.semantics.visible;
     case_.semantics.score = score.semantics.score;
@@ -208,6 +218,11 @@ class Generator {
     lay_out(case_.k, elements_.dtype, key_shape(d_qk_), false);
     if (!v_in_k_) lay_out(case_.v, elements_.dtype, key_shape(d_v_), false);
     lay_out(case_.o, out_, shape(q_tokens, heads_q_, d_v_), true);
+    if (append_.drawn()) {
+      lay_out(case_.params["k_new"], dtype_, shape(q_tokens, heads_kv_, d_qk_), false);
+      lay_out(case_.params["v_new"], dtype_, shape(q_tokens, heads_kv_, d_v_), false);
+      append_.lay_out_tables(case_.params, max_k_);
+    }
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
       rows->dtype = "fp32";
@@ -261,30 +276,34 @@ class Generator {
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
   }
 
+  bool is_values(const CaseTensor& tensor) {
+    return &tensor == &case_.v || (append_.drawn() && &tensor == &case_.params["v_new"]);
+  }
   double number(const CaseTensor& tensor) {
     constexpr double largest = 6e4;  // near the end of fp16: logits up to about 2^40
     switch (data_) {
-      case Data::Sharp: return random_.normal() * (&tensor == &case_.v ? 1 : 6);
+      case Data::Sharp: return random_.normal() * (is_values(tensor) ? 1 : 6);
       case Data::Equal: return 0.75;
-      case Data::Huge:
-        return random_.normal() * (&tensor == &case_.v ? largest / 8 : random_.chance(0.02) ? largest : 1);
+      case Data::Huge: return random_.normal() * (is_values(tensor) ? largest / 8 : random_.chance(0.02) ? largest : 1);
       case Data::Zero: return 0;
       case Data::LargeValues:
-        if (&tensor != &case_.v) return random_.normal();
+        if (!is_values(tensor)) return random_.normal();
         return dtype_ == Dtype::F16 ? random_.pick({-65504.0, 65504.0, 60000.0}) : random_.normal() * 1e33;
       default: return random_.normal();
     }
   }
 
   void store(CaseTensor& tensor, std::int64_t at, double value) {
-    if (&tensor == &case_.q) reference::store_float(dtype_, tensor.data(), at, static_cast<float>(value));
+    if (&tensor != &case_.k && &tensor != &case_.v)
+      reference::store_float(dtype_, tensor.data(), at, static_cast<float>(value));
     else elements_.store(tensor, at, value);
   }
 
   void fill_inputs() {
-    std::vector<CaseTensor*> tensors = keys_and_values();
-    tensors.insert(tensors.begin(), &case_.q);
-    for (CaseTensor* tensor : tensors) {
+    std::vector<CaseTensor*> rows = keys_and_values();
+    rows.insert(rows.begin(), &case_.q);
+    if (append_.drawn()) rows.insert(rows.end(), {&case_.params["k_new"], &case_.params["v_new"]});
+    for (CaseTensor* tensor : rows) {
       // Every element of the image: gaps hold numbers too, and a kernel that strays into them is seen in the result.
       const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(*parse_dtype(tensor->dtype));
       if (far_batches_ && tensor == &case_.k) {  // only the batches themselves: between them lie gigabytes
@@ -305,11 +324,7 @@ class Generator {
         put(*tensor, random_.integer(0, count - 1), value);
       }
     }
-    const char* names[] = {"normal",    "sharp",      "equal",        "huge",      "zero",       "a few inf and nan",
-                           "late jump", "early peak", "early low",    "staircase", "one key",    "rising",
-                           "falling",   "combs",      "large values", "poisoned",  "neighbours", "codes",
-                           "scales",    "tail"};
-    case_.data = names[static_cast<int>(data_)] + elements_.text();
+    case_.data = kDataNames[static_cast<int>(data_)] + elements_.text();
   }
 
   // A row of Q, K or V: token `at` of sequence `b`, which has `len` of them.
@@ -348,7 +363,8 @@ class Generator {
     }
   }
   void put(CaseTensor& tensor, std::int64_t offset, double value) {
-    if (&tensor == &case_.q) reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
+    if (&tensor != &case_.k && &tensor != &case_.v)
+      reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
     else elements_.put(tensor, offset, value);
   }
 
@@ -421,9 +437,9 @@ class Generator {
     }
   }
 
-  // The last page may pass the bound.
+  // The last page may pass the bound, which would cut the lengths that say where new rows are.
   std::int64_t bound_of_keys(std::int64_t more) const {
-    if (cache_.page_size == 0) return max_k_ + more;
+    if (cache_.page_size == 0 || append_.drawn()) return max_k_ + more;
     return max_k_ - static_cast<std::int64_t>(case_.seed % static_cast<std::uint64_t>(cache_.page_size));
   }
 
@@ -441,13 +457,8 @@ class Generator {
     else if (!of_queries.empty()) text += " layout=" + of_queries;
     if (!mask_.empty()) text += fmt::format(" mask=\"{}\"", mask_);
     if (!score_.empty()) text += fmt::format(" score=\"{}\"", score_);
-    std::string declared;
-    for (const DrawnParam& param : drawn_params_) {
-      if (!param.declared) continue;
-      declared += fmt::format("{}{}: {}", declared.empty() ? "" : ", ", param.name, flashjit::name(param.dtype));
-      if (!param.shape.empty()) declared += fmt::format("[{}]", param.shape.size());
-    }
-    if (!declared.empty()) text += fmt::format(" params=\"{}\"", declared);
+    if (const std::string declared = declarations(drawn_params_); !declared.empty())
+      text += fmt::format(" params=\"{}\"", declared);
     if (scale_ != 0) text += fmt::format(" scale={}", scale_);
     if (!bottom_right_) text += " align=top_left";
     if (lse_ != Lse::none) text += lse_ == Lse::ln ? " lse=ln" : " lse=log2";
@@ -455,6 +466,7 @@ class Generator {
     if (sink_) text += " sink";
     if (!cache_.lens.empty() && cache_.page_size == 0) text += " k_lens";
     if (v_in_k_) text += " v_in_k";
+    text += append_.words();
     if (align_ != 16) text += fmt::format(" bytes={}", align_);
     if (random_.chance(0.1))
       text += fmt::format(" k_len<={}", std::max<std::int64_t>(1, bound_of_keys(random_.integer(0, 3))));
@@ -464,6 +476,7 @@ class Generator {
   Random random_;
   CacheGenerator cache_;
   CacheElements elements_;
+  AppendGenerator append_;
   const GeneratorOptions options_;
   Case case_;
   Dtype dtype_ = Dtype::BF16, out_ = Dtype::BF16;

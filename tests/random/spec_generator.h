@@ -42,6 +42,11 @@ enum class Data {
   Tail,         // K and V are NaN and infinities from a key on, as in caches that are not full
 };
 
+inline constexpr std::string_view kDataNames[] = {
+    "normal",    "sharp",   "equal",  "huge",    "zero",  "a few inf and nan", "late jump", "early peak", "early low",
+    "staircase", "one key", "rising", "falling", "combs", "large values",      "poisoned",  "neighbours", "codes",
+    "scales",    "tail"};
+
 struct FixedCase {
   std::string_view name;
   std::string_view spec;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "autotune/measure/shape.h"
+#include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
 #include "compiler/choice/cost_model.h"
@@ -56,7 +57,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
     text +=
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
-  text += plan.schedule.family->describe(plan.config);
+  text += plan.schedule.family->describe(plan.config) + describe_append(plan);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -132,6 +133,9 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format("  memory traffic     {} fused: Q, K, V read and O written once\n", bytes_text(r.fused_bytes));
+  if (r.append_bytes > 0)
+    text += fmt::format("                     {} of these to append: new rows, and Q rotated\n",
+                        bytes_text(r.append_bytes));
   text += fmt::format(
       "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
@@ -179,6 +183,7 @@ Json roofline_json(const Roofline& r) {
   const Prediction& p = r.predicted;
   return {{"flops", r.flops},
           {"fused_bytes", r.fused_bytes},
+          {"append_bytes", r.append_bytes},
           {"textbook_bytes", r.textbook_bytes},
           {"score_bytes_never_written", r.score_bytes_never_written},
           {"intensity", r.intensity},

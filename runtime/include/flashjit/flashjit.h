@@ -123,8 +123,10 @@ typedef struct flashjit_prepare_options {
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
  * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
  * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch], "block_table", int32 [batch, pages of a sequence], and of caches of 8 bits
- * "scale_k" and "scale_v", float32 [batch, KV heads] or less, which may be left out. */
+ * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of caches of 8
+ * bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, which may be left out; with `append` "k_new" and
+ * "v_new", shaped like q with the KV heads; with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate].
+ */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;
@@ -132,7 +134,7 @@ typedef struct flashjit_param {
 } flashjit_param;
 
 /* q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
- * packed; k and v of paged(N): [pages, N, heads, d]. What the spec does not ask for must be null. Nothing is copied or
+ * packed; k and v of paged(N): [pages, N, heads, d]. With `append` the call writes rows of k and v. What the spec does not ask for must be null. Nothing is copied or
  * kept, the tensors themselves are read during the call; on a GPU the memory they point to must live until the launch
  * has finished. */
 typedef struct flashjit_arguments {

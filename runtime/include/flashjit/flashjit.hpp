@@ -17,6 +17,7 @@
 //   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed; scale: 1/sqrt(d)
 //   fwd bf16 d=128 heads=32/8 q_len=1 layout=paged(16)   keys in pages; k_lens without: lengths on the device
 //   fwd bf16 d=576/512 heads=128/1 q_len=1 v_in_k        V is the first columns of K, and no tensor of its own
+//   fwd bf16 d=128 heads=8 append rope=half(128)         new rows are written into k and v first, and q turns with them
 //   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    bounds of run-time sizes can buy speed, and are checked
 //   fwd bf16 d=64 heads=8 mask="causal" align=top_left   where lengths differ: bottom_right (default), top_left
 //   fwd bf16 d=64 heads=8 lse=ln max_logit sink          more per row (lse=ln or log2); a logit in every sum
@@ -74,8 +75,10 @@ struct Arguments {
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
   // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
-  // by their name alone: "k_lens", i32 [batch], "block_table", i32 [batch, pages of a sequence], and of caches of 8 bits
-  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, which may be left out.
+  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of caches of 8 bits
+  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, which may be left out; with `append` "k_new" and "v_new",
+  // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
+  // the columns that rotate].
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where

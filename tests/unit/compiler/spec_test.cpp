@@ -86,6 +86,10 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
       {"fwd bf16 d=64 k_lens sink layout=bhsd", "fwd bf16 d=64 layout=bhsd sink k_lens"},
       {"fwd bf16 v_in_k heads=16/1 d=576/512 k_lens", "fwd bf16 d=576/512 heads=16/1 k_lens v_in_k"},
+      {"fwd bf16 d=64 rope_base=1e4 rope=half(32) append lse=ln",
+       "fwd bf16 d=64 lse=ln append rope=half(32) rope_base=10000"},
+      {"fwd bf16 d=64 rope=interleaved(64) append k_lens b<=8",
+       "fwd bf16 d=64 k_lens append rope=interleaved(64) b<=8"},
       {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
   };
   for (const auto& [text, canonical] : rows) EXPECT_EQ(print(parsed(text)), canonical) << text;
@@ -112,6 +116,8 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
               a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.dropout == b.dropout)
+      << text;
+  EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
       << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
   EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
@@ -149,6 +155,12 @@ struct RandomSpec {
     s.lse = static_cast<Lse>(below(3));
     s.max_logit = below(2);
     s.sink = below(2);
+    s.append = s.alignment == Alignment::BottomRight && below(2) == 0;
+    if (s.append && below(2) == 0) {
+      s.rope = below(2) ? Rope::half : Rope::interleaved;
+      s.rope_dims = 2 * (1 + below(s.d_qk / 2));
+      if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
+    }
     if (below(3) == 0) s.dropout = below(1000) / 1000.0;
     s.batch = bound();
     s.q_len = bound();

@@ -1,0 +1,90 @@
+// What `append` and `rope` mean: where new tokens stand, how rows turn, what the cache holds after the call.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "autotune/reference/reference.h"
+#include "compiler/spec/half.h"
+#include "fmt/format.h"
+
+namespace flashjit::reference {
+
+// New tokens are the last of their sequence.
+std::int64_t Problem::token_position(std::int64_t b, std::int64_t q) const { return k_len(b) - q_len(b) + q; }
+
+Problem::Angle Problem::angle(std::int64_t position, int pair) const {
+  if (spec_->rope_base == 0) {
+    const Tensor &cos = arguments_->params.at("cos"), &sin = arguments_->params.at("sin");
+    const std::int64_t at = position * cos.shape[1] + pair;
+    return {static_cast<const float*>(cos.data)[at], static_cast<const float*>(sin.data)[at]};
+  }
+  const long double frequency = std::pow(static_cast<long double>(spec_->rope_base), -2.0L * pair / spec_->rope_dims);
+  const long double radians = static_cast<long double>(position) * frequency;
+  return {static_cast<double>(std::cos(radians)), static_cast<double>(std::sin(radians))};
+}
+
+std::vector<double> Problem::rotated(std::vector<double> row, std::int64_t position) const {
+  const int pairs = spec_->rope_dims / 2;
+  const std::vector<double> from = row;
+  for (int pair = 0; pair < pairs; ++pair) {
+    const auto [first, second] =
+        spec_->rope == Rope::half ? std::pair(pair, pairs + pair) : std::pair(2 * pair, 2 * pair + 1);
+    const auto [cos, sin] = angle(position, pair);
+    row[first] = from[first] * cos - from[second] * sin;
+    row[second] = from[second] * cos + from[first] * sin;
+  }
+  return row;
+}
+
+namespace {
+
+// Is what a cache holds right? `size` 0: it must be the very number. Else fp32 has rounded on the way, by parts of what
+// was added up, and then the cache's type has.
+bool is_right(double held, double wanted, double size, Dtype dtype) {
+  const double largest = dtype == Dtype::F16 ? 65504 : 3.38e38;
+  if (size == 0) return held == wanted || (std::isnan(held) && std::isnan(wanted));
+  if (!std::isfinite(wanted)) return !std::isfinite(held);
+  if (std::fabs(wanted) > 0.999 * largest) return !std::isfinite(held) || std::fabs(held) > 0.99 * largest;
+  return std::fabs(held - wanted) <=
+         unit_roundoff(dtype) * std::fabs(wanted) + size * (dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19) + 0x1p-24;
+}
+
+}  // namespace
+
+std::string Problem::wrong_row(const char* name, const Tensor& cache, const RowId& token,
+                               const std::vector<double>& wanted, double size) const {
+  const std::int64_t at = key_offset(cache, token.b, token.h, token_position(token.b, token.q));
+  const std::vector<double> held = elements(cache, at, static_cast<int>(wanted.size()));
+  for (std::size_t c = 0; c < wanted.size(); ++c) {
+    if (is_right(held[c], wanted[c], size, spec_->kv_dtype)) continue;
+    return fmt::format("{} holds {} instead of {:.9g} for new token {} of batch {}, KV head {}, column {}", name,
+                       held[c], wanted[c], token.q, token.b, token.h, c);
+  }
+  return {};
+}
+
+std::string Problem::wrong_append(const RowId& token) const {
+  const Tensor &k_new = arguments_->params.at("k_new"), &v_new = arguments_->params.at("v_new");
+  std::vector<double> k = elements(k_new, query_offset(k_new, token), spec_->d_qk);
+  double size = 0;
+  if (spec_->rope != Rope::none) {
+    for (const double x : k) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
+    k = rotated(std::move(k), token_position(token.b, token.q));
+  }
+  std::string wrong = wrong_row("k", arguments_->k, token, k, size);
+  if (!wrong.empty()) return wrong;
+  return wrong_row("v", arguments_->v, token, elements(v_new, query_offset(v_new, token), spec_->d_v), 0);
+}
+
+std::string Problem::wrong_append() const {
+  for (std::int64_t b = 0; spec_->append && b < batch_; ++b) {
+    for (std::int64_t q = 0; q < q_len(b); ++q) {
+      for (std::int64_t hk = 0; token_position(b, q) >= 0 && hk < spec_->heads_kv; ++hk) {
+        if (std::string wrong = wrong_append({b, hk, q}); !wrong.empty()) return wrong;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,79 @@
+#include "codegen/host/append.h"
+
+#include <cstring>
+
+#include "codegen/host/problem.h"
+#include "codegen/host/rotation.h"
+#include "codegen/host/workspace.h"
+
+namespace flashjit::host {
+namespace {
+
+class AppendingKernel final : public HostKernel {
+ public:
+  AppendingKernel(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention)
+      : spec_(spec), attention_(std::move(attention)) {}
+
+  Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
+    if (spec_.rope == Rope::none) {
+      append(params, nullptr, params, parallel);
+      return attention_->run(params, parallel);
+    }
+    KernelParams rotated = params;
+    const Int64 token = Int64{spec_.heads_q} * spec_.d_qk;
+    rotated.q_stride = {.batch = params.q_len * token, .head = spec_.d_qk, .token = token};
+    const Int64 tokens = is_packed(spec_) ? params.offsets_q[params.batch] : Int64{params.batch} * params.q_len;
+    const std::int64_t bytes = tokens * token * size_of(spec_.dtype);
+    std::unique_ptr<Workspace> workspace = workspaces_.take(bytes + 1);
+    if (!workspace) {
+      return Error{
+          ErrorKind::Io, "workspace: no memory for " + std::to_string(bytes >> 20) + " MiB; use shorter prompts", {}};
+    }
+    rotated.q = workspace->data();
+    const Rotation rotation(spec_, params);
+    append(params, &rotation, rotated, parallel);
+    auto done = attention_->run(rotated, parallel);
+    workspaces_.give_back(std::move(workspace));
+    return done;
+  }
+
+ private:
+  // `rotation`: null where nothing rotates.
+  void append(const KernelParams& params, const Rotation* rotation, const KernelParams& rotated,
+              const ParallelFor& parallel) const {
+    KernelParams of_keys = params, of_values = params;  // rows of new tokens lie as those of Q do
+    of_keys.q = params.k_new, of_keys.q_stride = params.k_new_stride;
+    of_values.q = params.v_new, of_values.q_stride = params.v_new_stride;
+    const Problem from(spec_, params), to(spec_, rotated), new_keys(spec_, of_keys), new_values(spec_, of_values);
+    parallel.run(Int64{params.batch} * params.q_len, [&](std::int64_t item, int) {
+      const std::int64_t b = item / params.q_len, q = item % params.q_len;
+      const Sequence s = from.sequence(b);
+      if (q >= s.q_len) return;
+      const std::int64_t position = s.k_len - s.q_len + q, token = s.q_first + q;
+      for (std::int64_t h = 0; rotation && h < spec_.heads_q; ++h)
+        rotation->copy(from.q(b, h, token), const_cast<char*>(to.q(b, h, token)), std::max<std::int64_t>(position, 0));
+      if (position < 0) return;
+      for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+        const void *k = nullptr, *v = nullptr;
+        from.k_rows(b, hk, position, 1, &k);
+        from.v_rows(b, hk, position, 1, &v);
+        if (rotation) rotation->copy(new_keys.q(b, hk, token), const_cast<void*>(k), position);
+        else std::memcpy(const_cast<void*>(k), new_keys.q(b, hk, token), row_bytes(spec_.d_qk));
+        std::memcpy(const_cast<void*>(v), new_values.q(b, hk, token), row_bytes(spec_.d_v));
+      }
+    });
+  }
+  std::size_t row_bytes(int d) const { return static_cast<std::size_t>(d * size_of(spec_.dtype)); }
+
+  AttentionSpec spec_;
+  std::unique_ptr<HostKernel> attention_;
+  mutable WorkspacePool workspaces_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostKernel> appending_kernel(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention) {
+  return std::make_unique<AppendingKernel>(spec, std::move(attention));
+}
+
+}  // namespace flashjit::host

@@ -1,0 +1,40 @@
+#include "codegen/host/rotation.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "compiler/spec/half.h"
+
+namespace flashjit::host {
+
+Rotation::Rotation(const AttentionSpec& spec, const KernelParams& params)
+    : spec_(spec),
+      params_(params),
+      turns_(has_rope_tables(spec) ? RopeTurns{} : rope_turns(spec.rope_dims, spec.rope_base)) {}
+
+Rotation::Angle Rotation::angle(std::int64_t position, int pair) const {
+  if (has_rope_tables(spec_)) {
+    const std::int64_t at = position * (spec_.rope_dims / 2) + pair;
+    return {params_.cos[at], params_.sin[at]};
+  }
+  const auto turned = static_cast<std::int64_t>(turns_.of[pair] * static_cast<std::uint64_t>(position));
+  const double radians = static_cast<double>(turned) * 0x1p-63 * std::numbers::pi;
+  return {std::cos(radians), std::sin(radians)};
+}
+
+void Rotation::copy(const void* from, void* to, std::int64_t position) const {
+  const Dtype dtype = spec_.dtype;
+  std::memcpy(to, from, static_cast<std::size_t>(spec_.d_qk * size_of(dtype)));
+  const int pairs = spec_.rope_dims / 2;
+  for (int pair = 0; pair < pairs; ++pair) {
+    const int first = spec_.rope == Rope::half ? pair : 2 * pair;
+    const int second = spec_.rope == Rope::half ? pair + pairs : first + 1;
+    const double x = reference::load_float(dtype, from, first), y = reference::load_float(dtype, from, second);
+    const auto [cos, sin] = angle(position, pair);
+    reference::store_float(dtype, to, first, static_cast<float>(x * cos - y * sin));
+    reference::store_float(dtype, to, second, static_cast<float>(y * cos + x * sin));
+  }
+}
+
+}  // namespace flashjit::host

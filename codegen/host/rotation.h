@@ -1,0 +1,30 @@
+// Rotary positions of rows on a processor.
+#pragma once
+
+#include <cstdint>
+
+#include "compiler/spec/spec.h"
+#include "templates/append/layout.h"
+#include "templates/kernel_params.h"
+
+namespace flashjit::host {
+
+class Rotation {
+ public:
+  // Of a spec with rope, and a call of it.
+  Rotation(const AttentionSpec& spec, const KernelParams& params);
+  // A row of d_qk elements, rotated, to another place.
+  void copy(const void* from, void* to, std::int64_t position) const;
+
+ private:
+  struct Angle {
+    double cos, sin;
+  };
+  Angle angle(std::int64_t position, int pair) const;
+
+  const AttentionSpec& spec_;
+  const KernelParams& params_;
+  const RopeTurns turns_;
+};
+
+}  // namespace flashjit::host

@@ -1,0 +1,216 @@
+// The launch before the others of a spec with `append`: it writes the rows of new tokens into K and V, at the ends of
+// their sequences, and with `rope` rotates them and copies Q, rotated, to where the other launches read it. They know
+// nothing of this. A thread has 16 bytes of a row: what takes time here is the way to memory and back, once.
+#pragma once
+
+#include "templates/append/layout.h"
+#include "templates/kv_rows.cuh"
+
+namespace flashjit::appending {
+
+using RowElement = Bits<config.element>;
+
+template <int copy_bytes>
+__device__ inline uint4 load_piece(const RowElement* from) {
+  static_assert(sizeof(RowElement) * kPieceColumns == sizeof(uint4));
+  if constexpr (copy_bytes == 16) {
+    return *reinterpret_cast<const uint4*>(from);
+  } else if constexpr (copy_bytes == 8) {
+    const uint2 low = reinterpret_cast<const uint2*>(from)[0], high = reinterpret_cast<const uint2*>(from)[1];
+    return make_uint4(low.x, low.y, high.x, high.y);
+  } else {
+    u32 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (copy_bytes == 4) {
+        words[i] = reinterpret_cast<const u32*>(from)[i];
+      } else {
+        words[i] = from[2 * i] | static_cast<u32>(from[2 * i + 1]) << 16;
+      }
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// A piece of a new row as the cache holds it.
+__device__ inline uint4 cached(uint4 piece) { return piece; }
+
+// ---- rotation ----
+
+struct Columns {
+  float of[kPieceColumns];
+};
+
+__device__ inline float float_of(RowElement bits) {
+  if constexpr (config.element == Element::bf16) return float_from_bf16(bits);
+  else return float_from_f16(bits);
+}
+
+__device__ inline Columns columns_of(uint4 piece) {
+  const u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
+  Columns c;
+#pragma unroll
+  for (int i = 0; i < kPieceColumns; ++i) c.of[i] = float_of(static_cast<RowElement>(words[i / 2] >> i % 2 * 16));
+  return c;
+}
+
+__device__ inline uint4 piece_of(const Columns& c) {
+  constexpr Element kElement = config.element;
+  return make_uint4(pack<kElement>(c.of[0], c.of[1]), pack<kElement>(c.of[2], c.of[3]),
+                    pack<kElement>(c.of[4], c.of[5]), pack<kElement>(c.of[6], c.of[7]));
+}
+
+constexpr int kRopePairs = config.rope_dims / 2;
+constexpr bool kHalf = config.rope == Rope::half;
+constexpr bool kComputes = config.rope_base > 0;  // the angles
+// In memory, as each thread reads others of it.
+__device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(config.rope_dims, config.rope_base) : RopeTurns{};
+
+__device__ inline bool rotates(int column) { return column < config.rope_dims; }
+// Of a pair, does this column come first? And the number of the pair.
+__device__ inline bool is_first(int column) { return kHalf ? column < kRopePairs : column % 2 == 0; }
+__device__ inline int pair_of(int column) {
+  return kHalf ? (is_first(column) ? column : column - kRopePairs) : column / 2;
+}
+
+// What is read of a row before anybody knows its position: with all the rest of it under way, that is the first thing
+// that is waited for.
+struct Piece {
+  uint4 own, partners;  // partners: the other columns of its pairs, of rope=half
+  u64 turns[kPieceColumns];
+};
+
+// rope=half has the partners half a rotation away.
+__device__ inline uint4 load_partners(const RowElement* row, int column) {
+  if constexpr (kRopePairs % kPieceColumns == 0) {
+    return load_piece<config.copy_bytes>(row + (is_first(column) ? column + kRopePairs : column - kRopePairs));
+  } else {
+    u32 words[4] = {};
+#pragma unroll
+    for (int i = 0; i < kPieceColumns; ++i) {
+      const int c = column + i;
+      if (rotates(c))
+        words[i / 2] |= static_cast<u32>(row[is_first(c) ? c + kRopePairs : c - kRopePairs]) << i % 2 * 16;
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+__device__ inline Piece load_rotating(const RowElement* row, int column) {
+  Piece piece = {load_piece<config.copy_bytes>(row + column), {}, {}};
+  if (!rotates(column)) return piece;
+  if constexpr (kHalf) piece.partners = load_partners(row, column);
+  if constexpr (kComputes) {
+#pragma unroll
+    for (int i = 0; i < kPieceColumns; ++i) {
+      if (rotates(column + i)) piece.turns[i] = kTurns.of[pair_of(column + i)];
+    }
+  }
+  return piece;
+}
+
+struct Angle {
+  float cos, sin;
+};
+__device__ inline Angle angle_of(const KernelParams& p, int position, int pair, u64 turns) {
+  if constexpr (kComputes) {
+    constexpr float kRadians = 3.14159265358979f * 0x1p-31f;
+    const float radians = static_cast<float>(static_cast<int>(turns * static_cast<u64>(position) >> 32)) * kRadians;
+    return {cos_approx(radians), sin_approx(radians)};
+  } else {
+    const Int64 at = static_cast<Int64>(position) * kRopePairs + pair;
+    return {p.cos[at], p.sin[at]};
+  }
+}
+
+// The columns of a piece, which begins at `column`, at this position of a sequence.
+__device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int column, int position) {
+  if (!rotates(column)) return piece.own;
+  Columns columns = columns_of(piece.own);
+  const Columns own = columns, partners = columns_of(piece.partners);
+#pragma unroll
+  for (int i = 0; i < kPieceColumns; ++i) {
+    if (!rotates(column + i)) continue;
+    const Angle angle = angle_of(p, position, pair_of(column + i), piece.turns[i]);
+    const float partner = kHalf ? partners.of[i] : own.of[i ^ 1];
+    columns.of[i] = own.of[i] * angle.cos + (is_first(column + i) ? -partner : partner) * angle.sin;
+  }
+  return piece_of(columns);
+}
+
+// ---- which piece ----
+
+// The sequence of a token. Packed: the block looks for that of its first one together, and threads go on from there;
+// with `batch`, or before the first one: it is of none.
+__device__ inline int sequence_of_token(const KernelParams& p, Int64 first_of_block, Int64 token) {
+  if constexpr (kRows != Rows::packed) return static_cast<int>(token / p.q_len);
+  int before = 0;  // sequences that end before the block's first token
+  for (int b = 0; b < p.batch; b += kAppendThreads) {
+    const int mine = b + static_cast<int>(threadIdx.x);
+    const int found = __syncthreads_count(mine < p.batch && p.offsets_q[mine + 1] <= first_of_block);
+    before += found;
+    if (found < kAppendThreads) break;
+  }
+  while (before < p.batch && p.offsets_q[before + 1] <= token) ++before;
+  return before;
+}
+
+// A piece of a row of K or V to the place of its key.
+__device__ inline void append_piece(const KernelParams& p, const Sequence& seq, int position, const void* rows,
+                                    const Strides& strides, int column, uint4 piece) {
+  const auto cache = key_rows(p, strides, static_cast<const RowElement*>(rows) + key_begin(strides, seq), seq);
+  if (!cache.has_row(position)) return;  // nobody else's page is written
+  store_chunk<config.copy_bytes>(const_cast<RowElement*>(cache.row(position)) + column, cached(piece));
+}
+
+// A piece of a row: of which tensor, head and columns.
+enum class Of { queries, keys, values };
+struct Source {
+  Of of;
+  int head, column;
+};
+__device__ inline Source source_of(int piece) {
+  constexpr int kQueries = rotated_pieces(config), kKeys = new_key_pieces(config);
+  constexpr int kOfRow = config.head_dim_qk / kPieceColumns, kOfValue = config.head_dim_v / kPieceColumns;
+  if (piece < kQueries) return {Of::queries, piece / kOfRow, piece % kOfRow * kPieceColumns};
+  piece -= kQueries;
+  if (piece < kKeys) return {Of::keys, piece / kOfRow, piece % kOfRow * kPieceColumns};
+  piece -= kKeys;
+  return {Of::values, piece / kOfValue, piece % kOfValue * kPieceColumns};
+}
+
+__device__ inline void write_rows(const KernelParams& p, void* rotated_q) {
+  constexpr int kPieces = append_pieces(config);
+  const Int64 first = static_cast<Int64>(blockIdx.x) * kAppendThreads;
+  const int of_first = static_cast<int>(first % kPieces) + static_cast<int>(threadIdx.x);
+  const Int64 token = first / kPieces + of_first / kPieces;
+  const int b = sequence_of_token(p, first / kPieces, token);
+  if (b >= p.batch) return;
+  Sequence seq = sequence_of(p, b, 0);
+  const int q = static_cast<int>(kRows == Rows::packed ? token - seq.q_token : token - static_cast<Int64>(b) * p.q_len);
+  if (q < 0) return;
+  const Source source = source_of(of_first % kPieces);
+  const int head = source.head, column = source.column;
+  const auto row = [&](const void* tensor, const Strides& strides) {
+    return static_cast<const RowElement*>(tensor) + query_row(strides, seq, head, q);
+  };
+  const int position = seq.k_len - seq.q_len + q;
+  if (source.of == Of::queries) {
+    const Piece piece = load_rotating(row(p.q, p.q_stride), column);
+    RowElement* to = static_cast<RowElement*>(rotated_q) + token * rotated_columns(config) + head * config.head_dim_qk;
+    *reinterpret_cast<uint4*>(to + column) = rotated(p, piece, column, max(position, 0));
+    return;
+  }
+  seq.hk = head;
+  if (source.of == Of::keys) {
+    const Piece piece = load_rotating(row(p.k_new, p.k_new_stride), column);
+    if (position < 0) return;  // the cache has no room for it
+    append_piece(p, seq, position, p.k, p.k_stride, column, rotated(p, piece, column, position));
+  } else {
+    const uint4 piece = load_piece<config.copy_bytes>(row(p.v_new, p.v_new_stride) + column);
+    if (position < 0) return;
+    append_piece(p, seq, position, p.v, p.v_stride, column, piece);
+  }
+}
+
+}  // namespace flashjit::appending

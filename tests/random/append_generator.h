@@ -1,0 +1,39 @@
+// New tokens of a case, and how their rows turn.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compiler/spec/spec.h"
+#include "tests/random/case.h"
+#include "tests/random/random.h"
+
+namespace flashjit::testing_random {
+
+class AppendGenerator {
+ public:
+  // A stream of its own: what a seed draws otherwise does not depend on it.
+  explicit AppendGenerator(std::uint64_t seed) : random_(seed ^ 0x617070656e64) {}
+
+  // Now and then. `d`: columns of a row of K.
+  void draw(int d);
+  // For a row of a table.
+  void take(const AttentionSpec& spec);
+
+  bool drawn() const { return drawn_; }
+  std::string words() const;  // " append rope=half(16)", as a spec has them
+  // Tables, if rows turn by them, for so many positions.
+  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t positions);
+
+ private:
+  Random random_;
+  bool drawn_ = false;
+  Rope rope_ = Rope::none;
+  int dims_ = 0;
+  double base_ = 0;
+};
+
+}  // namespace flashjit::testing_random
