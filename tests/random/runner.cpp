@@ -148,6 +148,11 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
     for (const char* name : {"k_lens", "block_table"}) {
       if (call.params.contains(name)) cut_first(call.params[name], b, 1);
     }
+    for (const char* name : {"scale_k", "scale_v"}) {  // of one for all there is nothing to cut
+      const auto scale = call.params.find(name);
+      if (scale != call.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1)
+        cut_first(scale->second, b, 1);
+    }
     if (is_packed(spec)) {
       cut_first(call.offsets_q, b, 2);
       cut_first(call.offsets_k, b, 2);

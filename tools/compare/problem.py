@@ -46,6 +46,8 @@ class Problem:
         # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
         self.q = random(row.heads, row.queries or row.s, row.packed)
         self.k, self.v = (random(row.kv_heads, row.s, row.lengths) for _ in range(2))
+        for tensor in (self.k, self.v) if row.prefix else ():
+            tensor[1:, :, :row.prefix] = tensor[:1, :, :row.prefix]
         shape_logits(row.data, self.q, self.k)
         self.params = {}
         self.starts = [0, *itertools.accumulate(row.keys)]
@@ -76,6 +78,8 @@ class Problem:
                 padded = pool.new_zeros(len(own) * self.row.page, *keys.shape[1:])
                 padded[:length] = keys
                 pool[own.long()] = padded.view(len(own), *pool.shape[1:])
+        shared = self.row.prefix // self.row.page
+        self.block_table[:, :shared] = self.block_table[0, :shared].clone()
 
     def launch_of(self, kernel, stream=None):
         o = torch.full_like(self.q, math.nan)
@@ -93,6 +97,35 @@ class Problem:
             return o
 
         return launch_into
+
+    def cascade_of(self, engine, stream):
+        """The prefix once, with the queries of all sequences as those of one; what follows of each; and both merged."""
+        row, device = self.row, self.q.device
+        heads, shared = f"{row.heads}/{row.kv_heads}", row.prefix // row.page
+        spec = f"fwd {row.dtype} out=fp32 d={row.d} heads={heads} layout=paged({row.page}) lse=ln"
+        prefix = engine.prepare(f"{spec} q_len={row.b}", "family=decode", f"b=1,q={row.b},k={row.prefix}")
+        rest = engine.prepare(f"{spec} q_len=1", None, f"b={row.b},q=1,k={row.s - row.prefix}")
+        merge = engine.prepare(f"merge fp32 out={row.dtype} d={row.d} heads={row.heads}")
+        o_parts = torch.empty(2, row.b, 1, row.heads, row.d, device=device)
+        lse_parts = torch.empty(2, row.heads, row.b, device=device)
+        o = torch.full_like(self.q, math.nan)
+        of_prefix = {"q": self.q[None, :, :, 0], "k": self.k_pool, "v": self.v_pool,
+                     "o": o_parts[0].transpose(0, 1), "lse": lse_parts[0][None], "block_table": self.block_table[:1, :shared],
+                     "k_lens": torch.full((1,), row.prefix, dtype=torch.int32, device=device)}
+        of_rest = {"q": self.q.transpose(1, 2), "k": self.k_pool, "v": self.v_pool, "o": o_parts[1],
+                   "lse": lse_parts[1].T[:, :, None], "block_table": self.block_table[:, shared:],
+                   "k_lens": self.k_lens - row.prefix}
+        of_merge = {"o_parts": o_parts, "lse_parts": lse_parts.transpose(1, 2)[..., None], "o": o.transpose(1, 2)}
+        handle = stream.cuda_stream if stream else None
+        calls = [kernel.bind(operands, {}, 0, handle)
+                 for kernel, operands in ((prefix, of_prefix), (rest, of_rest), (merge, of_merge))]
+
+        def launch():
+            for call in calls:
+                call()
+            return o
+
+        return launch
 
     def queries_of(self, tensor, batch, head):
         """[tokens, d] of one head of Q or O."""

@@ -6,8 +6,8 @@ import statistics
 
 from compare import rows
 
-PEERS = ("before", "cudnn", "fa2", "flex", "flashinfer", "torch")
-SHOWN = {"before": "before", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
+PEERS = ("before", "cascade", "cudnn", "fa2", "flex", "flashinfer", "torch")
+SHOWN = {"before": "before", "cascade": "cascade", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
 
 
 def emit(line):
@@ -63,6 +63,12 @@ def most_us(row):
 def decode_figures(results, wanted):
     return [figure(f"us of {row.name}", result["flashjit_ms"] * 1e3, most=most_us(row) if wanted else None)
             for row, result in results.items() if most_us(row)]
+
+
+def prefix_figures(results, wanted):
+    return [figure(f"prefix once, the rest and a merge, over all in one call: {row.name}", 1 / result["over_cascade"],
+                   least=rows.LEAST_CASCADE_OVER_WHOLE if wanted else None)
+            for row, result in results.items() if "over_cascade" in result]
 
 
 def peer_figures(results, wanted):
@@ -140,7 +146,7 @@ def error_figures(results):
 
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
-    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted)
+    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted) + prefix_figures(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)

@@ -4,8 +4,8 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged")  # data takes minutes
-IN_GRAPHS = ("decode", "paged")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "prefix")  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "prefix")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -43,6 +43,7 @@ MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048):
 MOST_SMALL_PAGES = 1.05
 LEAST_UNEVEN_OVER_EVEN = 0.88
 MOST_INVARIANT_OVER_DEFAULT = 1.08
+LEAST_CASCADE_OVER_WHOLE = 5.0
 
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
@@ -63,6 +64,7 @@ class Row:
     queries: int = 0      # where they are not as many as the keys
     lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
     page: int = 0         # tokens of a page, where keys lie in pages
+    prefix: int = 0       # tokens that all sequences begin with, in the same pages
     numerics: str = ""    # of the spec, where it is not the default
     threads: int = 0      # processor only
 
@@ -161,6 +163,10 @@ def paged_ratios():
     return ratios
 
 
+def prefix_rows():
+    return [Row("prefix", 128, "full", 32768 + 1024, 64, 32, 8, queries=1, page=64, prefix=32768)]
+
+
 def cpu_rows():
     return [Row("cpu", d, mask, s, 1, 8, 8, dtype=dtype, threads=threads) for threads in (1, 16) for dtype in ("fp32", "bf16")
             for d, s, mask in ((64, 1024, "causal"), (128, 2048, "causal"), (128, 2048, "full"))]
@@ -237,7 +243,7 @@ def ratios_of(table):
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "prefix": prefix_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for ratio in ratios_of(table):
         # One group for a table; one for each base where they are many, or large.
