@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <numeric>
+#include <random>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,6 +44,26 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
   return lengths;
 }
 
+// "64..32768": so many lengths between these.
+Result<std::vector<std::int64_t>> draw_key_lengths(std::string_view text, const AttentionSpec& spec,
+                                                   std::int64_t count) {
+  if (!has_own_k_lens(spec))
+    return invalid(
+        "--shape: a range of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
+  const std::size_t dots = text.find("..");
+  FLASHJIT_ASSIGN(least, parse_lengths("k", text.substr(0, dots)));
+  FLASHJIT_ASSIGN(most, parse_lengths("k", text.substr(dots + 2)));
+  if (least.size() != 1 || most.size() != 1 || least[0] < 1 || least[0] > most[0])
+    return invalid(fmt::format("--shape: k={} is no range; write k=64..32768", text.substr(0, 40)));
+  std::mt19937_64 random(1);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double at = static_cast<double>(random() >> 11) * 0x1p-53, low = static_cast<double>(least[0]);
+    lengths.push_back(static_cast<std::int64_t>(low * std::pow(static_cast<double>(most[0]) / low, at)));
+  }
+  return lengths;
+}
+
 Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t value) {
   if (value >= bound.min && value <= bound.max) return {};
   return invalid(
@@ -58,18 +80,27 @@ std::int64_t ProblemShape::longest_k() const { return largest(k); }
 
 Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spec) {
   std::vector<std::int64_t> batch, q, k;
+  std::string_view drawn;  // of k
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest = item.size() < rest.size() ? rest.substr(item.size() + 1) : std::string_view();
     const std::string_view name = item.substr(0, item.find('='));
-    std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : name == "k" || (name == "parts" && merges(spec)) ? &k : nullptr;
+    std::vector<std::int64_t>* into = name == "b"                                        ? &batch
+                                      : name == "q"                                      ? &q
+                                      : name == "k" || (name == "parts" && merges(spec)) ? &k
+                                                                                         : nullptr;
     if (!into || name.size() == item.size()) {
-      return invalid(
-          fmt::format("--shape: '{}' is not one of b=, q=, {}", item.substr(0, 40),
-                              merges(spec) ? "parts=; write b=2,q=4096,parts=2" : "k=; write b=2,q=4096,k=4096"));
+      return invalid(fmt::format("--shape: '{}' is not one of b=, q=, {}", item.substr(0, 40),
+                                 merges(spec) ? "parts=; write b=2,q=4096,parts=2" : "k=; write b=2,q=4096,k=4096"));
     }
     if (!into->empty()) return invalid(fmt::format("--shape: {} is given twice", name));
-    FLASHJIT_ASSIGN(lengths, parse_lengths(name, item.substr(name.size() + 1)));
+    const std::string_view value = item.substr(name.size() + 1);
+    if (into == &k && value.find("..") != value.npos) {
+      drawn = value;
+      *into = {1};
+      continue;
+    }
+    FLASHJIT_ASSIGN(lengths, parse_lengths(name, value));
     *into = std::move(lengths);
   }
   if (q.empty() && spec.q_len.pinned()) q = {spec.q_len.min};
@@ -88,6 +119,10 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
         "--shape: a list of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
   }
   if (shape.batch > kMaxSequences) return invalid(fmt::format("--shape: b={} is above {}", shape.batch, kMaxSequences));
+  if (!drawn.empty()) {
+    FLASHJIT_ASSIGN(lengths, draw_key_lengths(drawn, spec, shape.batch));
+    k = std::move(lengths);
+  }
   for (auto* lengths : {&q, &k}) {
     if (lengths->size() == 1) lengths->assign(static_cast<std::size_t>(shape.batch), (*lengths)[0]);
     if (lengths->size() != static_cast<std::size_t>(shape.batch)) {

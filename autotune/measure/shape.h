@@ -2,6 +2,7 @@
 //   b=2,q=4096,k=4096     dense; b defaults to 1, k to q
 //   q=100+37+0,k=100+64+9 packed: the lengths of the sequences, one after the other (b=3,q=100 is 100+100+100)
 //   q=1,k=100+64+9        k_lens: those of the keys; K and V hold as many as the longest
+//   b=64,q=1,k=64..32768  k_lens or packed: drawn, as many short as long ones (log-uniform), the same each time
 //   q=1,parts=3           merges
 #pragma once
 

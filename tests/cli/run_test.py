@@ -41,10 +41,23 @@ def test_check_on_host():
                         ('fwd fp16 d=64 heads=2 layout=packed mask="causal"', "q=100+37+0,k=100+64+9"), ("fwd fp32 d=64 heads=2", "b=2,q=5,k=0"),
                         ('fwd bf16 d=64 heads=4 layout=bhsd sink mask="window(16, 0)" score="softcap(20)"', "b=1,q=70"),
                         ('fwd fp32 d=64 heads=2 params="doc: i32[2]" mask="doc[b, q] == doc[b, k]"', "b=2,q=64"),
+                        ("fwd fp32 d=16 heads=2 layout=paged(8)", "b=5,q=1,k=3..90"), ("merge fp32 d=16 heads=2 lse=ln", "b=2,q=3,parts=4"),
                         ("fwd fp32 d=64 heads=2", "b=0,q=5"), ("fwd fp32 d=64 heads=2", "q=0,k=7")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         assert line["ok"] and line["ms"] >= 0 and line["rel_err"] <= line["ref_err"], line
         assert {"max_abs_err", "rel_err", "ref_err"} <= set(line)
+
+
+def test_drawn_lengths():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2 k_lens"
+    shapes = [flashjit("run", spec, "--shape", "b=40,q=1,k=5..500", *HOST, "--json").line()["shape"] for _ in range(2)]
+    assert shapes[0] == shapes[1], shapes
+    lengths = [int(length) for length in shapes[0].split("k=")[1].split("+")]
+    assert len(lengths) == 40 and min(lengths) >= 5 and max(lengths) <= 500 and len(set(lengths)) > 20, lengths
+    for shape in ["b=2,q=1,k=9..5", "b=2,q=1,k=0..5", "b=2,q=1,k=..5", "b=2,q=1,k=1..", "b=2,q=1,k=1..x", "b=2,q=1,k=1+2..5"]:
+        refused("run", spec, "--shape", shape, *HOST, "--json", kind="invalid", says="--shape")
+    refused("run", "fwd fp32 d=16 heads=2", "--shape", "b=2,q=1,k=1..5", *HOST, "--json", kind="invalid", says="k_lens")
 
 
 def test_check_on_gpu():
