@@ -46,10 +46,8 @@ double draw_lse(Random& random) {
   return 3 * random.normal();
 }
 
-}  // namespace
-
-Case make_merge(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t queries,
-                std::int64_t parts) {
+// `batch` sequences of `queries`, or as many tokens.
+Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t queries, std::int64_t parts) {
   Random random(seed);
   const AttentionSpec spec = *parse_spec(text);
   const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
@@ -93,6 +91,13 @@ Case make_merge(std::uint64_t seed, std::string_view text, std::int64_t batch, s
   return c;
 }
 
+}  // namespace
+
+Case make_merge(std::uint64_t seed, const FixedCase& row) {
+  const auto batch = static_cast<std::int64_t>(row.q_lens.size());
+  return make(seed, row.spec, batch, batch == 0 ? 0 : row.q_lens[0], row.k_lens.at(0));
+}
+
 Case draw_merge(std::uint64_t seed, const GeneratorOptions& options) {
   Random random(seed ^ 0x3e46e);
   const auto dtype = [&] { return random.pick<std::string_view>({"bf16", "fp16", "fp32"}); };
@@ -103,8 +108,7 @@ Case draw_merge(std::uint64_t seed, const GeneratorOptions& options) {
   spec += random.pick<std::string_view>({"", " layout=bhsd", " layout=packed"});
   spec += random.pick<std::string_view>({"", " lse=ln", " lse=log2"});
   if (random.chance(0.4)) spec += fmt::format(" bytes={}", std::max(least, random.pick<std::int64_t>({2, 4, 8})));
-  Case c =
-      make_merge(seed, spec, random.integer(0, 4), random.integer(0, options.large ? 500 : 40), random.integer(0, 9));
+  Case c = make(seed, spec, random.integer(0, 4), random.integer(0, options.large ? 500 : 40), random.integer(0, 9));
   c.any_schedule = false;
   return c;
 }

@@ -6,10 +6,11 @@
 
 namespace flashjit::testing_random {
 
+constexpr std::uint64_t kMergesAmong = 25;  // cases one is a merge
+
 Case draw_merge(std::uint64_t seed, const GeneratorOptions& options);
 
-// `batch` sequences of `queries`, or as many tokens; the spec must parse.
-Case make_merge(std::uint64_t seed, std::string_view spec, std::int64_t batch, std::int64_t queries,
-                std::int64_t parts);
+// As many queries as each q_lens says, and as many parts as the first of k_lens.
+Case make_merge(std::uint64_t seed, const FixedCase& row);
 
 }  // namespace flashjit::testing_random

@@ -15,7 +15,6 @@
 #include "tests/random/draws.h"
 #include "tests/random/merge_generator.h"
 #include "tests/random/expression_generator.h"
-#include "tests/random/random.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
@@ -498,15 +497,12 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  constexpr std::uint64_t kMergesAmong = 25;
   return seed % kMergesAmong == 0 ? draw_merge(seed, options) : Generator(seed, options).draw();
 }
 
 Case make_case(const FixedCase& row) {
-  const std::uint64_t seed = std::hash<std::string_view>()(row.name);
-  if (!merges(*parse_spec(row.spec))) return Generator(seed, {}).make(row);
-  const auto batch = static_cast<std::int64_t>(row.q_lens.size());
-  return make_merge(seed, row.spec, batch, batch == 0 ? 0 : row.q_lens[0], row.k_lens.at(0));
+  const auto seed = std::hash<std::string_view>()(row.name);
+  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : Generator(seed, {}).make(row);
 }
 
 }  // namespace flashjit::testing_random
