@@ -67,14 +67,20 @@ struct KernelParams {
 //   dense               d, token, head, batch
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
 //   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/rows.cuh
+//   ends_keys()         likewise (K and V of the hopper loop)
 //   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
+// How far the dimension that ends a sequence steps from one page, or batch index, to the next, and from token to token.
+struct KeySteps {
+  int page, token;
+};
 struct TensorMaps {
   TensorMap q, k, v, o;
   TensorMap inputs[kMaxInputs];
-  int has_inputs;  // 0: TMA cannot address one of them, and the score function reads them from memory
+  int has_inputs;             // 0: TMA cannot address one of them, and the score function reads them from memory
+  KeySteps k_steps, v_steps;  // ends_keys()
 };
 
 }  // namespace flashjit

@@ -340,12 +340,13 @@ Result<void> ArgumentChecker::check_positions(std::int64_t positions, const Call
 
 // No sequence is too long for its map: the bounds of a spec are smaller.
 Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
-  for (const auto& [name, tokens] : {std::pair{"q", sizes.q_tokens}, std::pair{"k", sizes.k_tokens}}) {
-    if (tokens <= kMostPackedTokens) continue;
+  for (const auto& [name, tokens, packed] :
+       {std::tuple{"q", sizes.q_tokens, true}, std::tuple{"k", sizes.k_tokens, has_packed_keys(spec_)}}) {
+    if (!packed || tokens <= kMostSteps) continue;
     return invalid(fmt::format(
         "{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family={} in the "
         "schedule",
-        name, tokens, kMostPackedTokens, floor_family(true)->name));
+        name, tokens, kMostSteps, floor_family(true)->name));
   }
   return {};
 }

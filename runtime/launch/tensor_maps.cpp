@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
@@ -36,7 +37,7 @@ struct Source {
   const MappedOperand& mapped;
   const void* data;
   Strides stride;
-  std::uint64_t tokens, heads, batch;
+  std::uint64_t tokens, heads, batch;  // of pages: of one, and how many there are
 
   std::string_view name() const { return mapped.operand->name; }
   std::uint64_t bytes(Int64 elements) const {
@@ -82,18 +83,43 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
   return map;
 }
 
-Result<TensorMapLayout> packed_layout(const Source& source) {
+// Of sequences that end before the tensor does, and begin anywhere in it, in steps of so many bytes.
+Result<TensorMapLayout> ending_layout(const Source& source, std::uint64_t step) {
   const std::uint64_t token = source.bytes(source.stride.token);
   if (token >= kEndStride) {
     return invalid(fmt::format(
-        "{}.strides: {} bytes per token, packed tensors step less than {} (2^35); pass a contiguous copy, or "
+        "{}.strides: {} bytes per token, packed tensors and caches step less than {} (2^35); pass a contiguous copy, or "
         "pin family={} in the schedule",
         source.name(), token, kEndStride, floor_family(true)->name));
   }
   return layout(source, {{"token", kSequenceEnd, token, source.mapped.rows},
                          {"head", source.heads, source.bytes(source.stride.head), 1},
-                         {"token", kMostPackedTokens, token, 1},
-                         {"token", kMostPackedTokens, kEndStride - token, 1}});
+                         {"step", kMostSteps, step, 1},
+                         {"token", kMostSteps, kEndStride - token, 1}});
+}
+
+Result<TensorMapLayout> packed_layout(const Source& source) {
+  return ending_layout(source, source.bytes(source.stride.token));
+}
+
+// What the ways from token to token and from page to page (or batch index) have in common.
+std::uint64_t common_step(const Source& source) {
+  const std::uint64_t step = std::gcd(source.bytes(source.stride.token), source.bytes(source.stride.batch));
+  return step == 0 ? kAlignment : step;
+}
+
+// Pages, or batch indices, of which sequences may fill a part.
+Result<TensorMapLayout> pages_layout(const Source& source, const char* page_name) {
+  const std::uint64_t page = source.bytes(source.stride.batch), step = common_step(source);
+  FLASHJIT_TRY(check(source, {page_name, source.batch, page, 1}));
+  const std::uint64_t reach = (source.batch - 1) * page + source.tokens * source.bytes(source.stride.token);
+  if (reach / step >= static_cast<std::uint64_t>(kMostSteps)) {
+    return invalid(fmt::format(
+        "{}.strides: {} bytes in steps of {}, what {} and token have in common, are more than {} steps; pass a "
+        "contiguous copy, or pin family={} in the schedule",
+        source.name(), reach, step, page_name, kMostSteps, floor_family(true)->name));
+  }
+  return ending_layout(source, step);
 }
 
 Result<TensorMapLayout> dense_layout(const Source& source) {
@@ -121,52 +147,72 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
   return last < limit;
 }
 
-}  // namespace
+bool is_of_queries(const MappedOperand& mapped) { return mapped.operand->dims[1] == Dim::Queries; }
 
-std::vector<MappedOperand> mapped_operands(const Plan& plan) {
-  const KernelConfig& c = plan.config;
-  std::vector<MappedOperand> mapped;
-  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, std::uint32_t rows) {
-    const Operand& operand = kOperands[number];
-    const auto extent = [&](int i) { return static_cast<std::uint64_t>(extent_of(operand.dims[i], plan.spec)); };
-    mapped.push_back({&operand, map, rows, operand.dtype_of(plan.spec), extent(2), extent(3)});
-  };
-  if (c.box_keys > 0) {
-    add(operand("k"), &TensorMaps::k, static_cast<std::uint32_t>(c.box_keys));
-    return mapped;
-  }
-  const auto q_rows = static_cast<std::uint32_t>(c.tile_q), kv_rows = static_cast<std::uint32_t>(c.tile_kv);
-  add(operand("q"), &TensorMaps::q, q_rows);
-  add(operand("k"), &TensorMaps::k, kv_rows);
-  add(operand("v"), &TensorMaps::v, kv_rows);
-  if (stages_output(c)) add(operand("o"), &TensorMaps::o, kRowsPerWarp);
-  return mapped;
-}
-
-Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
-  const Operand& operand = *mapped.operand;
-  const bool of_queries = operand.dims[1] == Dim::Queries, paged = !of_queries && c.page_size > 0;
-  const bool packed = c.sequences == Sequences::packed && !paged;
+Source source_of(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+  const bool of_queries = is_of_queries(mapped), paged = !of_queries && c.page_size > 0;
   Source source{mapped,
                 nullptr,
-                params.*operand.strides,
+                params.*mapped.operand->strides,
                 static_cast<std::uint64_t>(of_queries ? params.q_len
                                            : paged    ? c.page_size
                                                       : params.k_len),
                 mapped.heads,
                 static_cast<std::uint64_t>(paged ? params.pages : params.batch)};
-  std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + operand.pointer, sizeof source.data);
-  if (of_queries && c.head_tiles == HeadTiles::grouped) {
-    if (packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
-    return grouped_layout(source, static_cast<std::uint32_t>(group_size(c)));
-  }
-  if (source.tokens == 0 ||
-      source.batch == 0) {  // pointer and strides may be anything then, and nothing is read: one row at Q's will do
+  std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + mapped.operand->pointer, sizeof source.data);
+  if (!of_queries && (params.k_len == 0 || source.batch == 0)) {
+    // Pointer and strides may be anything then, and nothing is read: one row at Q's will do.
     source.data = params.q;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
+  if (!of_queries && ends_keys(c)) {  // steps that are never taken have nothing in common with others
+    if (source.tokens == 1) source.stride.token = 0;
+    if (source.batch == 1) source.stride.batch = 0;
+  }
+  return source;
+}
+
+}  // namespace
+
+std::vector<MappedOperand> mapped_operands(const Plan& plan) {
+  const KernelConfig& c = plan.config;
+  std::vector<MappedOperand> mapped;
+  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, std::uint32_t rows,
+                       KeySteps TensorMaps::* steps = nullptr) {
+    const Operand& operand = kOperands[number];
+    const auto extent = [&](int i) { return static_cast<std::uint64_t>(extent_of(operand.dims[i], plan.spec)); };
+    mapped.push_back({&operand, map, rows, operand.dtype_of(plan.spec), extent(2), extent(3), steps});
+  };
+  if (c.box_keys > 0) {
+    add(operand("k"), &TensorMaps::k, static_cast<std::uint32_t>(c.box_keys));
+    return mapped;
+  }
+  const auto q_rows = static_cast<std::uint32_t>(c.tile_q), kv_rows = static_cast<std::uint32_t>(box_rows(c));
+  const bool ends = ends_keys(c);
+  add(operand("q"), &TensorMaps::q, q_rows);
+  add(operand("k"), &TensorMaps::k, kv_rows, ends ? &TensorMaps::k_steps : nullptr);
+  add(operand("v"), &TensorMaps::v, kv_rows, ends ? &TensorMaps::v_steps : nullptr);
+  if (stages_output(c)) add(operand("o"), &TensorMaps::o, kRowsPerWarp);
+  return mapped;
+}
+
+Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+  const bool of_queries = is_of_queries(mapped), packed = c.sequences == Sequences::packed;
+  Source source = source_of(c, mapped, params);
+  if (of_queries && c.head_tiles == HeadTiles::grouped) {
+    if (packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
+    return grouped_layout(source, static_cast<std::uint32_t>(group_size(c)));
+  }
+  if (!of_queries && ends_keys(c)) return pages_layout(source, c.page_size > 0 ? "page" : "sequence");
   return packed ? packed_layout(source) : dense_layout(source);
+}
+
+KeySteps key_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+  const Source source = source_of(c, mapped, params);
+  const std::uint64_t step = common_step(source);
+  return {static_cast<int>(source.bytes(source.stride.batch) / step),
+          static_cast<int>(source.bytes(source.stride.token) / step)};
 }
 
 Result<void> encode(const Driver& driver, const TensorMapLayout& layout, TensorMap& map) {
@@ -248,6 +294,7 @@ Result<void> encode_operands(const Driver& driver, const KernelConfig& config,
   for (const MappedOperand& operand : operands) {
     FLASHJIT_ASSIGN(layout, operand_layout(config, operand, params));
     FLASHJIT_TRY(encode(driver, layout, maps.*operand.map));
+    if (operand.steps) maps.*operand.steps = key_steps(config, operand, params);
   }
   return {};
 }

@@ -17,8 +17,9 @@
 
 namespace flashjit {
 
-// How far the maps of packed tensors reach. What lies behind would be read as zeros, so ArgumentChecker refuses it.
-constexpr std::int64_t kMostPackedTokens = 0x7fff0000;
+// How far the maps of tensors whose sequences end reach, in tokens of packed ones. What lies behind would be read as
+// zeros, so ArgumentChecker refuses it.
+constexpr std::int64_t kMostSteps = 0x7fff0000;
 
 // The arguments of cuTensorMapEncodeTiled that differ from map to map. Dimensions are counted from the innermost.
 struct TensorMapLayout {
@@ -37,7 +38,8 @@ struct MappedOperand {
   std::uint32_t rows = 0;  // one copy takes
   Dtype dtype = Dtype::BF16;
   std::uint64_t heads = 0;
-  std::uint64_t columns = 0;  // what pads them to whole panels is out of bounds, and read as zeros
+  std::uint64_t columns = 0;               // what pads them to whole panels is out of bounds, and read as zeros
+  KeySteps TensorMaps::* steps = nullptr;  // ends_keys(): those of its map
 };
 std::vector<MappedOperand> mapped_operands(const Plan& plan);
 
@@ -53,6 +55,8 @@ std::vector<InputPlace> input_places(const Plan& plan);
 // Error Invalid names the tensor and what TMA cannot address. `params` as ArgumentChecker fills it.
 Result<TensorMapLayout> operand_layout(const KernelConfig& config, const MappedOperand& operand,
                                        const KernelParams& params);
+
+KeySteps key_steps(const KernelConfig& config, const MappedOperand& operand, const KernelParams& params);
 
 // Rank 0: TMA cannot address it. `param` as ArgumentChecker fills it.
 TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,

@@ -58,8 +58,23 @@ constexpr int input_number(const KernelConfig& c, int i) {
   return number;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
-// tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
+// Does the producer copy K and V by maps that end where a sequence does, as those of packed tensors? With lengths or
+// pages that is not where the tensor ends. (The decode loop, which has no warpgroups, looks at lengths itself.)
+constexpr bool ends_keys(const KernelConfig& c) {
+  return c.warpgroups > 0 && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
+}
+// A tile of keys in pages is copied in boxes, none of which lies in two pages: tiles and pages begin at multiples of
+// box_rows(). The swizzle repeats after kSwizzledRows, so that pages are a multiple of these.
+constexpr int kSwizzledRows = 8;
+constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
+constexpr int box_rows(const KernelConfig& c) {
+  return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
+}
+constexpr int boxes_per_tile(const KernelConfig& c) { return c.tile_kv / box_rows(c); }
+
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers |
+// numbers of pages ], tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each
+// stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
 // state is read until O is written, which is after Q of the next item may have been released.
@@ -70,7 +85,8 @@ constexpr int kRedoPlaces = 64;
 struct HopperLayout {
   PanelLayout q, k, v;
   int v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
+  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0,
+      pages_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -89,7 +105,9 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
   s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
-  s.bytes = s.barrier_offset + s.barriers * 8;
+  s.pages_offset = s.barrier_offset + s.barriers * 8;
+  // Of two tiles: V is copied one behind K.
+  s.bytes = s.pages_offset + (c.page_size > 0 ? 2 * boxes_per_tile(c) * 4 : 0);
   return s;
 }
 

@@ -35,12 +35,50 @@ struct Producer {
     }
   }
 
+  // The same with maps that end where the sequence does, for the `count`th tile of the ring.
+  template <class Panels>
+  __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const KeySteps& steps,
+                                   u32 barrier, const WorkState& work, u32 count, int key) {
+#pragma unroll 1
+    for (int box = 0; box < kBoxes; ++box) {
+      const int first = key + box * kBoxRows, left = min(work.seq.k_len - first, kBoxRows);
+      const u32 page = kKeyRows == Rows::paged ? min(shared.page(count, box), params.pages - 1u) : work.seq.b;
+      const int row = kKeyRows == Rows::paged ? first % kPage : first;
+#pragma unroll
+      for (int panel = 0; panel < panels.panels(); ++panel) {
+        const u32 target = to + panel * panels.panel_bytes() + box * kBoxRows * kPanelWidth;
+        copy_ending_keys(target, map, steps, barrier, work.seq.hk, panel * panels.panel_columns(), page, row, left);
+      }
+    }
+  }
+
+  // Which pages a tile lies in: looked up for K, so that the numbers come while the producer waits for a place, and
+  // kept for V. Behind the length the table may hold anything, and whatever page a box is taken from there, it lies
+  // behind the end of the sequence. A number outside the pool is taken for that of its last page.
+  __device__ void look_up_pages(const WorkState& work, int key) {
+#pragma unroll 1
+    for (int box = 0; box < kBoxes && key + box * kBoxRows < work.seq.k_len; ++box) {
+      // Opaque, so that the line of the table is not kept in the few registers of the producer.
+      const int page = (key + box * kBoxRows) / kPage;
+      const Int64 at = recompute(work.seq.b) * params.table_stride_batch + page * params.table_stride_page;
+      copy_async<4>(shared_address(&shared.page(ring.count, box)), params.block_table + at, true);
+    }
+    commit_copies();
+  }
+
   // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
   // their way.
   __device__ void copy_tile(const WorkState& work, int tile) {
+    if constexpr (kKeyRows == Rows::paged) look_up_pages(work, tile * kTileKv);
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
-    copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
+    if constexpr (kKeyRows == Rows::paged) wait_copies<0>();
+    if constexpr (kEndsKeys) {
+      copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
+                       ring.count, tile * kTileKv);
+    } else {
+      copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
+    }
     copy_waiting_values();
     if constexpr (kHasInputs) {
       if (maps.has_inputs) copy_inputs(work, tile);
@@ -82,7 +120,11 @@ struct Producer {
     const u32 copied = clears ? shared.v_copied() : full;
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     arrive_expecting(copied, kLayout.v.bytes());
-    copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
+    if constexpr (kEndsKeys) {
+      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), at.count, key);
+    } else {
+      copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
+    }
     if (clears) {
       clear_values(values, key);
       arrive(full);

@@ -15,6 +15,15 @@ constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 // then start + length steps of a row.
 constexpr int kSequenceEnd = 1 << 30;
 
+// Likewise rows of a page (or of a batch index of strided tensors) that `left` keys of the sequence are left for: to
+// shared memory, with zeros behind the last. Where the page and its rows begin is all in one dimension, in steps that
+// the strides have in common, so strides are free.
+__device__ inline void copy_ending_keys(u32 to, const TensorMap& map, const KeySteps& steps, u32 barrier, int hk,
+                                        int column, int page, int row, int left) {
+  copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - left, hk,
+           page * steps.page + (row + left) * steps.token, kSequenceEnd);
+}
+
 // From key k on, of K or V: to shared memory.
 __device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column, int k,
                                  u64 policy = kEvictLast) {

@@ -20,6 +20,9 @@ constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
 constexpr bool kPersistent = config.grid == GridKind::persistent;
+constexpr bool kEndsKeys = ends_keys(config);
+constexpr int kBoxRows = box_rows(config), kBoxes = boxes_per_tile(config);  // of a tile of keys
+constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
 
 enum class Work { item, careful_item, flush, end };
 
@@ -187,6 +190,11 @@ struct SharedMemory {
   }
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
+
+  // The pages of a tile's boxes: there is room for those of two tiles, one after the other.
+  __device__ u32& page(u32 tile, int box) const {
+    return *reinterpret_cast<u32*>(memory + kLayout.pages_offset + (tile % 2 * kBoxes + box) * 4);
+  }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
   // window, one for V that the producer waits for itself, and full and empty for the inputs of each warpgroup.

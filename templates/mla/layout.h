@@ -20,7 +20,7 @@ constexpr int kMlaPieces = 3, kFirstPanels = 2;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
 constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.cluster; }
-constexpr int box_rows(const KernelConfig& c) {
+constexpr int keys_of_box(const KernelConfig& c) {
   int rows = rows_of_block(c);
   while (c.page_size > 0 && c.page_size % rows != 0) rows /= 2;
   return rows;

@@ -32,15 +32,10 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",
         name(spec.kv_dtype), name(spec.dtype), other);
   }
-  if (is_paged(spec)) {
+  if (spec.page_size % kSwizzledRows != 0) {
     return fmt::format(
-        "family: hopper copies K and V by tensor maps, whose tiles lie in one piece, and pages lie anywhere; use family={}",
-        other);
-  }
-  if (spec.k_lens && !is_packed(spec)) {
-    return fmt::format(
-        "family: hopper copies K and V by tensor maps, which end where the tensors do, and with k_lens a sequence ends before that; use layout=packed, or family={}",
-        other);
+        "family: hopper copies K and V by TMA, {} rows at a time or a multiple of it, and pages of {} tokens end between; use pages of a multiple of {}, or family={}",
+        kSwizzledRows, spec.page_size, kSwizzledRows, other);
   }
   return {};
 }

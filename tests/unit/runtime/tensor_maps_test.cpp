@@ -149,6 +149,58 @@ TEST(TensorMaps, PackedSequencesEndWhereTheKernelSays) {
   EXPECT_EQ(kRows - length + (length - 1), maps->at("q").size[1] - 1);
 }
 
+// The bytes from the first to what the coordinates behind the column say, as the hardware adds them up.
+std::uint64_t offset_of(const TensorMapLayout& map, const Numbers& at) {
+  std::uint64_t offset = 0;
+  for (int i = 0; i < map.rank - 1; ++i) offset += at[i] * map.stride[i];
+  return offset;
+}
+
+// Keys whose lengths, or pages, the kernel knows: where templates/hopper/rows.cuh says that a row lies, it does.
+TEST(TensorMaps, CachesEndWhereTheKernelSays) {
+  constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
+  const struct {
+    const char* name;
+    int page_size;
+    Strides stride;      // in elements of 2 bytes
+    std::uint64_t step;  // in bytes
+    std::uint32_t rows;  // of a box
+  } rows[] = {{"lengths", 0, {500 * 2 * 64, 64, 2 * 64}, 256, 176},
+              {"heads first", 0, {2 * 500 * 64, 500 * 64, 64}, 128, 176},
+              {"expanded", 0, {0, 64, 2 * 64}, 256, 176},
+              {"pages", 64, {64 * 2 * 64, 64, 2 * 64}, 256, 16},
+              {"pages of K and V", 48, {2 * 48 * 2 * 64, 64, 2 * 64}, 256, 16},
+              {"a tile in a page", 352, {352 * 64 * 2, 352 * 64, 64}, 128, 176},
+              {"room behind each", 8, {8 * (2 * 64 + 8) + 24, 64, 2 * 64 + 8}, 16, 8}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    KernelConfig c = config_of(4, 2, 64, 64);
+    c.k_lens = true;
+    c.page_size = row.page_size;
+    KernelParams p = params_of(c);
+    p.pages = 10;
+    p.k_stride = row.stride;
+    const auto maps = layouts_of(c, p);
+    ASSERT_TRUE(maps) << maps.error().message;
+    const TensorMapLayout& k = maps->at("k");
+    const auto bytes = [](Int64 elements) { return static_cast<std::uint64_t>(elements) * 2; };
+    const std::uint64_t token = bytes(row.stride.token), head = bytes(row.stride.head), page = bytes(row.stride.batch);
+    expect_layout(k, address(0x20000), {64, kRows, 2, kAny, kAny}, {token, head, row.step, (1ull << 35) - token},
+                  {64, row.rows, 1, 1, 1});
+    EXPECT_EQ(maps->at("q").rank, 4);
+    Plan plan;
+    plan.config = c;
+    const MappedOperand mapped = mapped_operands(plan)[1];
+    ASSERT_EQ(mapped.steps, &TensorMaps::k_steps);
+    const KeySteps steps = key_steps(c, mapped, p);
+    // Row 5 of a box that begins at row 2 of page 1 and has 6 rows left: the last that is there.
+    const std::uint64_t begin = 2, left = 6, number = 1;
+    EXPECT_EQ(offset_of(k, {kRows - left + 5, 1, number * steps.page + (begin + left) * steps.token, kRows}),
+              number * page + head + (begin + 5) * token);
+    EXPECT_EQ(kRows - left + 5, k.size[1] - 1);
+  }
+}
+
 TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
   KernelConfig c = config_of(1, 1, 64, 64);
   KernelParams p = params_of(c);
@@ -158,12 +210,22 @@ TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
   const auto maps = layouts_of(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
   expect_layout(maps->at("q"), address(0x10000), {64, 1, 1, 1}, {16, 16, 16}, {64, 128, 1, 1});
+  // Nor do the steps of a cache care.
+  c.k_lens = true;
+  p.k_len = 1;
+  p.k_stride = p.v_stride = {3, 7, 5};
+  const auto caches = layouts_of(c, p);
+  ASSERT_TRUE(caches) << caches.error().message;
+  expect_layout(caches->at("k"), address(0x20000), {64, 1 << 30, 1, 0x7fff0000, 0x7fff0000},
+                {0, 16, 16, std::uint64_t{1} << 35}, {64, 176, 1, 1, 1});
 }
 
 TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
-  for (const bool packed : {false, true}) {
+  for (const char* kind : {"dense", "packed", "lengths", "pages"}) {
     KernelConfig c = config_of(4, 2, 64, 128);
-    c.sequences = packed ? Sequences::packed : Sequences::dense;
+    c.sequences = kind == std::string_view("packed") ? Sequences::packed : Sequences::dense;
+    c.k_lens = kind == std::string_view("lengths") || kind == std::string_view("pages");
+    c.page_size = kind == std::string_view("pages") ? 16 : 0;
     KernelParams p = params_of(c);
     p.k = p.v = nullptr;
     p.k_len = 0;
@@ -179,9 +241,11 @@ TEST(TensorMaps, WithoutKeysPointersAndStridesMeanNothing) {
 }
 
 TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
-  const auto refused = [](bool packed, void (*change)(KernelParams&), const char* words) {
+  int page_size = 0;
+  const auto refused = [&](bool packed, void (*change)(KernelParams&), const char* words) {
     KernelConfig c = config_of(4, 2, 64, 64);
     c.sequences = packed ? Sequences::packed : Sequences::dense;
+    c.page_size = page_size;
     KernelParams p = params_of(c);
     change(p);
     const auto maps = layouts_of(c, p);
@@ -203,7 +267,14 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
   refused(true, [](KernelParams& p) { p.k_stride.token = 132; }, "k.strides: 264 bytes per token");
   refused(
       true, [](KernelParams& p) { p.k_stride.token = Int64{1} << 34; },
-      "k.strides: 34359738368 bytes per token, packed tensors step less");
+      "k.strides: 34359738368 bytes per token, packed tensors and caches step less");
+  page_size = 16;
+  refused(
+      false, [](KernelParams& p) { p.pages = 4, p.v_stride.batch = 1004; },
+      "v.strides: 2008 bytes per page, TMA steps in multiples of 16");
+  refused(
+      true, [](KernelParams& p) { p.pages = 1 << 30, p.k_stride.batch += 8; },
+      "in steps of 16, what page and token have in common, are more than 2147418112 steps");
 }
 
 // A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
@@ -357,25 +428,29 @@ TEST(TensorMaps, TheDriverTakesThemAll) {
   ASSERT_TRUE(gpu) << gpu.error().message;
   const CurrentContext current(*gpu);
   for (const bool packed : {false, true}) {
-    for (const bool grouped : {false, true}) {
-      if (packed && grouped) continue;
-      for (const int d : {8, 64, 72, 96, 256}) {
-        for (const bool keys : {true, false}) {
-          for (const bool expanded : {false, true}) {
-            KernelConfig c = config_of(8, 2, d, d);
-            c.sequences = packed ? Sequences::packed : Sequences::dense;
-            c.head_tiles = grouped ? HeadTiles::grouped : HeadTiles::single;
-            KernelParams p = params_of(c);
-            if (!keys) p.k = p.v = nullptr, p.k_len = 0;
-            if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
-            SCOPED_TRACE(testing::Message() << "packed " << packed << " grouped " << grouped << " d " << d << " keys "
-                                            << keys << " expanded " << expanded);
-            const auto layouts = layouts_of(c, p);
-            ASSERT_TRUE(layouts) << layouts.error().message;
-            TensorMap map;
-            for (const auto& [name, layout] : *layouts) {
-              const auto done = encode(**driver, layout, map);
-              EXPECT_TRUE(done) << name << ": " << done.error().message;
+    for (const int page_size : {0, 16, 24}) {
+      for (const bool grouped : {false, true}) {
+        if (packed && grouped) continue;
+        for (const int d : {8, 64, 72, 96, 256}) {
+          for (const bool keys : {true, false}) {
+            for (const bool expanded : {false, true}) {
+              KernelConfig c = config_of(8, 2, d, d);
+              c.sequences = packed ? Sequences::packed : Sequences::dense;
+              c.head_tiles = grouped ? HeadTiles::grouped : HeadTiles::single;
+              c.page_size = page_size;
+              KernelParams p = params_of(c);
+              p.pages = 20;
+              if (!keys) p.k = p.v = nullptr, p.k_len = 0;
+              if (expanded) p.k_stride.head = p.v_stride.batch = p.q_stride.batch = 0;
+              SCOPED_TRACE(testing::Message() << "packed " << packed << " pages of " << page_size << " grouped "
+                                              << grouped << " d " << d << " keys " << keys << " expanded " << expanded);
+              const auto layouts = layouts_of(c, p);
+              ASSERT_TRUE(layouts) << layouts.error().message;
+              TensorMap map;
+              for (const auto& [name, layout] : *layouts) {
+                const auto done = encode(**driver, layout, map);
+                EXPECT_TRUE(done) << name << ": " << done.error().message;
+              }
             }
           }
         }
