@@ -18,13 +18,15 @@ struct CallSizes {
 
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
 struct GridRule {
-  int queries = 0;          // of an item; 0: it has all of them
-  int keys = 0;             // likewise
-  int heads = 1;            // that have items of their own
-  int blocks_per_sm = 0;    // not 0: so many for each SM of the device share all items evenly
-  int cluster = 1;          // blocks are launched so many at a time
-  int pieces = 0;           // not 0: items are pieces instead of tiles. Every query has so many, and an item
-  int of_item = 1;          // so many of those of all queries, one after the other
+  int queries = 0;        // of an item; 0: it has all of them
+  int keys = 0;           // likewise
+  int heads = 1;          // that have items of their own
+  bool numbered = false;  // along the queries: tiles of all sequences are numbered one after the other, of which there
+                          // are no more than all tokens fill, and one for each sequence
+  int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly
+  int cluster = 1;        // blocks are launched so many at a time
+  int pieces = 0;         // not 0: items are pieces instead of tiles. Every query has so many, and an item
+  int of_item = 1;        // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };

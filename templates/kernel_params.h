@@ -40,7 +40,7 @@ struct KernelParams {
   Int64 row_stride_batch, row_stride_head;  // of lse and max_logit
   int batch;
   int q_len, k_len;     // dense: the lengths; packed, or with k_lens: no sequence is longer
-  int tiles_q;          // query tiles of the longest sequence
+  int tiles_q;          // query tiles of the longest sequence; mixes_lengths(): of all
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
   int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
                        // Null: items are dealt out evenly
@@ -68,19 +68,21 @@ struct KernelParams {
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
 //   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/rows.cuh
 //   ends_keys()         likewise (K and V of the hopper loop)
+//   packed heads, too   d, head of a group, token, and the two that end a sequence (Q and O)
 //   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
-// How far the dimension that ends a sequence steps from one page, or batch index, to the next, and from token to token.
-struct KeySteps {
-  int page, token;
+// How far the first of the dimensions that end a sequence steps from one page, batch index or group of heads to the next,
+// and from token to token.
+struct EndSteps {
+  int outer, token;
 };
 struct TensorMaps {
   TensorMap q, k, v, o;
   TensorMap inputs[kMaxInputs];
-  int has_inputs;             // 0: TMA cannot address one of them, and the score function reads them from memory
-  KeySteps k_steps, v_steps;  // ends_keys()
+  int has_inputs;  // 0: TMA cannot address one of them, and the score function reads them from memory
+  EndSteps q_steps, k_steps, v_steps, o_steps;  // where these have all in that dimension
 };
 
 }  // namespace flashjit

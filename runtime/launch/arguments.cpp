@@ -162,7 +162,9 @@ Result<void> ArgumentChecker::fill_grid(const CallSizes& sizes, KernelParams& pa
         grid.keys == 0 ? "" : fmt::format(" and {} key tiles", tiles(sizes.k_len, grid.keys)), kLargestGrid));
   }
   if (grids_.empty()) return {};
-  params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles(sizes.q_len, grids_.front().queries));
+  const GridRule& first = grids_.front();
+  if (first.numbered) params.tiles_q = static_cast<int>(items_of(first, sizes) / first.heads);
+  else params.tiles_q = sizes.batch == 0 ? 0 : static_cast<int>(tiles(sizes.q_len, first.queries));
   params.heads_per_group = groups_.heads(sizes);
   return {};
 }

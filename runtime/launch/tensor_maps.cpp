@@ -14,8 +14,8 @@
 namespace flashjit {
 namespace {
 
-constexpr std::uint64_t kAlignment = 16;    // of addresses and strides
-constexpr std::uint32_t kRowsPerWarp = 16;  // a warp stores its rows of O
+constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
+constexpr int kRowsPerWarp = 16;          // a warp stores its rows of O
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
 // How a packed sequence ends: see templates/hopper/rows.cuh. Steps in the last two dimensions only move the address.
@@ -37,7 +37,7 @@ struct Source {
   const MappedOperand& mapped;
   const void* data;
   Strides stride;
-  std::uint64_t tokens, heads, batch;  // of pages: of one, and how many there are
+  std::uint64_t tokens, heads, batch;  // of pages: of one, and how many there are; of packed groups of heads: these
 
   std::string_view name() const { return mapped.operand->name; }
   std::uint64_t bytes(Int64 elements) const {
@@ -83,8 +83,9 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
   return map;
 }
 
-// Of sequences that end before the tensor does, and begin anywhere in it, in steps of so many bytes.
-Result<TensorMapLayout> ending_layout(const Source& source, std::uint64_t step) {
+// The dimensions that end a sequence: its first row is any number of `step` bytes from the first of the tensor.
+Result<TensorMapLayout> ending_layout(const Source& source, std::uint64_t step, const Dimension& first,
+                                      const Dimension& second) {
   const std::uint64_t token = source.bytes(source.stride.token);
   if (token >= kEndStride) {
     return invalid(fmt::format(
@@ -92,34 +93,39 @@ Result<TensorMapLayout> ending_layout(const Source& source, std::uint64_t step) 
         "pin family={} in the schedule",
         source.name(), token, kEndStride, floor_family(true)->name));
   }
-  return layout(source, {{"token", kSequenceEnd, token, source.mapped.rows},
-                         {"head", source.heads, source.bytes(source.stride.head), 1},
-                         {"step", kMostSteps, step, 1},
-                         {"token", kMostSteps, kEndStride - token, 1}});
+  return layout(source, {first, second, {"step", kMostSteps, step, 1}, {"token", kMostSteps, kEndStride - token, 1}});
 }
 
 Result<TensorMapLayout> packed_layout(const Source& source) {
-  return ending_layout(source, source.bytes(source.stride.token));
+  const std::uint64_t token = source.bytes(source.stride.token);
+  return ending_layout(source, token, {"token", kSequenceEnd, token, source.mapped.rows},
+                       {"head", source.heads, source.bytes(source.stride.head), 1});
 }
 
-// What the ways from token to token and from page to page (or batch index) have in common.
+// What the ways from token to token and from page to page (or whatever `batch` counts) have in common.
 std::uint64_t common_step(const Source& source) {
   const std::uint64_t step = std::gcd(source.bytes(source.stride.token), source.bytes(source.stride.batch));
   return step == 0 ? kAlignment : step;
 }
 
+Result<void> check_reach(const Source& source, const char* outer) {
+  const std::uint64_t step = common_step(source);
+  FLASHJIT_TRY(check(source, {outer, source.batch, source.bytes(source.stride.batch), 1}));
+  const std::uint64_t reach =
+      (source.batch - 1) * source.bytes(source.stride.batch) + source.tokens * source.bytes(source.stride.token);
+  if (reach / step < static_cast<std::uint64_t>(kMostSteps)) return {};
+  return invalid(fmt::format(
+      "{}.strides: {} bytes in steps of {}, what {} and token have in common, are more than {} steps; pass a contiguous "
+      "copy, or pin family={} in the schedule",
+      source.name(), reach, step, outer, kMostSteps, floor_family(true)->name));
+}
+
 // Pages, or batch indices, of which sequences may fill a part.
-Result<TensorMapLayout> pages_layout(const Source& source, const char* page_name) {
-  const std::uint64_t page = source.bytes(source.stride.batch), step = common_step(source);
-  FLASHJIT_TRY(check(source, {page_name, source.batch, page, 1}));
-  const std::uint64_t reach = (source.batch - 1) * page + source.tokens * source.bytes(source.stride.token);
-  if (reach / step >= static_cast<std::uint64_t>(kMostSteps)) {
-    return invalid(fmt::format(
-        "{}.strides: {} bytes in steps of {}, what {} and token have in common, are more than {} steps; pass a "
-        "contiguous copy, or pin family={} in the schedule",
-        source.name(), reach, step, page_name, kMostSteps, floor_family(true)->name));
-  }
-  return ending_layout(source, step);
+Result<TensorMapLayout> pages_layout(const Source& source, const char* page) {
+  FLASHJIT_TRY(check_reach(source, page));
+  const std::uint64_t token = source.bytes(source.stride.token);
+  return ending_layout(source, common_step(source), {"token", kSequenceEnd, token, source.mapped.rows},
+                       {"head", source.heads, source.bytes(source.stride.head), 1});
 }
 
 Result<TensorMapLayout> dense_layout(const Source& source) {
@@ -137,6 +143,12 @@ Result<TensorMapLayout> grouped_layout(const Source& source, std::uint32_t group
                          {"sequence", source.batch, source.bytes(source.stride.batch), 1}});
 }
 
+Result<TensorMapLayout> packed_grouped_layout(const Source& source, std::uint32_t group) {
+  FLASHJIT_TRY(check_reach(source, "KV head"));
+  return ending_layout(source, common_step(source), {"head", group, source.bytes(source.stride.head), group},
+                       {"token", kSequenceEnd, source.bytes(source.stride.token), source.mapped.rows / group});
+}
+
 bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
   std::uint64_t last = layout.size[0] * static_cast<std::uint64_t>(size_of(layout.dtype));
   for (int i = 1; i < layout.rank && last < limit; ++i) {
@@ -149,24 +161,31 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
 
 bool is_of_queries(const MappedOperand& mapped) { return mapped.operand->dims[1] == Dim::Queries; }
 
+bool is_packed_groups(const KernelConfig& c, const MappedOperand& mapped) {
+  return is_of_queries(mapped) && c.head_tiles == HeadTiles::grouped && c.sequences == Sequences::packed;
+}
+bool has_steps(const KernelConfig& c, const MappedOperand& mapped) {
+  return is_of_queries(mapped) ? is_packed_groups(c, mapped) : ends_keys(c);
+}
+
 Source source_of(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
   const bool of_queries = is_of_queries(mapped), paged = !of_queries && c.page_size > 0;
-  Source source{mapped,
-                nullptr,
-                params.*mapped.operand->strides,
-                static_cast<std::uint64_t>(of_queries ? params.q_len
-                                           : paged    ? c.page_size
-                                                      : params.k_len),
-                mapped.heads,
-                static_cast<std::uint64_t>(paged ? params.pages : params.batch)};
+  Source source{mapped, nullptr, params.*mapped.operand->strides, 0, mapped.heads, 0};
+  source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? c.page_size : params.k_len);
+  source.batch = static_cast<std::uint64_t>(paged ? params.pages : params.batch);
   std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + mapped.operand->pointer, sizeof source.data);
+  if (is_packed_groups(c, mapped)) {
+    source.tokens = static_cast<std::uint64_t>(params.tiles_q) * static_cast<std::uint64_t>(queries_per_tile(c));
+    source.batch = mapped.heads / static_cast<std::uint64_t>(group_size(c));
+    source.stride.batch = source.stride.head * group_size(c);
+  }
   if (!of_queries && (params.k_len == 0 || source.batch == 0)) {
     // Pointer and strides may be anything then, and nothing is read: one row at Q's will do.
     source.data = params.q;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
-  if (!of_queries && ends_keys(c)) {  // steps that are never taken have nothing in common with others
+  if (has_steps(c, mapped)) {  // those that are never taken have nothing in common with others
     if (source.tokens == 1) source.stride.token = 0;
     if (source.batch == 1) source.stride.batch = 0;
   }
@@ -178,37 +197,36 @@ Source source_of(const KernelConfig& c, const MappedOperand& mapped, const Kerne
 std::vector<MappedOperand> mapped_operands(const Plan& plan) {
   const KernelConfig& c = plan.config;
   std::vector<MappedOperand> mapped;
-  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, std::uint32_t rows,
-                       KeySteps TensorMaps::* steps = nullptr) {
+  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, EndSteps TensorMaps::* steps, int rows) {
     const Operand& operand = kOperands[number];
     const auto extent = [&](int i) { return static_cast<std::uint64_t>(extent_of(operand.dims[i], plan.spec)); };
-    mapped.push_back({&operand, map, rows, operand.dtype_of(plan.spec), extent(2), extent(3), steps});
+    mapped.push_back(
+        {&operand, map, static_cast<std::uint32_t>(rows), operand.dtype_of(plan.spec), extent(2), extent(3)});
+    if (has_steps(c, mapped.back())) mapped.back().steps = steps;
   };
   if (c.box_keys > 0) {
-    add(operand("k"), &TensorMaps::k, static_cast<std::uint32_t>(c.box_keys));
+    add(operand("k"), &TensorMaps::k, nullptr, c.box_keys);
     return mapped;
   }
-  const auto q_rows = static_cast<std::uint32_t>(c.tile_q), kv_rows = static_cast<std::uint32_t>(box_rows(c));
-  const bool ends = ends_keys(c);
-  add(operand("q"), &TensorMaps::q, q_rows);
-  add(operand("k"), &TensorMaps::k, kv_rows, ends ? &TensorMaps::k_steps : nullptr);
-  add(operand("v"), &TensorMaps::v, kv_rows, ends ? &TensorMaps::v_steps : nullptr);
-  if (stages_output(c)) add(operand("o"), &TensorMaps::o, kRowsPerWarp);
+  add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);
+  add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, box_rows(c));
+  add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, box_rows(c));
+  if (stages_output(c)) add(operand("o"), &TensorMaps::o, &TensorMaps::o_steps, kRowsPerWarp);
   return mapped;
 }
 
 Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+  const Source source = source_of(c, mapped, params);
   const bool of_queries = is_of_queries(mapped), packed = c.sequences == Sequences::packed;
-  Source source = source_of(c, mapped, params);
   if (of_queries && c.head_tiles == HeadTiles::grouped) {
-    if (packed) return internal("tensor_maps: heads of a group share a tile in dense layouts only");
-    return grouped_layout(source, static_cast<std::uint32_t>(group_size(c)));
+    const auto group = static_cast<std::uint32_t>(group_size(c));
+    return packed ? packed_grouped_layout(source, group) : grouped_layout(source, group);
   }
   if (!of_queries && ends_keys(c)) return pages_layout(source, c.page_size > 0 ? "page" : "sequence");
   return packed ? packed_layout(source) : dense_layout(source);
 }
 
-KeySteps key_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+EndSteps end_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
   const Source source = source_of(c, mapped, params);
   const std::uint64_t step = common_step(source);
   return {static_cast<int>(source.bytes(source.stride.batch) / step),
@@ -294,7 +312,7 @@ Result<void> encode_operands(const Driver& driver, const KernelConfig& config,
   for (const MappedOperand& operand : operands) {
     FLASHJIT_ASSIGN(layout, operand_layout(config, operand, params));
     FLASHJIT_TRY(encode(driver, layout, maps.*operand.map));
-    if (operand.steps) maps.*operand.steps = key_steps(config, operand, params);
+    if (operand.steps) maps.*operand.steps = end_steps(config, operand, params);
   }
   return {};
 }

@@ -39,7 +39,7 @@ struct MappedOperand {
   Dtype dtype = Dtype::BF16;
   std::uint64_t heads = 0;
   std::uint64_t columns = 0;               // what pads them to whole panels is out of bounds, and read as zeros
-  KeySteps TensorMaps::* steps = nullptr;  // ends_keys(): those of its map
+  EndSteps TensorMaps::* steps = nullptr;  // of its map, where it has them
 };
 std::vector<MappedOperand> mapped_operands(const Plan& plan);
 
@@ -56,7 +56,8 @@ std::vector<InputPlace> input_places(const Plan& plan);
 Result<TensorMapLayout> operand_layout(const KernelConfig& config, const MappedOperand& operand,
                                        const KernelParams& params);
 
-KeySteps key_steps(const KernelConfig& config, const MappedOperand& operand, const KernelParams& params);
+// Of an operand that has steps.
+EndSteps end_steps(const KernelConfig& config, const MappedOperand& operand, const KernelParams& params);
 
 // Rank 0: TMA cannot address it. `param` as ArgumentChecker fills it.
 TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,

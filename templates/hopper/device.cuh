@@ -57,6 +57,13 @@ __device__ inline void arrive_named(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Loads what does not change before anything that follows waits.
+__device__ inline u32 load_early(const int* address) {
+  u32 value;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(address));
+  return value;
+}
+
 // ---- registers: given back by the warps that copy, taken by those that compute ----
 
 template <int registers>

@@ -292,7 +292,7 @@ struct Consumer {
     }
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     if constexpr (kStagesOutput) {
-      send_output(maps.o, shared.q(q_ring.previous().stage()), work, o);
+      send_output(maps.o, maps.o_steps, shared.q(q_ring.previous().stage()), work, o);
     } else {
       store_output(params, work, o);
     }
@@ -376,7 +376,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   set_up(shared);
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
-    if (threadIdx.x == 0) Producer{params, maps, shared}.run();
+    if (kInPages ? threadIdx.x < 32 : threadIdx.x == 0) Producer{params, maps, shared}.run();
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();

@@ -63,6 +63,12 @@ constexpr int input_number(const KernelConfig& c, int i) {
 constexpr bool ends_keys(const KernelConfig& c) {
   return c.warpgroups > 0 && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
 }
+// Packed queries beside keys in pages are prompts and single tokens in one call: few tiles of the longest sequence are
+// tiles of every one, so those of all sequences are numbered one after the other.
+constexpr bool mixes_lengths(const KernelConfig& c) {
+  return c.warpgroups > 0 && c.page_size > 0 && c.sequences == Sequences::packed;
+}
+
 // A tile of keys in pages is copied in boxes, none of which lies in two pages: tiles and pages begin at multiples of
 // box_rows(). The swizzle repeats after kSwizzledRows, so that pages are a multiple of these.
 constexpr int kSwizzledRows = 8;
@@ -70,11 +76,9 @@ constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(
 constexpr int box_rows(const KernelConfig& c) {
   return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
-constexpr int boxes_per_tile(const KernelConfig& c) { return c.tile_kv / box_rows(c); }
 
-// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers |
-// numbers of pages ], tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each
-// stage of V.
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
+// tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
 // state is read until O is written, which is after Q of the next item may have been released.
@@ -85,8 +89,7 @@ constexpr int kRedoPlaces = 64;
 struct HopperLayout {
   PanelLayout q, k, v;
   int v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0,
-      pages_offset = 0;
+  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -105,9 +108,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
   s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
-  s.pages_offset = s.barrier_offset + s.barriers * 8;
-  // Of two tiles: V is copied one behind K.
-  s.bytes = s.pages_offset + (c.page_size > 0 ? 2 * boxes_per_tile(c) * 4 : 0);
+  s.bytes = s.barrier_offset + s.barriers * 8 + (c.page_size > 0 ? 16 : 0);
   return s;
 }
 

@@ -58,7 +58,8 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
 }
 
 // O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
-__device__ inline void send_output(const TensorMap& map, u32 place, const WorkState& work, const Output& o) {
+__device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 place, const WorkState& work,
+                                   const Output& o) {
   constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
   constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
   const u32 lane = lane_id(), row = lane % 16;
@@ -87,7 +88,7 @@ __device__ inline void send_output(const TensorMap& map, u32 place, const WorkSt
   for (int i = 0; i < kO.panels(); ++i) {
     const u32 from = first_panel + i * kO.panel_bytes();
     const int column = i * kO.panel_columns();
-    store_queries(map, from, seq, column, query);
+    store_queries(map, steps, from, seq, column, query);
   }
   commit_stores();
 }

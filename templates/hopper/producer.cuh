@@ -1,4 +1,5 @@
-// The producer: one warp that finds work and copies Q, K and V with TMA, as far ahead as the rings allow.
+// The producer: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. One thread does, or of
+// keys in pages a warp: each of its lanes then knows the page of a box, and all else is done by the first.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -14,6 +15,7 @@ struct Producer {
   Ring<kQStages> q_ring = {};  // of the item that is found or announced next
   Ring<kStages> ring = {};     // of the next K
   int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
+  u32 waiting_page = 0;        // its page
   Ring<1> inputs_ring = {};
   int dealt = 0;   // items that this block was given; -1: there are no more
   int window = 0;  // items since failed ones were last done again
@@ -22,6 +24,12 @@ struct Producer {
 
   // What was announced last; before the first item, set_up's.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
+
+  __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
+  // What the first lane has done before is done for all.
+  __device__ void join() const {
+    if constexpr (kInPages) __syncwarp();
+  }
 
   // A tile of K or V.
   template <class Panels>
@@ -35,56 +43,53 @@ struct Producer {
     }
   }
 
-  // The same with maps that end where the sequence does, for the `count`th tile of the ring.
+  // The same with maps that end where the sequence does. Each lane has a box, which may be one of another page.
   template <class Panels>
-  __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const KeySteps& steps,
-                                   u32 barrier, const WorkState& work, u32 count, int key) {
-#pragma unroll 1
-    for (int box = 0; box < kBoxes; ++box) {
-      const int first = key + box * kBoxRows, left = min(work.seq.k_len - first, kBoxRows);
-      const u32 page = kKeyRows == Rows::paged ? min(shared.page(count, box), params.pages - 1u) : work.seq.b;
-      const int row = kKeyRows == Rows::paged ? first % kPage : first;
+  __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const EndSteps& steps,
+                                   u32 barrier, const WorkState& work, int key, u32 page) {
+    if (kInPages && threadIdx.x >= kBoxes) return;
+    const int box = kInPages ? threadIdx.x : 0, first = key + box * kBoxRows;
+    const int row = kInPages ? first % kPage : first, left = min(work.seq.k_len - first, kBoxRows);
 #pragma unroll
-      for (int panel = 0; panel < panels.panels(); ++panel) {
-        const u32 target = to + panel * panels.panel_bytes() + box * kBoxRows * kPanelWidth;
-        copy_ending_keys(target, map, steps, barrier, work.seq.hk, panel * panels.panel_columns(), page, row, left);
-      }
+    for (int panel = 0; panel < panels.panels(); ++panel) {
+      const u32 target = to + panel * panels.panel_bytes() + box * kBoxRows * kPanelWidth;
+      copy_ending_keys(target, map, steps, barrier, work.seq.hk, panel * panels.panel_columns(), page, row, left);
     }
   }
 
-  // Which pages a tile lies in: looked up for K, so that the numbers come while the producer waits for a place, and
-  // kept for V. Behind the length the table may hold anything, and whatever page a box is taken from there, it lies
-  // behind the end of the sequence. A number outside the pool is taken for that of its last page.
-  __device__ void look_up_pages(const WorkState& work, int key) {
-#pragma unroll 1
-    for (int box = 0; box < kBoxes && key + box * kBoxRows < work.seq.k_len; ++box) {
-      // Opaque, so that the line of the table is not kept in the few registers of the producer.
-      const int page = (key + box * kBoxRows) / kPage;
-      const Int64 at = recompute(work.seq.b) * params.table_stride_batch + page * params.table_stride_page;
-      copy_async<4>(shared_address(&shared.page(ring.count, box)), params.block_table + at, true);
-    }
-    commit_copies();
+  // The page of this lane's box. Behind the length the table may hold anything: no page is looked up, and whatever page
+  // the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of its
+  // last page.
+  __device__ u32 look_up_page(const WorkState& work, int key) const {
+    if constexpr (!kInPages) return work.seq.b;
+    const int first = key + static_cast<int>(threadIdx.x) * kBoxRows;
+    if (threadIdx.x >= kBoxes || first >= work.seq.k_len) return 0;
+    // Opaque, so that the line of the table is not kept in the few registers of the producer.
+    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
+    return load_early(params.block_table + at);
   }
+  __device__ u32 page_in_pool(u32 page) const { return kInPages ? min(page, params.pages - 1u) : page; }
 
   // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
   // their way.
   __device__ void copy_tile(const WorkState& work, int tile) {
-    if constexpr (kKeyRows == Rows::paged) look_up_pages(work, tile * kTileKv);
+    join();  // no lane falls behind by more than a tile: barriers know two phases
+    const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
-    arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
-    if constexpr (kKeyRows == Rows::paged) wait_copies<0>();
+    if (leads()) arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
     if constexpr (kEndsKeys) {
       copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
-                       ring.count, tile * kTileKv);
+                       tile * kTileKv, page_in_pool(page));
     } else {
       copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
     }
     copy_waiting_values();
     if constexpr (kHasInputs) {
-      if (maps.has_inputs) copy_inputs(work, tile);
+      if (maps.has_inputs && leads()) copy_inputs(work, tile);
     }
     ring.advance();
     waiting_tile = tile;
+    waiting_page = page;
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
@@ -119,15 +124,16 @@ struct Producer {
     const u32 values = shared.v(at.stage()), full = shared.v_full(at.stage());
     const u32 copied = clears ? shared.v_copied() : full;
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
-    arrive_expecting(copied, kLayout.v.bytes());
+    if (leads()) arrive_expecting(copied, kLayout.v.bytes());
     if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), at.count, key);
+      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, page_in_pool(waiting_page));
     } else {
       copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
     }
     if (clears) {
       clear_values(values, key);
-      arrive(full);
+      join();
+      if (leads()) arrive(full);
     }
     waiting_tile = -1;
   }
@@ -152,7 +158,7 @@ struct Producer {
     clearing.advance();
     const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
 #pragma unroll 1
-    for (int at = 0; at < kLayout.v.bytes(); at += 16) {
+    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.v.bytes(); at += kInPages ? 32 * 16 : 16) {
       const int row = at / kPanelWidth % kTileKv;
       if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
     }
@@ -164,7 +170,7 @@ struct Producer {
     for (int panel = 0; panel < kLayout.q.panels(); ++panel) {
       const u32 target = to + panel * kLayout.q.panel_bytes();
       const int column = panel * kLayout.q.panel_columns();
-      copy_queries(target, maps.q, barrier, work.seq, column, work.q_lo);
+      copy_queries(target, maps.q, maps.q_steps, barrier, work.seq, column, work.q_lo);
     }
   }
 
@@ -172,7 +178,8 @@ struct Producer {
   __device__ void announce(const WorkState& work) {
     wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);
     const u32 full = shared.q_full(q_ring.stage());
-    if (any_of(work.tiles)) {
+    if (!leads()) {
+    } else if (any_of(work.tiles)) {
       arrive_expecting(full, kLayout.q.bytes());
       copy_query_tile(shared.q(q_ring.stage()), full, work);
     } else {
@@ -184,7 +191,7 @@ struct Producer {
   // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
   // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
   __device__ int next_rank(int items) {
-    const int blocks = gridDim.x, block = blockIdx.x;
+    const int blocks = kInPages ? recompute(gridDim.x) : gridDim.x, block = blockIdx.x;
     const int round = dealt++;
     if (round == 0) return block;
     if (!kPersistent) return items;
@@ -208,7 +215,7 @@ struct Producer {
       window = 0;
     }
     if (dealt >= 0 && (kMainIsCareful || window < kRedoPlaces)) {
-      const int items = params.tiles_q * kHeads * params.batch;
+      const int items = params.tiles_q * kHeads * (kMixesLengths ? 1 : params.batch);
       rank = next_rank(items);
       if (rank < items) return Work::item;
       dealt = -1;
@@ -218,8 +225,12 @@ struct Producer {
     return Work::flush;
   }
 
-  // Writes the state of what comes next.
+  // Writes the state of what comes next. What only this needs lies in shared memory in between where there are lanes that
+  // do not take part: registers are few.
   __device__ void find_next() {
+    if constexpr (kInPages) {
+      dealt = shared.place(0), window = shared.place(1), again = shared.place(2);
+    }
     WorkState& work = shared.work(q_ring.count);
     int rank = 0;
     do {
@@ -227,6 +238,9 @@ struct Producer {
     } while (is_item(work.kind) && !find_work(work, params, rank));
     if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
+    if constexpr (kInPages) {
+      shared.place(0) = dealt, shared.place(1) = window, shared.place(2) = again;
+    }
   }
 
   // The last block leaves the counters as it found them.
@@ -248,7 +262,8 @@ struct Producer {
 #pragma unroll 1
     while (true) {
       if (!found && tile < announced().tiles.first + kFindsAhead) {
-        find_next();
+        if (leads()) find_next();
+        join();
         found = true;
       }
       if (tile < announced().tiles.first) {
@@ -266,7 +281,7 @@ struct Producer {
         tile = visible_tile(params, announced(), tile - 1);
       }
     }
-    if (kPersistent && params.work_counters) return_counters();
+    if (kPersistent && params.work_counters && leads()) return_counters();
   }
 };
 

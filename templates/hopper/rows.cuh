@@ -15,13 +15,18 @@ constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 // then start + length steps of a row.
 constexpr int kSequenceEnd = 1 << 30;
 
-// Likewise rows of a page (or of a batch index of strided tensors) that `left` keys of the sequence are left for: to
-// shared memory, with zeros behind the last. Where the page and its rows begin is all in one dimension, in steps that
-// the strides have in common, so strides are free.
-__device__ inline void copy_ending_keys(u32 to, const TensorMap& map, const KeySteps& steps, u32 barrier, int hk,
+// Where what the dimensions before do not say lies all in one dimension, in steps that its strides have in common, so
+// that these are free: `outer` is a page, a batch index or a group of heads.
+__device__ inline int end_of(const EndSteps& steps, int outer, int token) {
+  return outer * steps.outer + token * steps.token;
+}
+
+// Rows of a page (or of a batch index of strided tensors) from `row` on, `left` of which belong to the sequence: to
+// shared memory, with zeros behind these.
+__device__ inline void copy_ending_keys(u32 to, const TensorMap& map, const EndSteps& steps, u32 barrier, int hk,
                                         int column, int page, int row, int left) {
-  copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - left, hk,
-           page * steps.page + (row + left) * steps.token, kSequenceEnd);
+  copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - left, hk, end_of(steps, page, row + left),
+           kSequenceEnd);
 }
 
 // From key k on, of K or V: to shared memory.
@@ -37,9 +42,12 @@ __device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, cons
 
 // From query q on, of Q: the rows of a head, or those of all heads of the group. (A reference: read before the rest of
 // the work state, q would cost a packed producer registers.)
-__device__ inline void copy_queries(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column,
-                                    const int& q) {
-  if constexpr (kGroupedHeads) {
+__device__ inline void copy_queries(u32 to, const TensorMap& map, const EndSteps& steps, u32 barrier,
+                                    const Sequence& seq, int column, const int& q) {
+  if constexpr (kGroupedHeads && kRows == Rows::packed) {
+    copy_box(to, map, barrier, kEvictFirst, column, 0, kSequenceEnd - seq.q_len + q,
+             end_of(steps, seq.hk, static_cast<int>(seq.q_token) + seq.q_len), kSequenceEnd);
+  } else if constexpr (kGroupedHeads) {
     copy_box(to, map, barrier, kEvictFirst, column, 0, q, seq.hk, seq.b);
   } else if constexpr (kRows == Rows::packed) {
     copy_box(to, map, barrier, kEvictFirst, column, kSequenceEnd - seq.q_len + q, seq.h,
@@ -50,8 +58,12 @@ __device__ inline void copy_queries(u32 to, const TensorMap& map, u32 barrier, c
 }
 
 // Likewise of O: from shared memory.
-__device__ inline void store_queries(const TensorMap& map, u32 from, const Sequence& seq, int column, int q) {
-  if constexpr (kGroupedHeads) {
+__device__ inline void store_queries(const TensorMap& map, const EndSteps& steps, u32 from, const Sequence& seq,
+                                     int column, int q) {
+  if constexpr (kGroupedHeads && kRows == Rows::packed) {
+    store_box(map, from, column, 0, kSequenceEnd - seq.q_len + q,
+              end_of(steps, seq.hk, static_cast<int>(seq.q_token) + seq.q_len), kSequenceEnd);
+  } else if constexpr (kGroupedHeads) {
     store_box(map, from, column, 0, q, seq.hk, seq.b);
   } else if constexpr (kRows == Rows::packed) {
     store_box(map, from, column, kSequenceEnd - seq.q_len + q, seq.h, static_cast<int>(seq.q_token) + seq.q_len,

@@ -20,8 +20,10 @@ constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
 constexpr bool kPersistent = config.grid == GridKind::persistent;
-constexpr bool kEndsKeys = ends_keys(config);
-constexpr int kBoxRows = box_rows(config), kBoxes = boxes_per_tile(config);  // of a tile of keys
+constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
+constexpr bool kInPages = kKeyRows == Rows::paged;
+constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
+static_assert(!kInPages || kBoxes <= 32, "each lane of the producer has a box");
 constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
 
 enum class Work { item, careful_item, flush, end };
@@ -92,10 +94,31 @@ __device__ inline int visible_tile(const KernelParams& params, const WorkState& 
   return tile;
 }
 
+// Of kMixesLengths. Query tiles of sequence b have numbers from this one on, some of which are behind its end: a search
+// finds the sequence of a tile, and there are hardly more numbers than tiles.
+__device__ inline int first_tile_of(const KernelParams& params, int b) { return params.offsets_q[b] / kQueries + b; }
+
+// All heads of a tile go together, and tiles are taken in turns from the last one down and from the first one up: single
+// tokens, which are bound by reading keys, mostly lie at one end of a batch, and prompts at the other. So blocks that
+// read and blocks that multiply run side by side.
+__device__ inline WorkItem mixed_item_at(const KernelParams& params, int rank) {
+  const int turn = rank / kHeads, tile = turn % 2 == 0 ? params.tiles_q - 1 - turn / 2 : turn / 2;
+  int b = 0;
+#pragma unroll 1
+  for (int end = params.batch; end - b > 1;) {
+    const int middle = (b + end) / 2;
+    (first_tile_of(params, middle) <= tile ? b : end) = middle;
+  }
+  const int first = first_tile_of(params, b);
+  // In front of the first sequence there are tiles as well. This number is behind every end.
+  return {sequence_of(params, b, rank % kHeads * kGroup), tile >= first ? tile - first : params.tiles_q};
+}
+
 // The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with
 // the most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all
 // batch indices goes together if they share what the score function reads: L2 then has it for all of them.
 __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
+  if constexpr (kMixesLengths) return mixed_item_at(params, rank);
   // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
   const u32 tiles = recompute(params.tiles_q), group = recompute(params.heads_per_group);
   const u32 first_head = rank / (group * tiles) * group, at = rank % (group * tiles);
@@ -191,9 +214,8 @@ struct SharedMemory {
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
-  // The pages of a tile's boxes: there is room for those of two tiles, one after the other.
-  __device__ u32& page(u32 tile, int box) const {
-    return *reinterpret_cast<u32*>(memory + kLayout.pages_offset + (tile % 2 * kBoxes + box) * 4);
+  __device__ int& place(int i) const {
+    return *reinterpret_cast<int*>(memory + kLayout.barrier_offset + kLayout.barriers * 8 + i * 4);
   }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
@@ -219,6 +241,7 @@ constexpr bool kMainIsCareful = config.reference == Reference::tile;
 __device__ inline void set_up(const SharedMemory& shared) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
   if (threadIdx.x == 0) {
+    if constexpr (kInPages) shared.place(0) = shared.place(1) = 0, shared.place(2) = -1;
     for (int i = 0; i < kQStages; ++i) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps * 32);

@@ -29,6 +29,7 @@ constexpr int kTanhRegistersOfThree = 20;
 constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
 // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
 constexpr int kWideRegistersOfThree = 8;
+constexpr int kMostColumnsOfGroups = 240;  // of packed queries: d=256 with 64 keys spills 8 bytes
 // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 constexpr int kInputRegisters = 24;
 
@@ -104,10 +105,10 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
   const AttentionSpec& spec = problem.spec;
   if (*s.head_tiles == HeadTiles::single) return false;
   const int group = spec.heads_q / spec.heads_kv;
-  if (spec.layout == Layout::Packed)
-    return refuse(
-        why,
-        "head_tiles: grouped does not do layout=packed, whose Q would take a tensor map of rank 6; use head_tiles=single");
+  if (has_packed_keys(spec))
+    return refuse(why,
+                  "head_tiles: grouped does not do layout=packed, only packed queries beside keys in pages; use "
+                  "head_tiles=single");
   if (*s.tile_q % group != 0) {
     return refuse(
         why,
@@ -161,7 +162,9 @@ struct Enumeration {
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
 
   int group() const { return spec.heads_q / spec.heads_kv; }
-  bool dense() const { return spec.layout != Layout::Packed; }
+  // Prompts and single tokens in one call. Scores that read tensors want tiles of one head, and so do 256 columns of O,
+  // whose addresses spill.
+  bool mixed() const { return is_packed(spec) && is_paged(spec) && !has_inputs && spec.d_v <= kMostColumnsOfGroups; }
 
   // Tiles are visited from the last key on. Scores that depend on the distance of the key, without a mask that begins
   // there, may rise on the way by more than a reference of the first tile bears, for most queries: each would be
@@ -192,12 +195,14 @@ struct Enumeration {
     }
   }
 
-  // Heads share a tile where one head's queries do not fill it; no tile is a warpgroup taller than its rows.
+  // Heads share a tile where one head's queries do not fill it, as those of single tokens among prompts; no tile is a
+  // warpgroup taller than its rows.
   void heads(Schedule s) {
     for (const HeadTiles heads : {HeadTiles::single, HeadTiles::grouped}) {
       if (pins.head_tiles && *pins.head_tiles != heads) continue;
       const bool grouped = heads == HeadTiles::grouped;
-      const bool pays = group() > 1 && dense() && spec.q_len.max < *s.tile_q && *s.tile_q % group() == 0;
+      const bool possible = group() > 1 && *s.tile_q % group() == 0;
+      const bool pays = possible && !has_packed_keys(spec) && (mixed() || spec.q_len.max < *s.tile_q);
       if (grouped && !pays && !pins.head_tiles) continue;
       const std::int64_t rows = spec.q_len.max * (grouped ? group() : 1);
       if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;

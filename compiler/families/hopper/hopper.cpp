@@ -71,6 +71,7 @@ void finish(Plan& plan) {
                     .smem_bytes = hopper_layout(c).bytes,
                     .grid = {.queries = queries_per_tile(c),
                              .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
+                             .numbered = mixes_lengths(c),
                              .persistent = c.grid == GridKind::persistent},
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",

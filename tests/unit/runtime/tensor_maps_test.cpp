@@ -192,10 +192,10 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
     plan.config = c;
     const MappedOperand mapped = mapped_operands(plan)[1];
     ASSERT_EQ(mapped.steps, &TensorMaps::k_steps);
-    const KeySteps steps = key_steps(c, mapped, p);
+    const EndSteps steps = end_steps(c, mapped, p);
     // Row 5 of a box that begins at row 2 of page 1 and has 6 rows left: the last that is there.
     const std::uint64_t begin = 2, left = 6, number = 1;
-    EXPECT_EQ(offset_of(k, {kRows - left + 5, 1, number * steps.page + (begin + left) * steps.token, kRows}),
+    EXPECT_EQ(offset_of(k, {kRows - left + 5, 1, number * steps.outer + (begin + left) * steps.token, kRows}),
               number * page + head + (begin + 5) * token);
     EXPECT_EQ(kRows - left + 5, k.size[1] - 1);
   }
