@@ -12,9 +12,6 @@
 
 namespace flashjit {
 
-// Named barriers; 0 is __syncthreads.
-constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
-constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
 constexpr bool kStagesOutput = stages_output(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::issue;
 // Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
@@ -376,7 +373,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   set_up(shared);
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
-    if (kInPages ? threadIdx.x < 32 : threadIdx.x == 0) Producer{params, maps, shared}.run();
+    if (kInPages || threadIdx.x == 0) Producer{params, maps, shared}.run();
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();

@@ -1,5 +1,6 @@
-// The producer: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. One thread does, or of
-// keys in pages a warp: each of its lanes then knows the page of a box, and all else is done by the first.
+// The producer: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. One thread does. Where keys
+// lie in pages, a tile takes many boxes: then all threads of the warpgroup go along, each with a box, and the first does
+// all else.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -15,7 +16,6 @@ struct Producer {
   Ring<kQStages> q_ring = {};  // of the item that is found or announced next
   Ring<kStages> ring = {};     // of the next K
   int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
-  u32 waiting_page = 0;        // its page
   Ring<1> inputs_ring = {};
   int dealt = 0;   // items that this block was given; -1: there are no more
   int window = 0;  // items since failed ones were last done again
@@ -26,9 +26,9 @@ struct Producer {
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
-  // What the first lane has done before is done for all.
+  // What the first thread has done before is done for all.
   __device__ void join() const {
-    if constexpr (kInPages) __syncwarp();
+    if constexpr (kInPages) sync_named(kProducerBarrier, kThreadsPerWarpgroup);
   }
 
   // A tile of K or V.
@@ -43,27 +43,35 @@ struct Producer {
     }
   }
 
-  // The same with maps that end where the sequence does. Each lane has a box, which may be one of another page.
+  // The same with maps that end where the sequence does. Of pages each thread copies one box.
   template <class Panels>
   __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const EndSteps& steps,
                                    u32 barrier, const WorkState& work, int key, u32 page) {
-    if (kInPages && threadIdx.x >= kBoxes) return;
-    const int box = kInPages ? threadIdx.x : 0, first = key + box * kBoxRows;
-    const int row = kInPages ? first % kPage : first, left = min(work.seq.k_len - first, kBoxRows);
+    const int first = key + box() * kBoxRows, left = min(work.seq.k_len - first, kBoxRows);
+    const int row = kInPages ? first % kPage : first;
 #pragma unroll
-    for (int panel = 0; panel < panels.panels(); ++panel) {
-      const u32 target = to + panel * panels.panel_bytes() + box * kBoxRows * kPanelWidth;
+    for (int i = 0; i < (kInPages ? 1 : panels.panels()); ++i) {
+      const int panel = kInPages ? box_number() / kBoxes : i;
+      if (panel >= panels.panels()) continue;
+      const u32 target = to + panel * panels.panel_bytes() + box() * kBoxRows * kPanelWidth;
       copy_ending_keys(target, map, steps, barrier, work.seq.hk, panel * panels.panel_columns(), page, row, left);
     }
   }
 
-  // The page of this lane's box. Behind the length the table may hold anything: no page is looked up, and whatever page
-  // the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of its
-  // last page.
+  // Boxes are numbered from panel to panel, and neighbours are those of different warps, so that all four are at work.
+  __device__ int box_number() const {
+    const int thread = recompute(threadIdx.x);
+    return thread % 32 * 4 + thread / 32;
+  }
+  __device__ int box() const { return kInPages ? box_number() % kBoxes : 0; }
+
+  // The page of this thread's box. Behind the length the table may hold anything: no page is looked up, and whatever
+  // page the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of
+  // its last page.
   __device__ u32 look_up_page(const WorkState& work, int key) const {
     if constexpr (!kInPages) return work.seq.b;
-    const int first = key + static_cast<int>(threadIdx.x) * kBoxRows;
-    if (threadIdx.x >= kBoxes || first >= work.seq.k_len) return 0;
+    const int first = key + box() * kBoxRows;
+    if (first >= work.seq.k_len) return 0;
     // Opaque, so that the line of the table is not kept in the few registers of the producer.
     const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
     return load_early(params.block_table + at);
@@ -73,7 +81,7 @@ struct Producer {
   // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
   // their way.
   __device__ void copy_tile(const WorkState& work, int tile) {
-    join();  // no lane falls behind by more than a tile: barriers know two phases
+    join();  // no thread falls behind by more than a tile: barriers know two phases
     const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     if (leads()) arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
@@ -89,7 +97,6 @@ struct Producer {
     }
     ring.advance();
     waiting_tile = tile;
-    waiting_page = page;
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
@@ -123,10 +130,11 @@ struct Producer {
     const bool clears = clears_values(key);
     const u32 values = shared.v(at.stage()), full = shared.v_full(at.stage());
     const u32 copied = clears ? shared.v_copied() : full;
+    const u32 page = look_up_page(announced(), key);
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     if (leads()) arrive_expecting(copied, kLayout.v.bytes());
     if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, page_in_pool(waiting_page));
+      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, page_in_pool(page));
     } else {
       copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
     }
@@ -158,7 +166,8 @@ struct Producer {
     clearing.advance();
     const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
 #pragma unroll 1
-    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.v.bytes(); at += kInPages ? 32 * 16 : 16) {
+    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.v.bytes();
+         at += kInPages ? kThreadsPerWarpgroup * 16 : 16) {
       const int row = at / kPanelWidth % kTileKv;
       if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
     }
@@ -225,11 +234,11 @@ struct Producer {
     return Work::flush;
   }
 
-  // Writes the state of what comes next. What only this needs lies in shared memory in between where there are lanes that
-  // do not take part: registers are few.
+  // Writes the state of what comes next. What only this needs lies in shared memory in between, where keys lie in pages:
+  // registers are few.
   __device__ void find_next() {
     if constexpr (kInPages) {
-      dealt = shared.place(0), window = shared.place(1), again = shared.place(2);
+      dealt = shared.progress(0), window = shared.progress(1), again = shared.progress(2);
     }
     WorkState& work = shared.work(q_ring.count);
     int rank = 0;
@@ -239,7 +248,7 @@ struct Producer {
     if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
     if constexpr (kInPages) {
-      shared.place(0) = dealt, shared.place(1) = window, shared.place(2) = again;
+      shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;
     }
   }
 

@@ -23,8 +23,15 @@ constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 constexpr bool kInPages = kKeyRows == Rows::paged;
 constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
-static_assert(!kInPages || kBoxes <= 32, "each lane of the producer has a box");
+static_assert(!kInPages || (kBoxes * kLayout.k.panels() <= kThreadsPerWarpgroup &&
+                            kBoxes * kLayout.v.panels() <= kThreadsPerWarpgroup),
+              "each thread of the producer has a box at most");
 constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
+constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
+constexpr int kProducerBarrier = kVoteBarrier + kWarpgroups;
 
 enum class Work { item, careful_item, flush, end };
 
@@ -214,7 +221,8 @@ struct SharedMemory {
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
-  __device__ int& place(int i) const {
+  // Of keys in pages: what the producer knows of its items, between one and the next.
+  __device__ int& progress(int i) const {
     return *reinterpret_cast<int*>(memory + kLayout.barrier_offset + kLayout.barriers * 8 + i * 4);
   }
 
@@ -241,7 +249,7 @@ constexpr bool kMainIsCareful = config.reference == Reference::tile;
 __device__ inline void set_up(const SharedMemory& shared) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
   if (threadIdx.x == 0) {
-    if constexpr (kInPages) shared.place(0) = shared.place(1) = 0, shared.place(2) = -1;
+    if constexpr (kInPages) shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;
     for (int i = 0; i < kQStages; ++i) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps * 32);

@@ -23,7 +23,8 @@ struct HopperCalibration {
   double tile_clocks_alone = 575;
   double inputs_clocks =
       200;  // of a tile with tensors of the score function, which have one place (bias in fp32, 64 and 128 keys)
-  double one_stage_clocks = 1160;  // of a tile that is copied when the one before is done with
+  double ring_clocks = 2900, box_clocks = 20;  // from a free place to a full one; of each box of a tile in pages
+  double one_stage_clocks = 1160;              // of a tile that is copied when the one before is done with
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
   double matrix_sum = -0.04;  // of the exponentials: additions that are gone
@@ -65,6 +66,13 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   return t;
 }
 
+// Of a tile that lies in several pages: copied box by box, while there are places in the ring for it.
+double box_time(const KernelConfig& c) {
+  const HopperLayout layout = hopper_layout(c);
+  const int boxes = c.tile_kv / box_rows(c) * (layout.k.panels() + layout.v.panels());
+  return box_rows(c) == c.tile_kv ? 0 : kCalibration.ring_clocks / c.stages + kCalibration.box_clocks * boxes;
+}
+
 double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
   const bool adds = *s.row_sum == RowSum::adds;
   double exp = *s.reference == Reference::first ? kCalibration.exp_first : kCalibration.exp_tile;
@@ -75,7 +83,7 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
   if (!alone && *s.exclusive != Exclusive::issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
-  return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem}) *
+  return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem, box_time(c)}) *
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
 }
 
