@@ -26,7 +26,10 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
     return pieces / rule.of_item + (pieces % rule.of_item != 0 ? 1 : 0);
   }
   const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
-  if (rule.numbered) return product(sizes.batch == 0 ? 0 : sizes.q_tokens / rule.queries + sizes.batch, rule.heads);
+  if (rule.numbered) {
+    const bool none = sizes.batch == 0 || sizes.q_len == 0;
+    return none ? 0 : product(sizes.q_tokens / rule.queries + sizes.batch, rule.heads);
+  }
   const std::int64_t of_head = product(tiles(sizes.q_len, rule.queries), tiles(sizes.k_len, rule.keys));
   return product(product(of_head, rule.heads), sizes.batch);
 }

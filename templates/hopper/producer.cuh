@@ -69,14 +69,16 @@ struct Producer {
   // page the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of
   // its last page.
   __device__ u32 look_up_page(const WorkState& work, int key) const {
-    if constexpr (!kInPages) return work.seq.b;
+    if constexpr (!kInPages) return 0;
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
     // Opaque, so that the line of the table is not kept in the few registers of the producer.
     const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
     return load_early(params.block_table + at);
   }
-  __device__ u32 page_in_pool(u32 page) const { return kInPages ? min(page, params.pages - 1u) : page; }
+  __device__ u32 outer_of(const WorkState& work, u32 page) const {
+    return kInPages ? min(page, params.pages - 1u) : work.seq.b;
+  }
 
   // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
   // their way.
@@ -87,7 +89,7 @@ struct Producer {
     if (leads()) arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
     if constexpr (kEndsKeys) {
       copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
-                       tile * kTileKv, page_in_pool(page));
+                       tile * kTileKv, outer_of(work, page));
     } else {
       copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
     }
@@ -134,7 +136,8 @@ struct Producer {
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     if (leads()) arrive_expecting(copied, kLayout.v.bytes());
     if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, page_in_pool(page));
+      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key,
+                       outer_of(announced(), page));
     } else {
       copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
     }

@@ -98,6 +98,10 @@ std::string describe(const KernelConfig& c) {
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
                                     : "a block per query tile");
+  if (c.page_size > 0) {
+    text += fmt::format("  keys in pages: the threads that copy take {} rows at a time\n", box_rows(c));
+  }
+  if (mixes_lengths(c)) text += "  query tiles of all sequences are taken from both ends of the batch in turns\n";
   if (c.head_tiles == HeadTiles::grouped)
     text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
                         queries_per_tile(c));

@@ -246,6 +246,8 @@ TEST(Hopper, EnumerationFollowsTheSpec) {
   EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 heads=32/8 q_len=1"), packed));
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=8 q_len=1"), packed)) << "no group";
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=32/8"), packed)) << "queries fill tiles by themselves";
+  EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 heads=32/8 layout=paged(64)"), packed));
+  EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 heads=32/8 layout=packed/paged(64)"), packed)) << "single tokens";
   const auto first = [](const Schedule& s) { return s.reference == Reference::first; };
   EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128"), first));
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 max_logit"), first));
@@ -253,6 +255,18 @@ TEST(Hopper, EnumerationFollowsTheSpec) {
   const auto tall = [](const Schedule& s) { return *s.tile_q > 64; };
   EXPECT_FALSE(any(hopper_schedules("fwd bf16 d=128 q_len<=64"), tall));
   EXPECT_TRUE(any(hopper_schedules("fwd bf16 d=128 q_len<=65"), tall));
+}
+
+// Boxes of a page are many where tiles and pages have little in common.
+TEST(Hopper, TilesFitPages) {
+  const auto tile = [](const std::string& layout) {
+    const auto plan = make_plan(spec_of("fwd bf16 d=128 heads=16 layout=" + layout), **find_target("sm_90a"), {});
+    EXPECT_TRUE(plan && name(plan->schedule.family) == "hopper") << layout;
+    return *plan->schedule.tile_kv;
+  };
+  EXPECT_EQ(tile("paged(64)") % 64, 0);
+  EXPECT_EQ(tile("paged(24)") % 24, 0);
+  EXPECT_EQ(tile("paged(256)"), tile("bshd"));
 }
 
 }  // namespace

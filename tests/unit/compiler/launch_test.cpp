@@ -20,6 +20,9 @@ TEST(Launches, Items) {
   EXPECT_EQ(items_of({.keys = 2048, .heads = 2}, kSizes), 2 * 2 * 3) << "uncut along the queries";
   EXPECT_EQ(items_of({}, kSizes), 3);
   EXPECT_EQ(items_of({.pieces = 7, .of_item = 128}, kSizes), (390 * 7 + 127) / 128) << "of all queries";
+  // The tokens of all sequences fill six whole tiles, and each may have one in part.
+  EXPECT_EQ(items_of({.queries = 64, .heads = 4, .numbered = true}, kSizes), (6 + 3) * 4);
+  EXPECT_EQ(items_of({.queries = 64, .heads = 4, .numbered = true}, {.batch = 3, .q_len = 0}), 0);
   EXPECT_EQ(items_of({.queries = 64}, {.batch = 3, .q_len = 0}), 0);
   EXPECT_EQ(items_of({.queries = 64}, {.batch = 0, .q_len = 5}), 0);
   const std::int64_t huge = std::int64_t{1} << 40;

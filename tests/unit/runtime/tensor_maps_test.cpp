@@ -201,6 +201,34 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
   }
 }
 
+TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
+  KernelConfig c = config_of(8, 2, 64, 64);
+  c.sequences = Sequences::packed;
+  c.head_tiles = HeadTiles::grouped;
+  c.page_size = 16;
+  c.output = Element::bf16;
+  c.q_stages = 2;
+  KernelParams p = params_of(c);
+  p.pages = 10;
+  p.tiles_q = 9;
+  const auto maps = layouts_of(c, p);
+  ASSERT_TRUE(maps) << maps.error().message;
+  constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
+  // 1024 bytes a token, of which a group has 512.
+  const TensorMapLayout &q = maps->at("q"), &o = maps->at("o");
+  expect_layout(q, address(0x10000), {64, 4, kRows, kAny, kAny}, {128, 1024, 512, 34359737344}, {64, 4, 32, 1, 1});
+  expect_layout(o, address(0x40000), {64, 4, kRows, kAny, kAny}, {128, 1024, 512, 34359737344}, {64, 4, 4, 1, 1});
+  Plan plan;
+  plan.config = c;
+  plan.spec.heads_q = 8, plan.spec.heads_kv = 2;
+  const MappedOperand mapped = mapped_operands(plan)[0];
+  ASSERT_EQ(mapped.steps, &TensorMaps::q_steps);
+  const EndSteps steps = end_steps(c, mapped, p);
+  // Head 3 of the second group, query 7 of a sequence of 20 that begins at token 100.
+  const std::uint64_t end = 1 * steps.outer + (100 + 20) * steps.token;
+  EXPECT_EQ(offset_of(q, {3, kRows - 20 + 7, end, kRows}), (4 + 3) * 128 + 107 * 1024);
+}
+
 TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
   KernelConfig c = config_of(1, 1, 64, 64);
   KernelParams p = params_of(c);
