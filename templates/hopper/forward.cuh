@@ -373,7 +373,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   set_up(shared);
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
-    if (kInPages || threadIdx.x == 0) Producer{params, maps, shared}.run();
+    if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared}.run();
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();

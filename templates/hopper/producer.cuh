@@ -1,6 +1,6 @@
 // The producer: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. One thread does. Where keys
-// lie in pages, a tile takes many boxes: then all threads of the warpgroup go along, each with a box, and the first does
-// all else.
+// lie in pages a warp goes along, each lane with a box, and where a tile takes many boxes all four of the warpgroup; the
+// first thread does all else.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -28,7 +28,8 @@ struct Producer {
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
   // What the first thread has done before is done for all.
   __device__ void join() const {
-    if constexpr (kInPages) sync_named(kProducerBarrier, kThreadsPerWarpgroup);
+    if constexpr (kProducers > 32) sync_named(kProducerBarrier, kProducers);
+    else if constexpr (kInPages) __syncwarp();
   }
 
   // A tile of K or V.
@@ -58,10 +59,10 @@ struct Producer {
     }
   }
 
-  // Boxes are numbered from panel to panel, and neighbours are those of different warps, so that all four are at work.
+  // Boxes are numbered from panel to panel, and neighbours are those of different warps, so that all are at work.
   __device__ int box_number() const {
     const int thread = recompute(threadIdx.x);
-    return thread % 32 * 4 + thread / 32;
+    return thread % 32 * (kProducers / 32) + thread / 32;
   }
   __device__ int box() const { return kInPages ? box_number() % kBoxes : 0; }
 
@@ -136,8 +137,7 @@ struct Producer {
     wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
     if (leads()) arrive_expecting(copied, kLayout.v.bytes());
     if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key,
-                       outer_of(announced(), page));
+      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, outer_of(announced(), page));
     } else {
       copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
     }
@@ -170,7 +170,7 @@ struct Producer {
     const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
 #pragma unroll 1
     for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.v.bytes();
-         at += kInPages ? kThreadsPerWarpgroup * 16 : 16) {
+         at += kInPages ? kProducers * 16 : 16) {
       const int row = at / kPanelWidth % kTileKv;
       if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
     }
