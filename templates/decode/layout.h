@@ -57,7 +57,8 @@ constexpr int part_shift(const KernelConfig& c, int keys) {
 // Parts of a row tile that sees up to so many keys. Fewer keys may have more parts: those before the parts grow.
 constexpr int most_parts(const KernelConfig& c, int keys) {
   const int shift = part_shift(c, round_up(keys, c.tile_kv));
-  const int now = (round_up(keys, c.tile_kv) + (1 << shift) - 1) >> shift, before = 1 << shift >> 5;
+  const int now = (round_up(keys, c.tile_kv) + (1 << shift) - 1) >> shift;
+  const int before = shift > part_shift(c, 0) ? 1 << shift >> 5 : 0;
   return now > before ? now : before;
 }
 

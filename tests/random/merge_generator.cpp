@@ -6,6 +6,7 @@
 #include "compiler/spec/half.h"
 #include "compiler/spec/operands.h"
 #include "fmt/format.h"
+#include "tests/random/random.h"
 
 namespace flashjit::testing_random {
 namespace {

@@ -1,7 +1,6 @@
 // Cases of merges: results over parts of the keys with parts that have seen nothing, and LSE far apart.
 #pragma once
 
-#include "tests/random/random.h"
 #include "tests/random/spec_generator.h"
 
 namespace flashjit::testing_random {
