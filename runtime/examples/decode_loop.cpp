@@ -105,7 +105,7 @@ Row attention(const History& history, const Row& query, int head, int position, 
 void next_row(std::uint16_t* row, const std::uint16_t* out, int token, int head, int salt) {
   for (int i = 0; i < kDim; ++i) {
     const double before = out ? from_bf16(out[(head * kDim + i * 7 + salt) % (kHeads * kDim)]) : 0;
-    row[i] = to_bf16(static_cast<float>(std::sin(token * 1.7 + head * 5.1 + i * (0.3 + salt)) + 2 * before));
+    row[i] = to_bf16(static_cast<float>(std::sin(token * 1.7 + head * 5.1 + i * (0.3 + salt)) + 0.3 * before));
   }
 }
 Row row_at(const Tensor& tensor, int row) {

@@ -323,7 +323,7 @@ class Generator {
         put(*tensor, random_.integer(0, count - 1), value);
       }
     }
-    case_.data = kDataNames[static_cast<int>(data_)] + elements_.text();
+    case_.data = std::string(kDataNames[static_cast<int>(data_)]) + elements_.text();
   }
 
   // A row of Q, K or V: token `at` of sequence `b`, which has `len` of them.
