@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
@@ -81,15 +81,7 @@ class Generator {
     dtype_ = host ? random_.pick({Dtype::F32, Dtype::F16, Dtype::BF16}) : random_.pick({Dtype::F16, Dtype::BF16});
     out_ = dtype_;
     if (random_.chance(0.15)) out_ = dtype_ == Dtype::F32 ? Dtype::F32 : random_.pick({Dtype::F32, dtype_});
-    const int odd[] = {40, 72, 80, 96, 160, 8, 24, 104, 200, 136};
-    const int usual[] = {64, 128, 256, 32, 16, 112, 192};
-    if (random_.chance(0.1)) {
-      d_qk_ = 192, d_v_ = 128;
-    } else {
-      d_qk_ = random_.chance(0.55) ? odd[random_.integer(0, 9)] : usual[random_.integer(0, 6)];
-      d_v_ = d_qk_;
-      if (random_.chance(0.15)) d_v_ = static_cast<int>(8 * random_.integer(1, 32));
-    }
+    std::tie(d_qk_, d_v_) = draw_dims(random_);
     heads_kv_ = random_.pick({1, 1, 2, 3});
     heads_q_ = heads_kv_ * random_.pick({1, 1, 2, 3, 4, 7});
     layout_ = random_.pick({Layout::Bshd, Layout::Bhsd, Layout::Packed});
