@@ -9,8 +9,9 @@ namespace flashjit {
 
 namespace {
 
-// Where it overlaps with the launch behind it, and where it does not; not measured yet.
-constexpr double kOverlappingUs = 1.5, kAloneUs = 3.0;
+// H200, 2026-11-23, decode of 1 x 1024 to 16 x 8192 keys with 32/8 heads in a graph: 0.7 to 1.3 us more than without,
+// with rope by tables 0.9 to 1.8. Where launches cannot overlap: not measured.
+constexpr double kOverlappingUs = 1.2, kAloneUs = 3.0;
 
 }  // namespace
 
