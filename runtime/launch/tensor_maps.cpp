@@ -217,7 +217,8 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
 
 Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
   const Source source = source_of(c, mapped, params);
-  const bool of_queries = is_of_queries(mapped), packed = c.sequences == Sequences::packed;
+  const bool of_queries = is_of_queries(mapped);
+  const bool packed = c.sequences == Sequences::packed && (of_queries || c.page_size == 0);
   if (of_queries && c.head_tiles == HeadTiles::grouped) {
     const auto group = static_cast<std::uint32_t>(group_size(c));
     return packed ? packed_grouped_layout(source, group) : grouped_layout(source, group);
