@@ -192,6 +192,15 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
   return {};
 }
 
+Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& inputs) {
+  if (inputs.files.contains("q") || inputs.files.contains("k"))
+    return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
+  if (!has_scaled_keys(spec)) return {};
+  return invalid(
+      fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
+                  name(spec.kv_dtype)));
+}
+
 }  // namespace
 
 bool comes_from_files(const Operand& operand) { return operand.role == OperandRole::Input && !is_offsets(operand); }
@@ -245,13 +254,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   // Before anything here follows the table, which a file may have brought.
   if (is_paged(spec)) FLASHJIT_TRY(check_readable(spec, data.host_arguments()));
   if (inputs.logits.name != LogitKind::Name::Normal) {
-    if (inputs.files.contains("q") || inputs.files.contains("k"))
-      return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
-    if (has_scaled_keys(spec)) {
-      return invalid(
-          fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
-                      name(spec.kv_dtype)));
-    }
+    FLASHJIT_TRY(check_shapes_logits(spec, inputs));
     shape_logits(inputs.logits, spec, shape, seed, data);
   }
   if ((spec.k_lens || spec.append) && !has_packed_keys(spec)) {

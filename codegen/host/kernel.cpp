@@ -295,14 +295,9 @@ class NaiveKernel final : public HostKernel {
     auto** const v_rows = k_rows + lists * most_keys;
     char* const wide = reinterpret_cast<char*>(v_rows + lists * most_keys);
     parallel.run(lists, [&](std::int64_t list, int) {
-      const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv;
-      const std::int64_t keys = problem.sequence(b).k_len, first = list * most_keys;
-      problem.k_rows(b, hk, 0, keys, k_rows + first);
-      problem.v_rows(b, hk, 0, keys, v_rows + first);
-      if (!widener_) return;
-      widener_->widen(k_rows + first, keys, spec_.d_qk, wide + first * spec_.d_qk * element);
-      widener_->widen(v_rows + first, keys, spec_.d_v,
-                      wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
+      const std::int64_t first = list * most_keys;
+      char* const wide_values = wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element;
+      list_rows(problem, list, k_rows + first, v_rows + first, wide + first * spec_.d_qk * element, wide_values);
     });
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
@@ -341,6 +336,17 @@ class NaiveKernel final : public HostKernel {
   }
 
  private:
+  // Of a (sequence, KV head) pair; widened where that is needed.
+  void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
+                 char* wide_values) const {
+    const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv, keys = problem.sequence(b).k_len;
+    problem.k_rows(b, hk, 0, keys, k_rows);
+    problem.v_rows(b, hk, 0, keys, v_rows);
+    if (!widener_) return;
+    widener_->widen(k_rows, keys, spec_.d_qk, wide_keys);
+    widener_->widen(v_rows, keys, spec_.d_v, wide_values);
+  }
+
   AttentionSpec spec_;
   HostConfig config_;
   std::unique_ptr<Code> code_;

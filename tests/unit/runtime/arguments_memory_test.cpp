@@ -1,4 +1,4 @@
-// What a call may read and write: indices of tensor parameters, and memory that outputs share.
+// What a call may read and write: indices of tensor parameters, memory that outputs share, rows of new tokens.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -7,6 +7,39 @@
 
 namespace flashjit {
 namespace {
+
+TEST(Arguments, IndicesAreComputedFromTheSizes) {
+  const char* spec = " params=\"near: fp32[1]\" score=\"s + near[max(q + k_len - q_len - k, 0)]\"";
+  Arguments a = dense();
+  a.params["near"] = {address(0x70000), "fp32", {kK}, {}};
+  EXPECT_TRUE(fill(plan_of(kSpec + spec), a));  // largest: q = 4, k = 0 gives 4 + 9 - 5 = 8
+  a.params["near"].shape = {kK - 1};
+  const auto small = fill(plan_of(kSpec + spec), a);
+  ASSERT_FALSE(small);
+  EXPECT_NE(small.error().message.find("runs from 0 to 8"), std::string::npos) << small.error().message;
+}
+
+// What a tensor must be at least, for who makes one.
+TEST(Arguments, IndicesHaveRanges) {
+  const auto ranges = [](const std::string& text) {
+    const auto spec = parse_spec("fwd bf16 d=64 heads=8/2 " + text);
+    EXPECT_TRUE(spec) << spec.error().message;
+    const std::int64_t scalars[kMaxParams] = {0, 1000};
+    std::vector<IntInterval> found;
+    for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars)) {
+      EXPECT_EQ(index.dimension, static_cast<int>(found.size()));
+      found.push_back(index.range);
+    }
+    return found;
+  };
+  using Ranges = std::vector<IntInterval>;
+  EXPECT_EQ(ranges("params=\"t: fp32[4]\" score=\"s + t[b, h / 2, max(q + k_len - q_len, 0), k % 16]\""),
+            (Ranges{{0, 3}, {0, 3}, {900, 999}, {0, 15}}));
+  // Named rows never read outside a tensor of the obvious shape.
+  EXPECT_EQ(ranges("mask=\"tree(t)\""), (Ranges{{0, 3}, {0, 99}, {0, 1}}));
+  // A scalar is what it is in this call.
+  EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\""), (Ranges{{1000, 1999}}));
+}
 
 TEST(Arguments, IndicesAreComputedFromScalars) {
   struct Row {
@@ -141,6 +174,49 @@ TEST(Arguments, OutputsMayBeColumnsBesideInputs) {
   EXPECT_TRUE(fill(plan_of(spec), a));
   a.k.strides[1] += 64;  // no longer in step
   EXPECT_FALSE(fill(plan_of(spec), a));
+}
+
+Arguments appending() {
+  Arguments a = dense();
+  a.params["k_new"] = {address(0x500000), "bf16", {kBatch, kQ, 2, 64}, {}};
+  a.params["v_new"] = {address(0x600000), "bf16", {kBatch, kQ, 2, 64}, {}};
+  a.params["cos"] = {address(0x700000), "fp32", {9, 16}, {}};
+  a.params["sin"] = {address(0x710000), "fp32", {9, 16}, {}};
+  return a;
+}
+
+TEST(Append, CallsThatAreRefused) {
+  EXPECT_TRUE(fill(plan_of(kSpec + " append rope=half(32)"), appending()));
+  constexpr const char* kRope = " append rope=half(32)";
+  expect_refused(
+      {
+          {"too many", kRope, [](Arguments& a) { a.k.shape[1] = a.v.shape[1] = 4; },
+           "q_len: 5 new tokens, k and v have room for 4"},
+          {"other tokens", kRope, [](Arguments& a) { a.params["k_new"].shape[1] = 4; },
+           "k_new.shape[1]: 4, must be 5 (tokens of q)"},
+          {"short tables", kRope, [](Arguments& a) { a.params["cos"].shape[0] = a.params["sin"].shape[0] = 8; },
+           "cos.shape[0]: 8 positions, sequences of this call can have 9 tokens"},
+          {"other tables", kRope, [](Arguments& a) { a.params["sin"].shape[0] = 8; }, "sin.shape[0]: 8, must be 9"},
+          {"pairs", kRope, [](Arguments& a) { a.params["cos"].shape[1] = 32; },
+           "cos.shape[1]: 32, must be 16 (half the columns"},
+          {"a base", " append rope=half(32) rope_base=10000", [](Arguments&) {}, "cos: given, and"},
+          {"keys in values", kRope, [](Arguments& a) { a.v = a.k; }, "k: its bytes"},
+          {"new keys in keys", kRope, [](Arguments& a) { a.params["k_new"].data = a.k.data; }, "k: its bytes"},
+          {"expanded keys", kRope, [](Arguments& a) { a.k.strides = {0, 128, 64, 1}; },
+           "k.strides[0]: 0 makes elements"},
+      },
+      appending);
+}
+
+// A cache of [batch, tokens, K or V, heads, d].
+TEST(Append, KeysAndValuesOfOneTensor) {
+  Arguments a = appending();
+  a.v.data = static_cast<char*>(a.k.data) + 2 * 64 * 2;
+  a.k.strides = a.v.strides = {9 * 4 * 64, 4 * 64, 64, 1};
+  const auto params = fill(plan_of(kSpec + " append rope=half(32)"), a);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->k_new, address(0x500000));
+  EXPECT_EQ(params->v_new_stride.token, 2 * 64);
 }
 
 }  // namespace

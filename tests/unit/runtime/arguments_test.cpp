@@ -8,6 +8,16 @@
 namespace flashjit {
 namespace {
 
+// Two sequences of up to 4 pages of 16 tokens, in a pool of 6.
+Arguments paged() {
+  Arguments a = dense();
+  a.k = {address(0x100000), "bf16", {6, 16, 2, 64}, {}};
+  a.v = {address(0x200000), "bf16", {6, 16, 2, 64}, {}};
+  a.params["k_lens"] = {address(0x80000), "i32", {kBatch}, {}};
+  a.params["block_table"] = {address(0x80100), "i32", {kBatch, 4}, {}};
+  return a;
+}
+
 TEST(Arguments, DenseParameters) {
   Arguments a = dense();
   a.k.strides = {9 * 1000, 1000, 128, 1};
@@ -300,39 +310,6 @@ TEST(Arguments, RefusedParameters) {
       base);
 }
 
-TEST(Arguments, IndicesAreComputedFromTheSizes) {
-  const char* spec = " params=\"near: fp32[1]\" score=\"s + near[max(q + k_len - q_len - k, 0)]\"";
-  Arguments a = dense();
-  a.params["near"] = {address(0x70000), "fp32", {kK}, {}};
-  EXPECT_TRUE(fill(plan_of(kSpec + spec), a));  // largest: q = 4, k = 0 gives 4 + 9 - 5 = 8
-  a.params["near"].shape = {kK - 1};
-  const auto small = fill(plan_of(kSpec + spec), a);
-  ASSERT_FALSE(small);
-  EXPECT_NE(small.error().message.find("runs from 0 to 8"), std::string::npos) << small.error().message;
-}
-
-// What a tensor must be at least, for who makes one.
-TEST(Arguments, IndicesHaveRanges) {
-  const auto ranges = [](const std::string& text) {
-    const auto spec = parse_spec("fwd bf16 d=64 heads=8/2 " + text);
-    EXPECT_TRUE(spec) << spec.error().message;
-    const std::int64_t scalars[kMaxParams] = {0, 1000};
-    std::vector<IntInterval> found;
-    for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars)) {
-      EXPECT_EQ(index.dimension, static_cast<int>(found.size()));
-      found.push_back(index.range);
-    }
-    return found;
-  };
-  using Ranges = std::vector<IntInterval>;
-  EXPECT_EQ(ranges("params=\"t: fp32[4]\" score=\"s + t[b, h / 2, max(q + k_len - q_len, 0), k % 16]\""),
-            (Ranges{{0, 3}, {0, 3}, {900, 999}, {0, 15}}));
-  // Named rows never read outside a tensor of the obvious shape.
-  EXPECT_EQ(ranges("mask=\"tree(t)\""), (Ranges{{0, 3}, {0, 99}, {0, 1}}));
-  // A scalar is what it is in this call.
-  EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\""), (Ranges{{1000, 1999}}));
-}
-
 TEST(Arguments, ScalarsMustFitTheirType) {
   for (const auto& [type, value, fits] : std::initializer_list<std::tuple<const char*, double, bool>>{
            {"i32", 2147483647.0, true},
@@ -362,16 +339,6 @@ Result<void> check_contents(const ArgumentChecker& checker, const Arguments& a) 
   FLASHJIT_TRY(view(a, call));
   FLASHJIT_TRY(checker.fill(call, params, sizes));
   return checker.check_contents(call, params, sizes);
-}
-
-// Two sequences of up to 4 pages of 16 tokens, in a pool of 6.
-Arguments paged() {
-  Arguments a = dense();
-  a.k = {address(0x100000), "bf16", {6, 16, 2, 64}, {}};
-  a.v = {address(0x200000), "bf16", {6, 16, 2, 64}, {}};
-  a.params["k_lens"] = {address(0x80000), "i32", {kBatch}, {}};
-  a.params["block_table"] = {address(0x80100), "i32", {kBatch, 4}, {}};
-  return a;
 }
 
 TEST(Arguments, PagedParameters) {
