@@ -222,8 +222,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    // A pool has any number of pages, tables room for any number of them, or of positions, and scales may count for
-    // several heads.
+    // A pool and tables have room for any number of pages or positions, and scales may count for several heads.
     const bool exact = tensor.role != Role::Table && tensor.role != Role::Angles && tensor.role != Role::Scales &&
                        axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))

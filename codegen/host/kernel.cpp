@@ -273,11 +273,7 @@ class NaiveKernel final : public HostKernel {
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const Problem problem(spec_, params);
-    std::int64_t most_queries = 0, most_keys = 0;
-    for (std::int64_t b = 0; b < params.batch; ++b) {
-      most_queries = std::max(most_queries, problem.sequence(b).q_len);
-      most_keys = std::max(most_keys, problem.sequence(b).k_len);
-    }
+    const auto [most_queries, most_keys] = longest(problem, params.batch);
     const std::int64_t row_floats = round_up(most_keys, config_.lanes);
     const std::int64_t rows = params.batch * spec_.heads_q * most_queries;
     if (rows == 0) return {};
@@ -296,8 +292,8 @@ class NaiveKernel final : public HostKernel {
     char* const wide = reinterpret_cast<char*>(v_rows + lists * most_keys);
     parallel.run(lists, [&](std::int64_t list, int) {
       const std::int64_t first = list * most_keys;
-      char* const wide_values = wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element;
-      list_rows(problem, list, k_rows + first, v_rows + first, wide + first * spec_.d_qk * element, wide_values);
+      list_rows(problem, list, k_rows + first, v_rows + first, wide + first * spec_.d_qk * element,
+                wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
     });
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
@@ -336,6 +332,14 @@ class NaiveKernel final : public HostKernel {
   }
 
  private:
+  static std::pair<std::int64_t, std::int64_t> longest(const Problem& problem, std::int64_t batch) {
+    std::int64_t queries = 0, keys = 0;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      queries = std::max(queries, problem.sequence(b).q_len);
+      keys = std::max(keys, problem.sequence(b).k_len);
+    }
+    return {queries, keys};
+  }
   // Of a (sequence, KV head) pair; widened where that is needed.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
                  char* wide_values) const {
