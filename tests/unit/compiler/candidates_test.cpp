@@ -265,7 +265,6 @@ TEST(Hopper, TilesFitPages) {
     return *plan->schedule.tile_kv;
   };
   EXPECT_EQ(tile("paged(64)") % 64, 0);
-  EXPECT_EQ(tile("paged(24)") % 24, 0);
   EXPECT_EQ(tile("paged(256)"), tile("bshd"));
 }
 

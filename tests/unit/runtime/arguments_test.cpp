@@ -61,19 +61,6 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
   EXPECT_EQ(group(0, 3, false), 6 * 4);
 }
 
-TEST(Arguments, NumberedTiles) {
-  Plan plan = plan_of(kSpec + " layout=packed/paged(16)");
-  plan.launches[0].grid = {.queries = 4, .heads = 2, .numbered = true};
-  Arguments a = paged();
-  a.q = {address(0x1000), "bf16", {21, 4, 64}, {}};
-  a.o = {address(std::uintptr_t{1} << 50), "bf16", {21, 4, 64}, {}};
-  a.offsets_q = {address(0x90000), "i32", {3}, {}};
-  a.max_q_len = 20;
-  const auto params = fill(plan, a);
-  ASSERT_TRUE(params) << params.error().message;
-  EXPECT_EQ(params->tiles_q, 21 / 4 + 2);  // whichever lengths the two sequences have
-}
-
 TEST(Arguments, PackedTensorsThatTmaCannotReach) {
   const auto filled = [](bool tensor_maps, std::int64_t tokens) {
     Plan plan = plan_of(kSpec + " layout=packed");
@@ -382,8 +369,11 @@ TEST(Arguments, PackedQueriesOverPages) {
   a.v = {address(0x200000), "bf16", {6, 16, 2, 64}, {}};
   a.params["k_lens"] = {address(0x80200), "i32", {3}, {}};
   a.params["block_table"] = {address(0x80300), "i32", {3, 4}, {}};
-  const auto params = fill(plan_of(kSpec + " layout=packed/paged(16)"), a);
+  Plan plan = plan_of(kSpec + " layout=packed/paged(16)");
+  plan.launches[0].grid = {.queries = 4, .heads = 2, .numbered = true};
+  const auto params = fill(plan, a);
   ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->tiles_q, 10 / 4 + 3);  // of all tokens, whichever lengths the sequences have
   EXPECT_EQ(params->batch, 3);
   EXPECT_EQ(params->q_len, 6);
   EXPECT_EQ(params->k_len, 64);
