@@ -79,7 +79,9 @@ TEST(Caches, RunLaunchesAndDoesNothingElse) {
               device_memory = counters.allocations;
     const std::int64_t allocated = testing::allocations.made;
     const auto done = (*kernel)->run(call);
-    if (testing::kCountsAllocations) EXPECT_EQ(testing::allocations.made, allocated);
+    if (testing::kCountsAllocations) {
+      EXPECT_EQ(testing::allocations.made, allocated);
+    }
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_GT(counters.launches, launches);
     EXPECT_EQ(counters.allocations, device_memory);

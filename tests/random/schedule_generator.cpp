@@ -26,7 +26,7 @@ const Field kHopper[] = {
     {"reference", {"tile", "first"}},
     {"row_sum", {"adds", "matrix"}},
     {"grid", {"tiles", "persistent"}},
-    {"heads", {"single", "packed"}},
+    {"head_tiles", {"single", "grouped"}},
     {"order", {"natural", "longest_first"}},
 };
 const Field kSync[] = {
