@@ -75,8 +75,7 @@ TEST(Caches, RunLaunchesAndDoesNothingElse) {
     call.workspace = memory.next();
     call.workspace_bytes = *bytes;
     const auto& counters = fake_cuda_counters();
-    const int launches = counters.launches, encodings = counters.encodings, calls = counters.calls,
-              device_memory = counters.allocations;
+    const int launches = counters.launches, calls = counters.calls, device_memory = counters.allocations;
     const std::int64_t allocated = testing::allocations.made;
     const auto done = (*kernel)->run(call);
     if (testing::kCountsAllocations) {
@@ -85,8 +84,8 @@ TEST(Caches, RunLaunchesAndDoesNothingElse) {
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_GT(counters.launches, launches);
     EXPECT_EQ(counters.allocations, device_memory);
-    constexpr int kContext = 3;  // which is current, and this one instead, and back again
-    EXPECT_EQ(counters.calls - calls, counters.launches - launches + counters.encodings - encodings + kContext);
+    // Of the functions that the driver counts: none that allocates, waits or asks a stream.
+    EXPECT_EQ(counters.calls - calls, counters.launches - launches);
   }
 }
 

@@ -285,7 +285,11 @@ TEST(Operands, WrongSizesAreRefused) {
 
 // Why a call may not bring it.
 std::string absent(const Expected& row) {
-  if (!row.word.empty()) return "the spec does not ask for it; add " + row.word + " to the spec or leave it out";
+  if (!row.word.empty()) {
+    return "the spec does not ask for it; add " +
+           (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
+           " to the spec or leave it out";
+  }
   if (row.name == "o_parts" || row.name == "lse_parts") return "the spec is no merge; leave it out or use merge";
   if (row.name == "block_table") return "the spec's layout is not paged; leave it out or use layout=paged(N)";
   if (row.name.starts_with("offsets")) return "the spec's layout is not packed; leave it out or use layout=packed";
@@ -303,9 +307,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
             tensor(*std::ranges::find_if(kCases, [&](const Case& o) { return o.has(row); }), row);
         expect_refused(with_all(c), arguments, row.name + ": given, and " + absent(row));
       } else if (!row.word.empty() && !(row.name == "k_lens" && c.paged())) {
-        const std::string begin = row.name + ": given, and the spec does not ask for it; add " +
-                                  (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
-                                  " to the spec or leave it out";
+        const std::string begin = row.name + ": given, and " + absent(row);
         Arguments fields = by_field(c), names = by_name(c);
         for (const Expected& other : expected()) {
           if (&other == &row || !goes_with(other, row.name)) continue;

@@ -416,7 +416,7 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
     EXPECT_EQ(encoded.dtype, number);
   }
   EXPECT_EQ(encoded.swizzle, 3);
-  EXPECT_EQ(encoded.promotion, 3);
+  EXPECT_EQ(encoded.promotion, 2);
   EXPECT_EQ(encoded.rank, 4u);
   EXPECT_EQ(encoded.element_stride, 1u);
 }
