@@ -35,7 +35,10 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
-    case Dim::Positions: return shape.longest_k();
+    case Dim::Positions: {  // all that there is room for: whole pages
+      const std::int64_t page = std::max(spec.page_size, 1);
+      return (shape.longest_k() + page - 1) / page * page;
+    }
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
     default: return extent_of(dim, spec);
   }

@@ -25,9 +25,8 @@ Family floor_family(bool gpu, Operation operation) {
   AttentionSpec spec;
   spec.operation = operation;
   // The last of its kind that takes part by default.
-  const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(), [&](Family f) {
-    return f->gpu == gpu && f->is_default && f->computes(spec);
-  });
+  const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(),
+                                  [&](Family f) { return f->gpu == gpu && f->is_default && f->computes(spec); });
   return *floor;
 }
 

@@ -71,10 +71,11 @@ Result<Program> build_merge(Program p, const PassContext& context) {
   p.title = fmt::format("merge for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
   const std::string v = extent(spec.d_v);
-  p.buffers = {
-      {"o_parts", Space::Global, spec.dtype, "parts", v}, {"lse_parts", Space::Global, Dtype::F32, "parts", "1"},
-      {"o", Space::Global, spec.out_dtype, "q_len", v},   {"O", Space::Register, Dtype::F32, "q_len", v},
-      {"rows", Space::Register, Dtype::F32, "q_len", "2"}};
+  p.buffers = {{"o_parts", Space::Global, spec.dtype, "parts", v},
+               {"lse_parts", Space::Global, Dtype::F32, "parts", "1"},
+               {"o", Space::Global, spec.out_dtype, "q_len", v},
+               {"O", Space::Register, Dtype::F32, "q_len", v},
+               {"rows", Space::Register, Dtype::F32, "q_len", "2"}};
   if (spec.lse != Lse::none) p.buffers.push_back({"lse", Space::Global, Dtype::F32, "q_len", "1"});
   p.body.push_back(make(p, Kind::Fill, {"O", "rows"}, {}));
   Statement loop = make(p, Kind::Loop, {}, {});

@@ -25,7 +25,7 @@ struct Tiles {
   int shift = 0;  // a step has as many KV tiles as this power of two
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
-  }                                                                               // of a row tile
+  }  // of a row tile
   __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }  // of the heads that a block sees
 };
 
@@ -135,7 +135,8 @@ __device__ inline int whole_pieces(int of_tile, int steps, int count) {
 
 // No more ranges than give each warp of a block a tile, where warps take them by themselves.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  int count = max(1, min(p.blocks / (kSideBySide * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
+  int count =
+      max(1, min(p.blocks / (kSideBySide * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
   if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
   return {count, steps / count, steps % count};
 }

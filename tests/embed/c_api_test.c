@@ -268,7 +268,8 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
   REFUSED(cap.tensor, &p.tensors[0], "params.cap");
   REFUSED(tensors[0].data, NULL, "q.data: null");
   REFUSED(tensors[0].ndim, -1, "q.ndim: -1");
-  REFUSED(tensors[0].ndim, 5, "q.ndim: 5");
+  REFUSED(tensors[0].ndim, 6, "q.ndim: 6");
+  REFUSED(tensors[0].ndim, 5, "q.shape: 5 dimensions");
   REFUSED(tensors[0].ndim, 3, "q.shape: 3 dimensions");
   REFUSED(tensors[0].shape, NULL, "q.shape: null");
   REFUSED(tensors[0].dtype.bits, 8, "q.dtype");

@@ -32,8 +32,9 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         spec.align_bytes, other);
   }
   if (has_scaled_keys(spec)) {
-    return fmt::format("family: mla multiplies K where TMA has put it, and kv={} has to be widened to {}; use family={}",
-                       name(spec.kv_dtype), name(spec.dtype), other);
+    return fmt::format(
+        "family: mla multiplies K where TMA has put it, and kv={} has to be widened to {}; use family={}",
+        name(spec.kv_dtype), name(spec.dtype), other);
   }
   if (spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
