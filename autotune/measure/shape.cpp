@@ -71,6 +71,20 @@ Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t 
                   name, value, bound.min, bound.max));
 }
 
+// Only some layouts have sequences of several lengths.
+Result<void> check_lists(const AttentionSpec& spec, std::size_t of_q, std::size_t of_k) {
+  if (of_q > 1 && !has_own_q_lens(spec)) {
+    return invalid(merges(spec)
+                       ? "--shape: a list of lengths of q, and a merge knows no sequences; give their sum"
+                       : "--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
+  }
+  if (of_k > 1 && !has_own_k_lens(spec)) {
+    return invalid(
+        "--shape: a list of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::int64_t ProblemShape::q_tokens() const { return sum(q); }
@@ -111,13 +125,7 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   ProblemShape shape;
   shape.batch = !batch.empty() ? batch[0] : static_cast<std::int64_t>(std::max(q.size(), k.size()));
   if (batch.size() > 1) return invalid("--shape: b is one number");
-  if (q.size() > 1 && !has_own_q_lens(spec)) {
-    return invalid("--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
-  }
-  if (k.size() > 1 && !has_own_k_lens(spec)) {
-    return invalid(
-        "--shape: a list of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
-  }
+  FLASHJIT_TRY(check_lists(spec, q.size(), k.size()));
   if (shape.batch > kMaxSequences) return invalid(fmt::format("--shape: b={} is above {}", shape.batch, kMaxSequences));
   if (!drawn.empty()) {
     FLASHJIT_ASSIGN(lengths, draw_key_lengths(drawn, spec, shape.batch));
