@@ -10,6 +10,7 @@
 #include "compiler/spec/half.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/device_memory.h"
+#include "tests/device/gpu_fixture.h"
 
 namespace flashjit {
 namespace {
@@ -30,18 +31,11 @@ struct Mirrored {
   }
 };
 
-class CacheTest : public testing::Test {
+class CacheTest : public GpuTest {
  protected:
   void SetUp() override {
-    auto driver = Driver::open();
-    if (!driver) GTEST_SKIP() << driver.error().message;
-    auto opened = GpuContext::open(*driver, 0);
-    ASSERT_TRUE(opened) << opened.error().message;
-    gpu = *opened;
-    auto created = Engine::create({.disk_cache = false});
-    if (!created && created.error().kind == ErrorKind::NotFound) GTEST_SKIP() << created.error().message;
-    ASSERT_TRUE(created) << created.error().message;
-    engine = *created;
+    GpuTest::SetUp();
+    if (!engine) return;
     seed = std::random_device()();
     random.seed(seed);
   }
@@ -71,8 +65,6 @@ class CacheTest : public testing::Test {
 
   void replay(const std::string& spec, const char* schedule, bool packed);
 
-  GpuContext gpu;
-  std::shared_ptr<Engine> engine;
   std::uint64_t seed = 0;
   std::mt19937_64 random;
 };

@@ -13,6 +13,7 @@
 #include "runtime/driver/device_memory.h"
 #include "runtime/engine/environment.h"
 #include "runtime/compile/nvrtc/nvrtc.h"
+#include "tests/device/gpu_fixture.h"
 
 namespace flashjit {
 namespace {
@@ -20,18 +21,11 @@ namespace {
 constexpr int kTokens = 500, kHeads = 8, kDim = 128, kGlobalCapture = 0;
 constexpr char kSpec[] = "fwd bf16 d=128 heads=8 mask=\"causal\"";
 
-class DeviceTest : public testing::Test {
+class DeviceTest : public GpuTest {
  protected:
   void SetUp() override {
-    auto driver = Driver::open();
-    if (!driver) GTEST_SKIP() << driver.error().message;
-    auto opened = GpuContext::open(*driver, 0);
-    ASSERT_TRUE(opened) << opened.error().message;
-    gpu = *opened;
-    auto created = Engine::create({.disk_cache = false});
-    if (!created && created.error().kind == ErrorKind::NotFound) GTEST_SKIP() << created.error().message;
-    ASSERT_TRUE(created) << created.error().message;
-    engine = *created;
+    GpuTest::SetUp();
+    if (!engine) return;
     std::vector<std::uint16_t> image(kTokens * kHeads * kDim);
     std::uint32_t seed = 1;
     for (Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v, &arguments.o}) {
@@ -76,8 +70,6 @@ class DeviceTest : public testing::Test {
     return result == 0;
   }
 
-  GpuContext gpu;
-  std::shared_ptr<Engine> engine;
   std::vector<DeviceBuffer> memory;
   Arguments arguments;
 };
