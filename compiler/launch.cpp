@@ -34,6 +34,31 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
   return product(product(of_head, rule.heads), sizes.batch);
 }
 
+Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident) {
+  const TeamRule& team = rule.team;
+  GridRule of_teams = rule;
+  of_teams.keys = 0;
+  const std::int64_t items = items_of(of_teams, sizes), blocks_at_once = resident[0];
+  if (team.most == 1 || items == 0 || blocks_at_once == 0) return {};
+  const int of_sequence = static_cast<int>(items / sizes.batch);
+  const bool even = team.even || sizes.batch == 1;
+  if (items > blocks_at_once) {  // a team is a block, which takes several, or there are none
+    const std::int64_t rounds = (items + blocks_at_once - 1) / blocks_at_once, count = (items + rounds - 1) / rounds;
+    const bool busy = count * 8 >= blocks_at_once * 7;
+    if (!even || !busy || count < team.enough_blocks) return {};
+    return {1, static_cast<int>(count), of_sequence};
+  }
+  int blocks = 1;
+  for (std::size_t i = 1; i < resident.size() && items <= resident[i]; ++i) {
+    if ((1 << i) > team.most || sizes.k_len <= std::int64_t{blocks} * team.least_keys) break;
+    blocks = 1 << i;
+  }
+  const bool any_keys = even && items * blocks >= team.enough_blocks;
+  const int most = even ? team.most_keys : team.most_uneven_keys;
+  if (!any_keys && sizes.k_len > std::int64_t{blocks} * most) return {};
+  return {blocks, static_cast<int>(items), of_sequence};
+}
+
 std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
   std::int64_t bytes = buffer.bytes;
   for (const Extent& extent : buffer.extents) {

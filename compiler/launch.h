@@ -2,6 +2,7 @@
 // memory that they share. Nothing that reads this asks of which family a plan is.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -16,6 +17,18 @@ struct CallSizes {
   std::int64_t q_tokens = 0, k_tokens = 0;  // of all sequences together
 };
 
+// Teams: clusters of blocks that have items with all of their keys to themselves. The blocks of a team run at the same
+// time and share the keys evenly; launches that add up what blocks leave of an item are left out. Where one item may be
+// longer than another, or there are too few blocks to read as fast as all SMs do, teams are for few keys only.
+struct TeamRule {
+  int most = 1;              // blocks of a team, a power of two; 1: there are none
+  int least_keys = 1;        // of a block: more blocks would have nothing to do
+  int enough_blocks = 0;     // read as fast as all do
+  int most_keys = 0;         // of a block, if there are fewer, or ...
+  int most_uneven_keys = 0;  // ... if lengths differ
+  bool even = false;         // they do not
+};
+
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
 struct GridRule {
   int queries = 0;        // of an item; 0: it has all of them
@@ -25,6 +38,7 @@ struct GridRule {
                           // are no more than all tokens fill, and one for each sequence
   int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly
   int cluster = 1;        // blocks are launched so many at a time
+  TeamRule team;          // with blocks_per_sm
   int pieces = 0;         // not 0: items are pieces instead of tiles. Every query has so many, and an item
   int of_item = 1;        // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
@@ -34,6 +48,17 @@ struct GridRule {
 // Items that there are of a call; 2^62: that many or more.
 std::int64_t items_of(const GridRule& rule, const CallSizes& sizes);
 
+// Clusters of 1, 2, 4 and 8 blocks of a kernel that a device runs at the same time.
+using ResidentClusters = std::array<int, 4>;
+
+// The teams that a call's items are given to; none: blocks share the items evenly.
+struct Teams {
+  int blocks = 0;  // of a team
+  int count = 0;
+  int items = 0;  // of a sequence
+};
+Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident);
+
 // One kernel of a plan. Its arguments: KernelParams, TensorMaps if it takes them, then pointers to buffers.
 struct KernelLaunch {
   std::string entry;   // extern "C" name
@@ -41,7 +66,9 @@ struct KernelLaunch {
   int smem_bytes = 0;  // dynamic, of a block
   GridRule grid;
   bool tensor_maps = false;
-  bool overlaps = false;     // it begins while the launch before it runs, and waits for its end itself
+  bool adds_up = false;   // what blocks of the launch before have left of items: not where those are of teams
+  bool overlaps = false;  // it begins while the launch before it runs, and waits for its end itself: first of all, or,
+                          // if it adds up, when it knows what
   std::vector<int> buffers;  // numbers in Plan::workspace
   std::string_view bounds;   // of __launch_bounds__, as generated code says it
   std::string_view call;     // what its body is

@@ -153,12 +153,20 @@ __device__ inline void store_global(void* address, uint2 value) {
 // Asks for a line of memory to be brought to L2.
 __device__ inline void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
-// ---- one launch after the other (sm_90 on) ----
+// ---- one launch after the other: from sm_90 on one may begin before the other has ended ----
 
 // The next launch may begin as soon as all blocks of this one have come here or are done.
-__device__ inline void release_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void release_next_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // Until the launch before is done, and what it wrote can be read.
-__device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void wait_for_launch_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // ---- arithmetic ----
 

@@ -82,6 +82,7 @@ struct KernelConfig {
   HeadTiles head_tiles = HeadTiles::single;
   // of the decode loop
   Copies copies = Copies::rows;
+  int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
   // of the mla loop
   int cluster = 1;   // blocks that share K: each has some of the rows of a tile

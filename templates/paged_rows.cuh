@@ -16,10 +16,12 @@ struct PagedRows {
 
   // `is_there`: some row of the page is. Others are not looked up: behind the length the table may hold anything. A
   // number outside the pool is taken for that of its last page, so that nothing outside is read.
-  __device__ const T* page_begin(unsigned number, bool is_there) const {
+  __device__ unsigned page_id(unsigned number, bool is_there) const {
     const unsigned id = is_there ? __ldg(table + number * table_stride) : 0, last = pages - 1;
-    return first + static_cast<long long>(id < last ? id : last) * page;
+    return id < last ? id : last;
   }
+  __device__ const T* begin_of(unsigned id) const { return first + static_cast<long long>(id) * page; }
+  __device__ const T* page_begin(unsigned number, bool is_there) const { return begin_of(page_id(number, is_there)); }
   // Is the page of this key one of the pool?
   __device__ bool has_row(int key) const {
     return static_cast<unsigned>(__ldg(table + key / page_size * table_stride)) < static_cast<unsigned>(pages);

@@ -102,6 +102,7 @@ void for_each_problem_field(const Visit& field) {
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
+  field("team", &KernelConfig::team, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);
   field("cluster", &KernelConfig::cluster, false);
   field("box_keys", &KernelConfig::box_keys, false);
@@ -253,7 +254,7 @@ std::string emit_entry(const Plan& plan, const KernelLaunch& launch, bool next_o
   const std::string cluster =
       launch.grid.cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", launch.grid.cluster) : "";
   std::string body;
-  if (launch.overlaps) body += "  flashjit::wait_for_launch_before();\n";
+  if (launch.overlaps && !launch.adds_up) body += "  flashjit::wait_for_launch_before();\n";
   if (next_overlaps) body += "  flashjit::release_next_launch();\n";
   return fmt::format("\nextern \"C\" __global__ void __launch_bounds__({}){}\n{}({}) {{\n{}  flashjit::{};\n}}\n",
                      launch.bounds, cluster, launch.entry, arguments, body, launch.call);
@@ -276,7 +277,8 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
     entry += emit_entry(plan, *plan.append, plan.launches.front().overlaps);
   }
   for (std::size_t i = 0; i < plan.launches.size(); ++i)
-    entry += emit_entry(plan, plan.launches[i], i + 1 < plan.launches.size() && plan.launches[i + 1].overlaps);
+    entry += emit_entry(plan, plan.launches[i],
+                        i + 1 < plan.launches.size() && plan.launches[i + 1].overlaps && !plan.launches[i + 1].adds_up);
   source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
   return source;

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kKb = 1024;
 constexpr Capabilities kAmpere = {.cp_async = true};
-constexpr Capabilities kSm90 = {.cp_async = true, .tma = true, .wgmma = true, .overlapping_launches = true};
-constexpr Capabilities kSm100 = {.cp_async = true, .tma = true, .overlapping_launches = true};
+constexpr Capabilities kSm90 = {
+    .cp_async = true, .tma = true, .wgmma = true, .clusters = true, .overlapping_launches = true};
+constexpr Capabilities kSm100 = {.cp_async = true, .tma = true, .clusters = true, .overlapping_launches = true};
 constexpr Capabilities kAvx2 = {.avx2 = true};
 constexpr Capabilities kAvx512 = {.avx2 = true, .avx512 = true};
 constexpr Capabilities kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};

@@ -13,6 +13,7 @@ struct Capabilities {
   bool cp_async = false;  // 16-byte asynchronous copies, mma.sync with fp32 accumulation
   bool tma = false;
   bool wgmma = false;
+  bool clusters = false;              // of blocks, which reach each other's shared memory
   bool overlapping_launches = false;  // one may begin before the one it waits for has ended
   bool avx2 = false, avx512 = false, avx512_bf16 = false, amx_bf16 = false;
 };

@@ -28,11 +28,13 @@ using CuGraphExec = struct CuGraphExecOpaque*;
 using CuPointer = std::uint64_t;
 
 struct CuLaunchAttribute {
+  static constexpr int kCluster = 4;   // blocks of a cluster
   static constexpr int kOverlaps = 6;  // programmatic stream serialization: the launch waits for the one before itself
   int id;
   int padding = 0;
   union {
     int value;
+    unsigned dims[3];
     char all[64] = {};
   };
 };
@@ -70,6 +72,8 @@ struct CuLaunchConfig {
   row(kernel_set_attribute, "cuKernelSetAttribute", CuResult (*)(int, int, CuKernel, CuDevice), 12000)         \
   row(kernel_function, "cuKernelGetFunction", CuResult (*)(CuFunction*, CuKernel), 12000)                      \
   row(launch, "cuLaunchKernelEx", CuResult (*)(const CuLaunchConfig*, CuFunction, void**, void**), 11060)      \
+  row(active_clusters, "cuOccupancyMaxActiveClusters",                                                         \
+      CuResult (*)(int*, CuFunction, const CuLaunchConfig*), 11070)                                            \
   row(tensor_map_encode, "cuTensorMapEncodeTiled",                                                             \
       CuResult (*)(TensorMap*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,          \
                    const std::uint32_t*, const std::uint32_t*, int, int, int, int), 12000)                     \

@@ -42,6 +42,43 @@ GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compile
       inputs_(input_places(compiled.plan)),
       sm_count_(compiled.plan.target.sm_count) {}
 
+namespace {
+
+CuLaunchConfig config_of(const KernelLaunch& launch, int blocks) {
+  CuLaunchConfig config = {};
+  config.grid_x = static_cast<unsigned>(blocks);
+  config.grid_y = config.grid_z = 1;
+  config.block_x = static_cast<unsigned>(launch.threads);
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(launch.smem_bytes);
+  return config;
+}
+
+CuLaunchAttribute clusters_of(int blocks) {
+  CuLaunchAttribute attribute = {.id = CuLaunchAttribute::kCluster, .value = 0};
+  attribute.dims[0] = static_cast<unsigned>(blocks);
+  attribute.dims[1] = attribute.dims[2] = 1;
+  return attribute;
+}
+
+Result<ResidentClusters> resident_clusters(const GpuContext& gpu, CuFunction function, const KernelLaunch& launch) {
+  ResidentClusters resident = {};
+  if (launch.grid.team.most == 1) return resident;
+  const CurrentContext current(gpu);
+  FLASHJIT_TRY(current.status());
+  for (std::size_t i = 0; i < resident.size(); ++i) {
+    CuLaunchAttribute cluster = clusters_of(1 << i);
+    CuLaunchConfig config = config_of(launch, 1 << i);
+    config.attributes = &cluster;
+    config.attribute_count = 1;
+    FLASHJIT_TRY(gpu.driver->check(gpu.driver->api.active_clusters(&resident[i], function, &config),
+                                   "cuOccupancyMaxActiveClusters"));
+  }
+  return resident;
+}
+
+}  // namespace
+
 Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
                                                    std::shared_ptr<WorkCounters> counters) {
   const Plan& plan = compiled.plan;
@@ -53,7 +90,8 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
   for (const KernelLaunch& launch : plan.launches) {
     FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
-    kernel->entries_.push_back({function, launch});
+    FLASHJIT_ASSIGN(resident, resident_clusters(gpu, function, launch));
+    kernel->entries_.push_back({function, launch, resident});
   }
   if (plan.append) {
     FLASHJIT_ASSIGN(function, library->function(plan.append->entry, plan.append->smem_bytes));
@@ -84,10 +122,19 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_ASSIGN(pair, counters_->take(static_cast<CuStream>(stream)));
     params.work_counters = pair;
   }
-  params.blocks = blocks_of(entries_.front().launch.grid, sizes, sm_count_);
+  const Entry& first = entries_.front();
+  const Teams teams = teams_of(first.launch.grid, sizes, first.resident);
+  params.blocks = blocks_of(first.launch.grid, sizes, sm_count_);
+  params.team = teams.blocks;
+  params.team_items = teams.items;
   TensorMaps maps;
+  const auto start = [&](const Entry& entry) {
+    const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
+    const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, sizes, sm_count_);
+    return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
+  };
   if (append_) {
-    FLASHJIT_TRY(launch(*append_, static_cast<CuStream>(stream), sizes, params, maps, buffers));
+    FLASHJIT_TRY(start(*append_));
     if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
   }
   if (!mapped_.empty()) {
@@ -95,7 +142,8 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   for (const Entry& entry : entries_) {
-    FLASHJIT_TRY(launch(entry, static_cast<CuStream>(stream), sizes, params, maps, buffers));
+    if (teams.count > 0 && entry.launch.adds_up) continue;
+    FLASHJIT_TRY(start(entry));
   }
   return {};
 }
@@ -106,21 +154,16 @@ void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void
   params.q_stride = {.batch = sizes.q_len * token, .head = head, .token = token};
 }
 
-Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
-                               TensorMaps& maps, ArgumentChecker::Buffers& buffers) const {
-  const int blocks = blocks_of(entry.launch.grid, sizes, sm_count_);
+Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
+                               ArgumentChecker::Buffers& buffers) const {
   if (blocks == 0) return {};
-  CuLaunchConfig config = {};
-  config.grid_x = static_cast<unsigned>(blocks);
-  config.grid_y = config.grid_z = 1;
-  config.block_x = static_cast<unsigned>(entry.launch.threads);
-  config.block_y = config.block_z = 1;
-  config.shared_bytes = static_cast<unsigned>(entry.launch.smem_bytes);
+  CuLaunchConfig config = config_of(entry.launch, blocks);
   config.stream = stream;
-  CuLaunchAttribute overlaps = {.id = CuLaunchAttribute::kOverlaps, .value = 1};
-  if (entry.launch.overlaps) {
-    config.attributes = &overlaps;
-    config.attribute_count = 1;
+  CuLaunchAttribute attributes[2];
+  config.attributes = attributes;
+  if (entry.launch.overlaps) attributes[config.attribute_count++] = {.id = CuLaunchAttribute::kOverlaps, .value = 1};
+  if (entry.launch.grid.team.most > 1 && params.team > 1) {
+    attributes[config.attribute_count++] = clusters_of(params.team);
   }
   void* arguments[2 + kMaxBuffers] = {&params};
   int count = 1;

@@ -47,10 +47,11 @@ class GpuKernel : public RunnableKernel {
   struct Entry {
     CuFunction function;
     KernelLaunch launch;
+    ResidentClusters resident = {};  // where it may have teams
   };
   bool has_blocks(const CallSizes& sizes) const;
-  Result<void> launch(const Entry& entry, CuStream stream, const CallSizes& sizes, KernelParams& params,
-                      TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
+  Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
+                      ArgumentChecker::Buffers& buffers) const;
   // What the family's launches get in place of the call's Q.
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches

@@ -38,25 +38,6 @@ __device__ inline SplitTile split_tile_at(const KernelParams& params, const Rang
   return s;
 }
 
-// Four columns of a row, with its state.
-struct Quad {
-  float4 o;
-  RowState state;
-
-  __device__ void clear() {
-    o = make_float4(0, 0, 0, 0);
-    state = {-kInfinity, 0, -kInfinity};
-  }
-  // What another part of the keys has of them.
-  __device__ void add(const Quad& other) {
-    const float reference = fmaxf(state.reference, other.state.reference);
-    const float own = weight_of(state.reference, reference), others = weight_of(other.state.reference, reference);
-    state = {reference, state.sum * own + other.state.sum * others, fmaxf(state.top, other.state.top)};
-    o = scaled(o, own);
-    add_scaled(o, other.o, others);
-  }
-};
-
 // Every `lanes`-th part from `first` on, a few at a time so that their loads are under way together.
 constexpr int kAtATime = 8;
 template <int lanes>
@@ -69,11 +50,7 @@ __device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
       quads[i].clear();
-      if (first + i * lanes >= s.ranges) continue;
-      const float* part = s.part(parts, first + i * lanes);
-      const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
-      quads[i].o = *reinterpret_cast<const float4*>(part + row * kPartRow + column);
-      quads[i].state = {state.x, state.y, state.z};
+      if (first + i * lanes < s.ranges) quads[i] = load_quad(s.part(parts, first + i * lanes), row, column);
     }
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) sum.add(quads[i]);
@@ -81,38 +58,22 @@ __device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row
   return sum;
 }
 
-// What all threads of the same columns have, in the first of them.
-__device__ inline Quad add_lanes(Quad own, float4* shared) {
-  const int lane = threadIdx.x % kColumnLanes, warp = threadIdx.x / 32;
-  const auto from = [](float x) { return __shfl_xor_sync(0xffffffff, x, kColumnLanes); };
-  Quad other;
-  other.o = make_float4(from(own.o.x), from(own.o.y), from(own.o.z), from(own.o.w));
-  other.state = {from(own.state.reference), from(own.state.sum), from(own.state.top)};
-  own.add(other);
-  __syncthreads();  // the columns before are done with
-  if (threadIdx.x % 32 < kColumnLanes) {
-    shared[(warp * kColumnLanes + lane) * 2] = own.o;
-    shared[(warp * kColumnLanes + lane) * 2 + 1] = make_float4(own.state.reference, own.state.sum, own.state.top, 0.0f);
-  }
-  __syncthreads();
-  if (threadIdx.x >= kColumnLanes) return own;
+// What all lanes of the same columns have.
+__device__ inline Quad add_lanes(Quad own) {
 #pragma unroll
-  for (int w = 1; w < kCombineThreads / 32; ++w) {
-    const float4 state = shared[(w * kColumnLanes + lane) * 2 + 1];
-    own.add({shared[(w * kColumnLanes + lane) * 2], {state.x, state.y, state.z}});
+  for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) {
+    const auto from = [lanes](float x) { return __shfl_xor_sync(0xffffffff, x, lanes); };
+    Quad other;
+    other.o = make_float4(from(own.o.x), from(own.o.y), from(own.o.z), from(own.o.w));
+    other.state = {from(own.state.reference), from(own.state.sum), from(own.state.top)};
+    own.add(other);
   }
   return own;
 }
 
-__device__ inline void store_quad(const KernelParams& params, const Sequence& seq, int row, int column, Quad quad) {
-  const Row at = row_at(seq, row);
-  const float factor = finish_row(params, seq, at, quad.state, column == 0);
-  store_columns(params, seq, at, column, scaled(quad.o, factor));
-}
-
 // A block of range `range` does its share of the tile.
 __device__ inline void combine_tile(const KernelParams& params, const float* parts, const SplitTile& s, int range,
-                                    int share_of_range, float4* shared) {
+                                    int share_of_range) {
   constexpr int kQuads = config.head_dim_v / 4;
   if (s.ranges == 1) return;  // one block had it all, and has stored it
   const int all = s.rows * kQuads, shares = s.ranges * kShares, share = (all + shares - 1) / shares;
@@ -124,11 +85,12 @@ __device__ inline void combine_tile(const KernelParams& params, const float* par
     }
     return;
   }
-  for (int first = begin; first < end; first += kColumnLanes) {
-    const int quad = first + threadIdx.x % kColumnLanes, inside = min(quad, end - 1);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  for (int first = begin + warp * kColumnLanes; first < end; first += kCombineThreads / 32 * kColumnLanes) {
+    const int quad = first + lane % kColumnLanes, inside = min(quad, end - 1);
     const int row = inside / kQuads, column = inside % kQuads * 4;
-    const Quad sum = add_lanes(add_parts<kPartLanes>(s, parts, row, column, threadIdx.x / kColumnLanes), shared);
-    if (threadIdx.x < kColumnLanes && quad < end) store_quad(params, s.seq, s.row_lo + row, column, sum);
+    const Quad sum = add_lanes(add_parts<32 / kColumnLanes>(s, parts, row, column, lane / kColumnLanes));
+    if (lane < kColumnLanes && quad < end) store_quad(params, s.seq, s.row_lo + row, column, sum);
   }
 }
 
@@ -145,33 +107,19 @@ __device__ inline void store_empty(const KernelParams& params, const Sequence& s
   }
 }
 
-// With fixed parts: all that there are of four columns of a row, in their order. Loads of many are under way together,
-// and the sums of these wait for one maximum.
+// With fixed parts: all that there are of four columns of a row, one after the other. Loads of many are under way
+// together.
 __device__ inline Quad add_fixed_parts(const float* first, int count, int row, int column) {
-  constexpr int kTogether = 16;
-  Quad sum;
-  sum.clear();
+  Quad sum = load_quad(first, row, column);
 #pragma unroll 1
-  for (int begin = 0; begin < count; begin += kTogether) {
-    float4 states[kTogether], columns[kTogether];
-    float reference = sum.state.reference;
+  for (int begin = 1; begin < count; begin += kAtATime) {
+    Quad quads[kAtATime];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const float* part = first + static_cast<Int64>(min(begin + i, count - 1)) * kPartFloats;
-      states[i] = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
-      columns[i] = *reinterpret_cast<const float4*>(part + row * kPartRow + column);
-    }
+    for (int i = 0; i < kAtATime; ++i)
+      quads[i] = load_quad(first + static_cast<Int64>(min(begin + i, count - 1)) * kPartFloats, row, column);
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) reference = fmaxf(reference, states[i].x);
-    const float own = weight_of(sum.state.reference, reference);
-    sum.o = scaled(sum.o, own);
-    sum.state = {reference, sum.state.sum * own, sum.state.top};
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const float weight = begin + i < count ? weight_of(states[i].x, reference) : 0.0f;
-      sum.state.sum += states[i].y * weight;
-      if (begin + i < count) sum.state.top = fmaxf(sum.state.top, states[i].z);
-      add_scaled(sum.o, columns[i], weight);
+    for (int i = 0; i < kAtATime; ++i) {
+      if (begin + i < count) sum.add(quads[i]);
     }
   }
   return sum;
@@ -190,17 +138,23 @@ __device__ inline void combine_fixed_parts(const KernelParams& params, const flo
     const Sequence seq = sequence_of(params, b, h);
     const int count = tiles_of(params, seq).row_steps();
     if (q >= seq.q_len || count == 1) continue;  // with one part its block has stored the row
-    const int first = first_part_of(params, b, row / kTileRows, seq.hk);
-    store_quad(params, seq, row, column,
-               add_fixed_parts(parts + static_cast<Int64>(first) * kPartFloats, count, row % kTileRows, column));
+    Quad sum;
+    sum.clear();
+    if (count > 0) {
+      const int first = first_part_of(params, b, row / kTileRows, seq.hk);
+      sum = add_fixed_parts(parts + static_cast<Int64>(first) * kPartFloats, count, row % kTileRows, column);
+    }
+    store_quad(params, seq, row, column, sum);
   }
 }
 
+// It may begin while the first launch ends, and looks for its work before it waits.
 __device__ inline void decode_combine(const KernelParams& params, const float* parts) {
-  if constexpr (kFixedParts) return combine_fixed_parts(params, parts);
-  extern __shared__ __align__(128) unsigned char shared[];
-  float4* quads = reinterpret_cast<float4*>(shared);
-  int* scratch = reinterpret_cast<int*>(quads + kCombineThreads / 32 * kColumnLanes * 2);
+  if constexpr (kFixedParts) {
+    wait_for_launch_before();
+    return combine_fixed_parts(params, parts);
+  }
+  extern __shared__ int scratch[];
   const int steps = count_steps<kCombineThreads>(params, scratch);
   if (!kSameSteps || steps == 0) {
     for (int b = blockIdx.x; b < params.batch; b += gridDim.x) {
@@ -208,15 +162,17 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
       if (tiles_of(params, seq).steps() == 0) store_empty(params, seq);
     }
   }
-  if (steps == 0) return;
   const Ranges ranges = ranges_of(params, steps);
-  for (int i = blockIdx.x; i < ranges.count * kSideBySide * kShares; i += gridDim.x) {
+  const int count = steps == 0 ? 0 : ranges.count * kSideBySide * kShares;
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
     const int of_range = i / kShares, range = of_range / kSideBySide, side = of_range % kSideBySide;
     const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
-    combine_tile(params, parts, first, range, i % kShares, quads);
     const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
-    if (last.begin != first.begin) combine_tile(params, parts, last, range, i % kShares, quads);
+    wait_for_launch_before();
+    combine_tile(params, parts, first, range, i % kShares);
+    if (last.begin != first.begin) combine_tile(params, parts, last, range, i % kShares);
   }
+  wait_for_launch_before();  // who has nothing to add up does not end before the first launch, either
 }
 
 }  // namespace flashjit

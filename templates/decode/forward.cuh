@@ -2,11 +2,12 @@
 //
 // The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a
 // segment and each has all rows; what they have is put together in shared memory, and what blocks have of one tile by
-// the second launch (combine.cuh). Nothing waits for anybody else before that.
+// the second launch (combine.cuh), or by a team (team.cuh). Nothing waits for anybody else before that.
 #pragma once
 
 #include "templates/decode/combine.cuh"
 #include "templates/decode/softmax.cuh"
+#include "templates/decode/team.cuh"
 
 namespace flashjit {
 
@@ -48,37 +49,54 @@ __device__ inline void store_part(float* part, const Output& o, const SoftmaxRow
   }
 }
 
-// The parts of all warps together: to the outputs, or to the block's part of the tile.
-__device__ inline void merge_warps(const KernelParams& params, const Segment& s, const float* shared_parts,
-                                   float* parts) {
+// Where the warps of a block leave their parts.
+struct WarpParts {
+  float* first;
+  int step = kPartFloats;
+  __device__ float* of(int warp) const { return first + warp * step; }
+};
+__device__ inline WarpParts warp_parts(const KernelParams& params, unsigned char* shared) {
+  if (pushes_parts(params))
+    return {reinterpret_cast<float*>(shared + kLayout.team_part_offset), kLayout.team_part_step / 4};
+  return {reinterpret_cast<float*>(shared + kLayout.part_offset)};
+}
+
+// The parts of all warps together: to the outputs, to who adds them up in a team, or to the block's part of the tile.
+__device__ inline void merge_warps(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
+                                   const TeamShares& shares, float* parts) {
   constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
   const int rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
   for (int i = threadIdx.x; i < rows * kQuads; i += kThreads) {
     const int row = i / kQuads, column = i % kQuads * 4;
-    RowState whole = {-kInfinity, 0, -kInfinity};
-    const float* state = shared_parts + kTileRows * kPartRow + row * kRowState;
+    const int state_at = kTileRows * kPartRow + row * kRowState;
+    Quad whole;
+    whole.clear();
 #pragma unroll
-    for (int w = 0; w < config.warps; ++w) whole.reference = fmaxf(whole.reference, state[w * kPartFloats]);
-    float4 o = make_float4(0, 0, 0, 0);
+    for (int w = 0; w < config.warps; ++w)
+      whole.state.reference = fmaxf(whole.state.reference, of_warps.of(w)[state_at]);
 #pragma unroll
     for (int w = 0; w < config.warps; ++w) {
-      const float4 of_warp = *reinterpret_cast<const float4*>(state + w * kPartFloats);
-      const float weight = weight_of(of_warp.x, whole.reference);
-      whole.sum += of_warp.y * weight;
-      whole.top = fmaxf(whole.top, of_warp.z);
-      add_scaled(o, *reinterpret_cast<const float4*>(shared_parts + w * kPartFloats + row * kPartRow + column), weight);
+      const float4 state = *reinterpret_cast<const float4*>(of_warps.of(w) + state_at);
+      const float weight = weight_of(state.x, whole.state.reference);
+      whole.state.sum += state.y * weight;
+      whole.state.top = fmaxf(whole.state.top, state.z);
+      add_scaled(whole.o, *reinterpret_cast<const float4*>(of_warps.of(w) + row * kPartRow + column), weight);
     }
-    if (s.part < 0) {
-      const Row at = row_at(s.seq, s.row_lo + row);
-      const float factor = finish_row(params, s.seq, at, whole, column == 0);
-      store_columns(params, s.seq, at, column, scaled(o, factor));
-    } else {
-      float* part = parts + static_cast<Int64>(s.part) * kPartFloats;
-      *reinterpret_cast<float4*>(part + row * kPartRow + column) = o;
-      if (column == 0) {
-        *reinterpret_cast<float4*>(part + kTileRows * kPartRow + row * kRowState) =
-            make_float4(whole.reference, whole.sum, whole.top, 0.0f);
+    if (pushes_parts(params)) {
+      shares.push(i, whole);
+    } else if (s.part < 0) {
+      store_quad(params, s.seq, s.row_lo + row, column, whole);
+    } else if (folds_parts(params)) {
+      float* sum = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
+      Quad before = whole;
+      if (s.part_number > 0) {
+        before = load_quad(sum, row, column);
+        before.add(whole);
       }
+      if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, before);
+      else save_quad(sum, row, column, before);
+    } else {
+      save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
     }
   }
 }
@@ -107,18 +125,54 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
   }
 }
 
-__device__ inline void decode_ranges(const KernelParams& params, const TensorMaps* maps, float* parts) {
+// What a block is at: a segment of its range, or of a row tile of its team.
+struct Course {
+  const KernelParams& params;
+  Segment segment;
+  bool of_team;
+  int item;                    // of the team
+  int range, side, step, end;  // else
+  Place place;
+
+  // Is there anything to do?
+  __device__ bool begin(int* scratch) {
+    prefetch_table<kThreads>(params);
+    of_team = kHasTeams && params.team > 0;
+    if (of_team) {
+      item = static_cast<int>(blockIdx.x) >> team_shift(params);
+      return find_item(params, item, segment);
+    }
+    const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
+    range = blockIdx.x / kSideBySide;
+    side = blockIdx.x % kSideBySide;
+    if (range >= ranges.count) return false;
+    step = ranges.begin(range);
+    end = ranges.begin(range + 1);
+    if (step == end) return false;  // there are no steps at all
+    place = place_of<kThreads>(params, step, scratch);
+    segment = segment_at(params, place, end - step, range, side, true);
+    return true;
+  }
+  __device__ bool next() {
+    if (of_team) {
+      item += static_cast<int>(gridDim.x) >> team_shift(params);
+      return find_item(params, item, segment);
+    }
+    step += segment.steps;
+    if (step >= end) return false;
+    place = place_after(params, place, segment.steps);
+    segment = segment_at(params, place, end - step, range, side, false);
+    return true;
+  }
+};
+
+__device__ inline void decode_segments(const KernelParams& params, const TensorMaps* maps, float* parts) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  int* scratch = reinterpret_cast<int*>(shared + kLayout.scratch_offset);
-  float* shared_parts = reinterpret_cast<float*>(shared + kLayout.part_offset);
-  const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
-  const int range = blockIdx.x / kSideBySide, side = blockIdx.x % kSideBySide;
-  if (range >= ranges.count) return;
-  int step = ranges.begin(range);
-  const int end = ranges.begin(range + 1);
-  if (step == end) return;  // there are no steps at all
-  Place place = place_of<kThreads>(params, step, scratch);
-  Segment segment = segment_at(params, place, end - step, range, side, true);
+  const WarpParts of_warps = warp_parts(params, shared);
+  Course course = {params};
+  if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
+  if (pushes_parts(params)) arrive_at_cluster();
+  Segment& segment = course.segment;
   KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment);
   tiles.begin(segment, tile);
@@ -133,33 +187,39 @@ __device__ inline void decode_ranges(const KernelParams& params, const TensorMap
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
     goes_on = kFixedParts && done.last_of_part < done.last_tile;
+    bool ends = false;
     if (goes_on) {
-      if (done.part >= 0) ++segment.part;
+      if (done.part >= 0) ++segment.part, ++segment.part_number;
       segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
     } else {
-      step += done.steps;
+      ends = !course.next();
+      if (!ends) {
+        // The next tiles and queries are on their way while the warps put together what they have.
+        tile = first_of_warp(params, segment);
+        tiles.begin(segment, tile);
+        load_queries(queries, params, segment);
+      }
     }
-    if (!goes_on && step < end) {
-      // The next tiles and queries are on their way while the warps put together what they have.
-      place = place_after(params, place, done.steps);
-      segment = segment_at(params, place, end - step, range, side, false);
-      tile = first_of_warp(params, segment);
-      tiles.begin(segment, tile);
-      load_queries(queries, params, segment);
-    }
-    store_part(shared_parts + warp_id() * kPartFloats, o, rows);
+    if (ends) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
+    store_part(of_warps.of(warp_id()), o, rows);
     __syncthreads();
-    merge_warps(params, done, shared_parts, parts);
-    if (step >= end) return;
+    const TeamShares shares(params, min(kTileRows, done.seq.q_len * kGroup - done.row_lo),
+                            shared_address(shared) + kLayout.team_offset);
+    if (pushes_parts(params)) wait_for_cluster();  // all blocks are there, and can be pushed to
+    // A fixed part is stored by who has computed it; where there are none, by the first block.
+    const bool has_part = !kFixedParts || !course.of_team || done.steps > 0 || shares.rank == 0;
+    if (has_part) merge_warps(params, done, of_warps, shares, parts);
+    if (kHasTeams && params.team > 1 && !goes_on) add_up_team(params, done, shares, parts);
+    if (ends) return;
     __syncthreads();  // the places of the parts are free again
   }
 }
 
 __device__ inline void decode_forward(const KernelParams& params, float* parts) {
-  decode_ranges(params, nullptr, parts);
+  decode_segments(params, nullptr, parts);
 }
 __device__ inline void decode_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
-  decode_ranges(params, &maps, parts);
+  decode_segments(params, &maps, parts);
 }
 
 }  // namespace flashjit

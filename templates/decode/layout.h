@@ -62,14 +62,25 @@ constexpr int most_parts(const KernelConfig& c, int keys) {
   return now > before ? now : before;
 }
 
+// Where a team has a row tile, its blocks add up columns each: groups of four neighbouring places of four columns, dealt
+// out in turns. A place is pushed to the block that adds it up, with the state of its row: 32 bytes.
+constexpr int kGroupedPlaces = 4, kPlaceBytes = 32;
+constexpr int team_bytes(const KernelConfig& c) {
+  return c.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.team) * kPlaceBytes : 0;
+}
+
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
-// panels as TMA writes them.
+// panels as TMA writes them. Teams have parts in the rings, which are done with when there are parts, so that what other
+// blocks push has the place of parts; or another one behind it.
 struct DecodeLayout {
   PanelLayout k, v;
   int stage_bytes = 0, ring_bytes = 0;
   int part_offset = 0, barrier_offset = 0, scratch_offset = 0;
+  int team_part_offset = 0, team_part_step = 0, team_offset = 0;
   int bytes = 0;
 };
+
+constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
 
@@ -79,8 +90,13 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   s.v = panel_layout(c.tile_kv, c.head_dim_v, cache_bytes(c));
   s.stage_bytes = s.k.bytes() + s.v.bytes();
   s.ring_bytes = has_ring(c) ? c.stages * s.stage_bytes : 0;
+  const int part_bytes = part_floats(c) * 4, parts_bytes = c.warps * part_bytes;
+  const bool in_rings = s.ring_bytes >= part_bytes;
   s.part_offset = c.warps * s.ring_bytes;
-  s.barrier_offset = s.part_offset + c.warps * part_floats(c) * 4;
+  s.team_part_offset = in_rings ? 0 : s.part_offset;
+  s.team_part_step = in_rings ? s.ring_bytes : part_bytes;
+  s.team_offset = s.part_offset + (in_rings ? 0 : parts_bytes);
+  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.team_offset + team_bytes(c)), 16);
   s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.warps * c.stages * 8 : 0);
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;
@@ -90,8 +106,8 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
 
 // Blocks for each range: tiles of many rows have more columns than the threads of one can add up in time.
 constexpr int combine_shares(const KernelConfig& c) { return c.tile_q >= 64 ? 8 : 1; }
-constexpr int kColumnLanes = 16, kPartLanes = 16, kCombineThreads = kColumnLanes * kPartLanes;
-// Scratch, and columns and state of what half a warp has.
-constexpr int kCombineBytes = kScratchInts * 4 + kCombineThreads / 32 * kColumnLanes * 32;
+// So small that it waits in SMs beside the first launch, which leaves little of anything.
+constexpr int kColumnLanes = 4, kCombineThreads = 128;
+constexpr int kCombineBytes = kScratchInts * 4;
 
 }  // namespace flashjit

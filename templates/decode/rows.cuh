@@ -1,4 +1,4 @@
-// What is written of a row: by the block that had all of its keys, or by the second launch.
+// What is written of a row: by a block that had all of its keys, a team, or the second launch.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -60,6 +60,45 @@ __device__ inline void add_scaled(float4& sum, const float4& x, float factor) {
 }
 __device__ inline float4 scaled(const float4& x, float factor) {
   return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+}
+
+// Four columns of a row, with its state.
+struct Quad {
+  float4 o;
+  RowState state;
+
+  __device__ void clear() {
+    o = make_float4(0, 0, 0, 0);
+    state = {-kInfinity, 0, -kInfinity};
+  }
+  // What another part of the keys has of them. Rounded as written: results are to have the same bits wherever parts are
+  // added up.
+  __device__ void add(const Quad& other) {
+    const float reference = fmaxf(state.reference, other.state.reference);
+    const float own = weight_of(state.reference, reference), others = weight_of(other.state.reference, reference);
+    const auto sum = [&](float x, float y) { return __fmaf_rn(y, others, __fmul_rn(x, own)); };
+    state = {reference, sum(state.sum, other.state.sum), fmaxf(state.top, other.state.top)};
+    o = make_float4(sum(o.x, other.o.x), sum(o.y, other.o.y), sum(o.z, other.o.z), sum(o.w, other.o.w));
+  }
+};
+
+// A part of a row tile's result: O row after row, then the states of the rows.
+__device__ inline Quad load_quad(const float* part, int row, int column) {
+  const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
+  return {*reinterpret_cast<const float4*>(part + row * kPartRow + column), {state.x, state.y, state.z}};
+}
+__device__ inline void save_quad(float* part, int row, int column, const Quad& quad) {
+  *reinterpret_cast<float4*>(part + row * kPartRow + column) = quad.o;
+  if (column == 0) {
+    *reinterpret_cast<float4*>(part + kTileRows * kPartRow + row * kRowState) =
+        make_float4(quad.state.reference, quad.state.sum, quad.state.top, 0.0f);
+  }
+}
+
+__device__ inline void store_quad(const KernelParams& params, const Sequence& seq, int row, int column, Quad quad) {
+  const Row at = row_at(seq, row);
+  const float factor = finish_row(params, seq, at, quad.state, column == 0);
+  store_columns(params, seq, at, column, scaled(quad.o, factor));
 }
 
 }  // namespace flashjit

@@ -70,16 +70,10 @@ __device__ inline int score_key(int e) { return key_of_column(lane_id() % 4 * 2 
 __device__ inline int key_row_of(int octet) { return octet * 8 + key_of_column(lane_id() / 4); }
 __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + score_key(i % 2); }
 
-// The row of a key, of K or V. Keys that no query sees at the end are taken for the last that one sees: what lies behind
-// the end, or there, is never looked at.
-__device__ inline const Cached* row_of(const KernelParams& p, const void* tensor, const Strides& strides,
-                                       const Segment& s, int key) {
-  const Cached* first = static_cast<const Cached*>(tensor) + key_begin(strides, s.seq);
-  return key_rows(p, strides, first, s.seq).row(min(key, s.end - 1));
-}
-// Has each row of the tile to be found by itself? It is cut by that end, or may lie in several pages.
+// Does each row of the tile have to be found by itself? It is cut by the end, or may lie in several pages.
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
 constexpr bool kTileInPieces = kKeyRows == Rows::paged && config.page_size % kTileKv != 0;
+constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
 // Behind the last: none is left.
@@ -99,51 +93,97 @@ __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int 
   return visible_tile(p, s, tile + config.warps);
 }
 
+// Where the rows of a warp's tiles lie. Keys that no query sees at the end are taken for the last that one sees: what lies
+// behind the end, or there, is never looked at.
+template <class Rows>
+struct TileRowsIn {
+  const KernelParams& params;
+  // In pages: the numbers of those of the warp's next tiles, a lane each, so that copies need not wait for them.
+  int first = 0;
+  u32 page = 0;
+
+  __device__ void begin(const Segment& s, int tile) {
+    if constexpr (kTileInPage) {
+      const int of_lane = tile + lane_id() * config.warps;
+      page = keys_of(params.k, params.k_stride, s)
+                 .page_id(first_key(s, of_lane) / static_cast<int>(Rows::kPage), of_lane <= s.last_tile);
+      first = tile;
+    }
+  }
+  __device__ Rows keys_of(const void* tensor, const Strides& strides, const Segment& s) const {
+    return key_rows(params, strides, static_cast<const Cached*>(tensor) + key_begin(strides, s.seq), s.seq);
+  }
+  __device__ static int first_key(const Segment& s, int tile) { return min(tile * kTileKv, s.end - 1); }
+  // The first row of a tile of this segment, in K or V.
+  __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile) {
+    const Rows rows = keys_of(tensor, strides, s);
+    const int key = first_key(s, tile);
+    if constexpr (kTileInPage) {
+      if (tile - first >= 32 * config.warps) begin(s, tile);
+      const u32 id = __shfl_sync(0xffffffff, page, (tile - first) / config.warps);
+      return rows.begin_of(id) + key % static_cast<int>(Rows::kPage) * strides.token;
+    } else {
+      return rows.row(key);
+    }
+  }
+  // Row `row` of the tile that begins there.
+  __device__ const Cached* row(const Cached* begin, const void* tensor, const Strides& strides, const Segment& s,
+                               int tile, int row) const {
+    const int key = first_key(s, tile), inside = min(row, s.end - 1 - key);
+    return kTileInPieces ? keys_of(tensor, strides, s).row(key + inside) : begin + inside * strides.token;
+  }
+};
+using TileRows = TileRowsIn<KeyRows<Cached>>;
+
 // A tile in registers. K of the next one is loaded when the scores of this one are there, V when it has been multiplied.
 struct RegisterTiles {
-  const KernelParams& params;
+  TileRows where;
   uint4 keys[kKeyOctets][kKeyPieces], values[kKeyPairs][kValuePieces][4];
 
-  __device__ RegisterTiles(const KernelParams& params, const TensorMaps*, unsigned char*) : params(params) {}
+  __device__ RegisterTiles(const KernelParams& params, const TensorMaps*, unsigned char*) : where{params} {}
 
   // Lanes have rows at the same distances from their first ones, unless the tile is cut.
   template <bool cut>
-  __device__ void load_key_rows(const Segment& s, int key) {
-    const Cached* first = row_of(params, params.k, params.k_stride, s, key + key_row_of(0)) + key_column();
+  __device__ void load_key_rows(const Segment& s, int tile) {
+    const KernelParams& p = where.params;
+    const Cached* begin = where.tile_begin(p.k, p.k_stride, s, tile);
+    const Cached* first = begin + key_row_of(0) * p.k_stride.token;
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
-      const Cached* row = cut ? row_of(params, params.k, params.k_stride, s, key + key_row_of(octet)) + key_column()
-                              : first + octet * 8 * params.k_stride.token;
+      const Cached* row =
+          cut ? where.row(begin, p.k, p.k_stride, s, tile, key_row_of(octet)) : first + octet * 8 * p.k_stride.token;
 #pragma unroll
-      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row, j));
+      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row + key_column(), j));
     }
   }
   template <bool cut>
-  __device__ void load_value_rows(const Segment& s, int key) {
-    const Cached* first = row_of(params, params.v, params.v_stride, s, key + value_row_of(0, 0)) + value_column();
+  __device__ void load_value_rows(const Segment& s, int tile) {
+    const KernelParams& p = where.params;
+    const Cached* begin = where.tile_begin(p.v, p.v_stride, s, tile);
+    const Cached* first = begin + value_row_of(0, 0) * p.v_stride.token;
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Cached* row =
-            cut ? row_of(params, params.v, params.v_stride, s, key + value_row_of(pair, i)) + value_column()
-                : first + (pair * 16 + i / 2 * 8 + i % 2) * params.v_stride.token;
+        const Cached* row = cut ? where.row(begin, p.v, p.v_stride, s, tile, value_row_of(pair, i))
+                                : first + (pair * 16 + i / 2 * 8 + i % 2) * p.v_stride.token;
 #pragma unroll
-        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row, j));
+        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row + value_column(), j));
       }
   }
   __device__ void load_keys(const Segment& s, int tile) {
     if (tile > s.last_tile) return;
-    if (kTileInPieces || is_cut(s, tile)) load_key_rows<true>(s, tile * kTileKv);
-    else load_key_rows<false>(s, tile * kTileKv);
+    if (kTileInPieces || is_cut(s, tile)) load_key_rows<true>(s, tile);
+    else load_key_rows<false>(s, tile);
   }
   __device__ void load_values(const Segment& s, int tile) {
     if (tile > s.last_tile) return;
-    if (kTileInPieces || is_cut(s, tile)) load_value_rows<true>(s, tile * kTileKv);
-    else load_value_rows<false>(s, tile * kTileKv);
+    if (kTileInPieces || is_cut(s, tile)) load_value_rows<true>(s, tile);
+    else load_value_rows<false>(s, tile);
   }
 
   __device__ void begin(const Segment& s, int first) {
+    where.begin(s, first);
     load_keys(s, first);
     load_values(s, first);
   }
@@ -156,14 +196,14 @@ struct RegisterTiles {
 
 // A ring of tiles in shared memory. TMA copies them box by box, or all lanes row after row.
 struct RingTiles {
-  const KernelParams& params;
+  TileRows where;
   const TensorMaps* maps;
   u32 ring, barriers;  // of this warp
   int ahead = -1;      // the next tile to copy
   u32 stage = 0, parity = 0;
 
   __device__ RingTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
-      : params(params),
+      : where{params},
         maps(maps),
         ring(shared_address(shared) + warp_id() * kLayout.ring_bytes),
         barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {
@@ -197,16 +237,14 @@ struct RingTiles {
   // All lanes copy row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster than
   // halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
   template <int head_dim>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) const {
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) {
     constexpr int kChunks = head_dim / kLaneColumns;
-    const int key = ahead * kTileKv, last = max(0, s.end - 1 - key);
-    const Cached* begin = row_of(params, tensor, strides, s, key);
+    const Cached* begin = where.tile_begin(tensor, strides, s, ahead);
 #pragma unroll
     for (int first = 0; first < kTileKv * kChunks; first += 32) {
       const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
       if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-      const Cached* from =
-          kTileInPieces ? row_of(params, tensor, strides, s, key + row) : begin + min(row, last) * strides.token;
+      const Cached* from = where.row(begin, tensor, strides, s, ahead, row);
       copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8), from + chunk * kLaneColumns,
                      true);
     }
@@ -218,10 +256,11 @@ struct RingTiles {
       if constexpr (config.copies == Copies::boxes) {
         copy_boxes(s);
       } else {
-        copy_rows<config.head_dim_qk>(keys(), params.k, params.k_stride, s);
-        copy_rows<config.head_dim_v>(values(), params.v, params.v_stride, s);
+        const KernelParams& p = where.params;
+        copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s);
+        copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s);
       }
-      ahead = next_of_warp(params, s, ahead);
+      ahead = next_of_warp(where.params, s, ahead);
     }
     if constexpr (config.copies == Copies::rows) commit_copies();
   }
@@ -234,6 +273,7 @@ struct RingTiles {
   // From the current place on: those copies of the segment before that there were are done.
   __device__ void begin(const Segment& s, int first) {
     ahead = first;
+    where.begin(s, first);
     const u32 back_to = stage;
 #pragma unroll 1
     for (int i = 0; i < config.stages; ++i) {

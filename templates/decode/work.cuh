@@ -3,11 +3,14 @@
 // one, in segments: what of its range belongs to one row tile. So blocks are done at the same time, however uneven the
 // lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
 //
+// Or row tiles are those of teams: clusters of blocks, or single ones, that have all keys of a row tile.
+//
 // With fixed parts a step is a part: as many KV tiles as the length of the sequence says. What is computed of each then
 // does not depend on what else there is, nor on who computes it.
 #pragma once
 
 #include "templates/decode/layout.h"
+#include "templates/hopper/device.cuh"
 #include "templates/sequence.cuh"
 #include "variant.gen.cuh"
 
@@ -16,6 +19,7 @@ namespace flashjit {
 constexpr int kTileRows = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kGroup = group_size(config);
 constexpr bool kFixedParts = config.fixed_parts;
+constexpr bool kHasTeams = config.team > 1;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
 
 // What the row tiles of all heads of a sequence have in common.
@@ -162,6 +166,7 @@ struct Segment {
   int full_begin, full_end;  // keys in between are visible to every query
   int end;                   // keys from here on are visible to none; not below 1
   int part;                  // -1: the whole tile
+  int part_number;           // with fixed parts: in the row tile
   int steps;
 
   __device__ int q_lo() const { return row_lo / kGroup; }
@@ -185,16 +190,13 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
   return {sequence_of(p, at.b, (head_round * kSideBySide + side) * kGroup), row_tile * kTileRows, passed};
 }
 
-// From this place on, `left` steps at most.
-__device__ inline Segment segment_at(const KernelParams& p, Place at, int left, int range, int side,
-                                     bool begins_range) {
-  const Tiles tiles = tiles_of(p, at.b);
-  const RowTile tile = row_tile_at(p, tiles, at, side);
+// So many steps of a row tile from those on that have passed. With fixed parts these have places of their own, unless
+// one is all.
+__device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, const RowTile& tile, int steps) {
   Segment s;
   s.seq = tile.seq;
   s.row_lo = tile.row_lo;
-  const int row_steps = tiles.row_steps();
-  s.steps = min(row_steps - tile.passed, left);
+  s.steps = steps;
   s.first_tile = tiles.first + (tile.passed << tiles.shift);
   s.last_tile = min(s.first_tile + (s.steps << tiles.shift), tiles.first + tiles.count) - 1;
   s.part_tiles = 1 << tiles.shift;
@@ -202,10 +204,57 @@ __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, 
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
   s.full_end = Variant::full_end(p, s.seq, s.q_lo(), s.q_hi());
   s.end = max(1, min(Variant::kv_end(p, s.seq, s.q_lo(), s.q_hi()), s.seq.k_len));
-  s.part = kFixedParts ? first_part_of(p, at.b, s.row_lo / kTileRows, s.seq.hk) + tile.passed
-                       : part_of(range, side, begins_range);
-  if (kFixedParts ? row_steps == 1 : s.steps == row_steps) s.part = -1;
+  s.part = -1;
+  s.part_number = tile.passed;
+  if (kFixedParts && tiles.row_steps() > 1)
+    s.part = first_part_of(p, s.seq.b, s.row_lo / kTileRows, s.seq.hk) + tile.passed;
   return s;
+}
+
+// From this place on, `left` steps at most.
+__device__ inline Segment segment_at(const KernelParams& p, Place at, int left, int range, int side,
+                                     bool begins_range) {
+  const Tiles tiles = tiles_of(p, at.b);
+  const RowTile tile = row_tile_at(p, tiles, at, side);
+  const int row_steps = tiles.row_steps();
+  Segment s = segment_of(p, tiles, tile, min(row_steps - tile.passed, left));
+  if (!kFixedParts && s.steps < row_steps) s.part = part_of(range, side, begins_range);
+  return s;
+}
+
+// Teams are of one, two, four or eight blocks.
+__device__ inline int team_shift(const KernelParams& p) { return __ffs(p.team) - 1; }
+__device__ inline int rank_in_team(const KernelParams& p) { return static_cast<int>(blockIdx.x) & (p.team - 1); }
+
+// The row tile of a team, or the next one from number `item` on that there is: what a block does of it, an even share of
+// the steps, which may be none. Neighbouring teams have neighbouring heads.
+__device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
+  const int shift = team_shift(p), rank = rank_in_team(p);
+  for (; item < p.team_items * p.batch; item += static_cast<int>(gridDim.x) >> shift) {
+    const int b = p.batch == 1 ? 0 : item / p.team_items, of_sequence = item - b * p.team_items;
+    const int hk = of_sequence % config.heads_kv, row_tile = of_sequence / config.heads_kv;
+    const Sequence seq = sequence_of(p, b, hk * kGroup);
+    if (row_tile * kTileRows >= seq.q_len * kGroup) continue;
+    const Tiles tiles = tiles_of(p, b);
+    const int all = tiles.row_steps(), up = p.team - 1;  // the first block has some if there are any
+    const int begin = all * rank + up >> shift, end = all * (rank + 1) + up >> shift;
+    s = segment_of(p, tiles, {seq, row_tile * kTileRows, begin}, end - begin);
+    return true;
+  }
+  return false;
+}
+
+// Calls the block table to L2 while lengths are on their way: the numbers of pages are asked for when those are known, and
+// rows when these are. Each thread of the call has a line of memory.
+template <int threads>
+__device__ inline void prefetch_table(const KernelParams& p) {
+  if constexpr (kKeyRows == Rows::paged) {
+    constexpr int kKeysOfLine = 32 * config.page_size;
+    if (p.table_stride_page != 1) return;
+    const int lines = (p.k_len + kKeysOfLine - 1) / kKeysOfLine;
+    const int line = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x), b = line / max(lines, 1);
+    if (b < p.batch) prefetch_line(p.block_table + b * p.table_stride_batch + line % max(lines, 1) * 32);
+  }
 }
 
 // The place after a segment. There is one.

@@ -47,6 +47,17 @@ __device__ inline void arrive_in(u32 barrier, u32 block) {
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// The same in two: that a block is there takes others no waiting, and nothing has been written yet.
+__device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// 16 bytes into the shared memory of a block, where this one has `address`.
+__device__ inline void store_in(u32 block, u32 address, const float4& value) {
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
+      " st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
+      "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
 
 // ---- named barriers: `threads` of the block, some of which may only arrive ----
 

@@ -174,6 +174,13 @@ int launch(const unsigned* config, Function* function, void** parameters, void**
   return kDone;
 }
 
+// After the configuration's sizes, stream: attributes, each of an id and what it says from its eighth byte on.
+int active_clusters(int* count, Function*, const unsigned* config) {
+  const unsigned* attributes = nullptr;
+  std::memcpy(&attributes, config + 10, sizeof attributes);
+  return *count = static_cast<int>(132 / attributes[2]), kDone;
+}
+
 int tensor_map_encode(std::uint64_t* map, int, std::uint32_t rank, void* address, const std::uint64_t* size,
                       const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
   ++counters.encodings;
@@ -300,6 +307,7 @@ int cuGetProcAddress_v2(const char* name, void** function, int, std::uint64_t, i
               {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)},
               {"cuFuncLoad", reinterpret_cast<void*>(function_load)},
               {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
+              {"cuOccupancyMaxActiveClusters", reinterpret_cast<void*>(active_clusters)},
               {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(tensor_map_encode)},
               {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
               {"cuStreamIsCapturing", reinterpret_cast<void*>(cuStreamIsCapturing)},

@@ -30,6 +30,7 @@ std::string params_text(const KernelParams& p) {
   line("batch", p.batch), line("q_len", p.q_len), line("k_len", p.k_len);
   line("tiles_q", p.tiles_q), line("heads_per_group", p.heads_per_group);
   line("work_counters", p.work_counters ? "given" : "none");
+  if (p.team > 0) line("team", fmt::format("{}, {} items of a sequence", p.team, p.team_items));
   if (p.k_lens) line("k_lens", fmt::ptr(p.k_lens));
   if (p.block_table) {
     line("block_table", fmt::format("{} strides {} {} of {} pages", fmt::ptr(p.block_table), p.table_stride_batch,
@@ -62,6 +63,10 @@ CuResult record_launch(const CuLaunchConfig* config, CuFunction, void** argument
   record += fmt::format("grid {} {} {} block {} {} {} shared {} attributes {}\n", config->grid_x, config->grid_y,
                         config->grid_z, config->block_x, config->block_y, config->block_z, config->shared_bytes,
                         config->attribute_count);
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const CuLaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == CuLaunchAttribute::kCluster) record += fmt::format("clusters of {}\n", attribute.dims[0]);
+  }
   record += params_text(*static_cast<const KernelParams*>(arguments[0]));
   if (has_maps) record += fmt::format("  has_inputs: {}\n", static_cast<const TensorMaps*>(arguments[1])->has_inputs);
   return 0;
@@ -115,6 +120,10 @@ DriverApi recording_driver() {
     return 0;
   };
   api.launch = record_launch;
+  api.active_clusters = [](int* count, CuFunction, const CuLaunchConfig* config) {
+    *count = static_cast<int>(132 / config->attributes[0].dims[0]);
+    return 0;
+  };
   return api;
 }
 

@@ -9,18 +9,27 @@ namespace flashjit {
 namespace {
 
 // H200, 2026-11-23: 1 x 1024, 1 x 8192, 8 x 4096, 16 x 8192 and 64 x 8192 keys, 32/8 heads, d=128, in a graph, 8 warps.
-// Straight to registers 11.8, 19.6, 45.7, 143 and 523 us (512 with 32 keys at a time); through rings of three places
-// filled with boxes 11.4, 19.5, 45.2, 140 and 502 us, with rows 11.6, 20.8, 47.6, 135 and 487 us.
-constexpr double kLaunchUs = 3.7;     // of both launches, one after the other
-constexpr double kFirstTileUs = 2.0;  // until a load is there
-constexpr double kRingUs = 0.3;       // more, where tiles pass through a ring
-constexpr double kMergeUs = 3.5;      // of the warps, then of the blocks
-constexpr double kPartUs = 0.02;      // of each part of a row
+// With teams: straight to registers 8.9, 19.2, 42.7, 140 and 525 us; through rings of three places filled with boxes 9.2,
+// 17.2, 42.5, 138 and 503 us, with rows 8.9, 18.6, 44.6, 131 and 480 us. With ranges one to two us more up to 16 x 8192.
+constexpr double kLaunchUs = 3.7;      // of both launches, one after the other
+constexpr double kFirstTileUs = 2.0;   // until a load is there
+constexpr double kRingUs = 0.3;        // more, where tiles pass through a ring
+constexpr double kMergeUs = 2.0;       // of the warps, then of the blocks
+constexpr double kTeamLaunchUs = 3.0;  // of the one launch that teams need
+constexpr double kTeamMergeUs = 1.8;
+constexpr double kPartUs = 0.02;  // of each part of a row
 constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
                  kRowRate = 1.0;                      // of the target's, with any number of bytes ...
 constexpr double kHalfRateBytes = 5 << 10;            // ... in flight in an SM; with as many as these half of it
 constexpr double kSmBytesPerClock = 48;               // no SM takes in more
 constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
+
+// What a launch will do, on a device whose SMs are in groups like those of the usual product.
+Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
+  const int blocks = target.sm_count * c.blocks_per_sm;
+  return teams_of(decode_grid(c, target), {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len},
+                  {blocks, blocks / 2, blocks / 4, blocks / 8 - 1});
+}
 
 }  // namespace
 
@@ -32,7 +41,10 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double steps =
       static_cast<double>(shape.b) * spec.heads_kv / side * std::ceil(rows / *s.tile_q) * std::ceil(work.kv_tiles);
   const double most = std::floor(target.sm_count * *s.blocks_per_sm / side);
-  const double ranges = std::max(1.0, std::min(most, std::floor(steps / *s.warps)));
+  const Teams teams = teams_at(c, target, shape);
+  const bool has_teams = teams.count > 0;
+  const double ranges =
+      has_teams ? teams.count * teams.blocks / side : std::max(1.0, std::min(most, std::floor(steps / *s.warps)));
   // All warps of a block take as many steps as the one with most.
   const double of_warp = std::ceil(std::ceil(steps / ranges) / *s.warps);
   const double step_bytes = *s.tile_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
@@ -41,7 +53,8 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double busy = std::min(static_cast<double>(target.sm_count), ranges * side);
   const bool boxes = *s.copies == Copies::boxes, rows_of_tiles = !boxes && *s.stages > 1;
   const double share = boxes ? kBoxRate : rows_of_tiles ? kRowRate : kRegisterRate;
-  const double rate = target.memory_tbs * 1e6 * share * in_flight / (in_flight + kHalfRateBytes);
+  const double rate =
+      std::min(target.memory_tbs * 1e6 * share * in_flight / (in_flight + kHalfRateBytes), busy * in_flight / kLoadUs);
   const double of_sm = of_warp * *s.warps * step_bytes * std::ceil(ranges * side / target.sm_count);
 
   Prediction p;
@@ -53,9 +66,9 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv) + 1);
   // What is loaded at once arrives together, and waits for the last of it at the end. The first rows take as long to ask
   // for.
-  const double wait =
-      (rows_of_tiles ? 1.0 : 0.5) * std::min(in_flight, of_sm) * target.sm_count / (target.memory_tbs * 1e6);
-  p.latency = kLaunchUs + kFirstTileUs + wait + (*s.stages > 1 ? kRingUs : 0) + kMergeUs + kPartUs * parts;
+  const double wait = (rows_of_tiles ? 1.0 : 0.5) * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
+  p.latency = kFirstTileUs + wait + (*s.stages > 1 ? kRingUs : 0) +
+              (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
   p.waves = ranges * side / (busy * *s.blocks_per_sm);
   p.total = std::max(p.memory, p.compute) + p.latency;
   return p;

@@ -1,6 +1,7 @@
 #include "compiler/families/decode/decode.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -11,10 +12,13 @@ namespace flashjit {
 
 namespace {
 
+constexpr int kMostOfTeam = 8;  // what every GPU with clusters runs
+
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
   c.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
+  c.team = problem.target.can.clusters && c.warps > 1 ? kMostOfTeam : 1;
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
@@ -34,24 +38,31 @@ WorkspaceBuffer parts_buffer(const Plan& plan) {
 
 // Of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such place.
 GridRule combine_grid(const KernelConfig& c) {
-  constexpr int kBlocksPerSm = 4;
+  constexpr int kBlocksPerSm = 8;
   const int quads = c.heads_q * (c.head_dim_v / 4);
   if (!c.fixed_parts) return {.queries = 1, .heads = quads, .blocks_per_sm = c.blocks_per_sm};
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 
+// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128.
+TeamRule team_rule(const KernelConfig& c, const Target& target) {
+  const double in_flight = 1.0 * c.stages * c.warps * c.tile_kv * (c.head_dim_qk + c.head_dim_v) * cache_bytes(c);
+  const double enough = target.memory_tbs * 1e6 * kLoadUs / in_flight;
+  return {.most = c.team,
+          .least_keys = c.warps * c.tile_kv,
+          .enough_blocks = static_cast<int>(std::ceil(enough)),
+          .most_keys = in_flight >= 64 << 10 ? 1024 : 256,
+          .most_uneven_keys = 512,
+          .even = c.sequences != Sequences::packed && !c.k_lens && !c.ranges_differ};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const int group = group_size(c);
   const bool boxes = c.copies == Copies::boxes;
   plan.launches = {{.entry = "flashjit_decode",
                     .threads = decode_threads(c),
                     .smem_bytes = decode_layout(c).bytes,
-                    // What tiles there are at most: one may hold queries in part.
-                    .grid = {.queries = std::max(1, c.tile_q / group),
-                             .keys = c.tile_kv,
-                             .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
-                             .blocks_per_sm = c.blocks_per_sm},
+                    .grid = decode_grid(c, plan.target),
                     .tensor_maps = boxes,
                     .buffers = {0},
                     .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
@@ -60,6 +71,8 @@ void finish(Plan& plan) {
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
                     .grid = combine_grid(c),
+                    .adds_up = true,
+                    .overlaps = plan.target.can.overlapping_launches,
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads",
                     .call = "decode_combine(params, parts)"}};
@@ -91,7 +104,14 @@ std::string describe(const KernelConfig& c) {
   } else {
     text += fmt::format("  each warp reads {} keys at a time, straight to registers\n", c.tile_kv);
   }
-  return text + "  a second launch adds up what several blocks have of a row\n";
+  text += "  a second launch adds up what several blocks have of a row\n";
+  if (c.team > 1) {
+    text += fmt::format(
+        "  where row tiles are as long as each other, or few, clusters of up to {} blocks have one each, and no second "
+        "launch\n",
+        c.team);
+  }
+  return text;
 }
 
 constexpr std::array<std::string_view, 7> kHonoured = {
@@ -99,6 +119,16 @@ constexpr std::array<std::string_view, 7> kHonoured = {
 };
 
 }  // namespace
+
+// What tiles there are at most: one may hold queries in part.
+GridRule decode_grid(const KernelConfig& c, const Target& target) {
+  const int group = group_size(c);
+  return {.queries = std::max(1, c.tile_q / group),
+          .keys = c.tile_kv,
+          .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
+          .blocks_per_sm = c.blocks_per_sm,
+          .team = team_rule(c, target)};
+}
 
 const FamilyRow kDecode = {
     .name = "decode",

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "compiler/families/family.h"
+#include "compiler/launch.h"
 #include "compiler/program/product.h"
 #include "templates/decode/layout.h"
 
@@ -12,6 +13,11 @@ namespace flashjit {
 
 extern const FamilyRow kDecode;
 
+// What has to be on its way for memory to be busy is what it reads until a load is there.
+constexpr double kLoadUs = 1.3;
+
+// decode.cpp
+GridRule decode_grid(const KernelConfig& config, const Target& target);  // of the first launch
 // candidates.cpp
 std::string why_not_decode(const AttentionSpec& spec, const Target& target);
 void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
