@@ -238,15 +238,25 @@ struct RingTiles {
   // halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
   template <int head_dim>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) {
-    constexpr int kChunks = head_dim / kLaneColumns;
+    constexpr int kChunks = head_dim / kLaneColumns, kPieces = kTileKv * kChunks;
     const Cached* begin = where.tile_begin(tensor, strides, s, ahead);
+    // Places in the tile are found anew for each: kept from tile to tile they would take some thirty registers.
+    const int lane = static_cast<int>(recompute(threadIdx.x) % 32);
+    const auto copy = [&](int i, auto row_of) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8),
+                     row_of(row) + chunk * kLaneColumns, true);
+    };
+    if (kTileInPieces || is_cut(s, ahead)) {
+#pragma unroll 2
+      for (int i = lane; i < kPieces; i += 32)
+        copy(i, [&](int row) { return where.row(begin, tensor, strides, s, ahead, row); });
+    } else {
 #pragma unroll
-    for (int first = 0; first < kTileKv * kChunks; first += 32) {
-      const int i = first + lane_id(), row = i / kChunks, chunk = i % kChunks;
-      if (kTileKv * kChunks % 32 != 0 && row >= kTileKv) break;
-      const Cached* from = where.row(begin, tensor, strides, s, ahead, row);
-      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8), from + chunk * kLaneColumns,
-                     true);
+      for (int first = 0; first < kPieces; first += 32) {
+        if (kPieces % 32 == 0 || first + lane < kPieces)
+          copy(first + lane, [&](int row) { return begin + row * strides.token; });
+      }
     }
   }
 

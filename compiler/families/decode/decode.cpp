@@ -74,7 +74,7 @@ void finish(Plan& plan) {
                     .adds_up = true,
                     .overlaps = plan.target.can.overlapping_launches,
                     .buffers = {0},
-                    .bounds = "flashjit::kCombineThreads",
+                    .bounds = "flashjit::kCombineThreads, 1",
                     .call = "decode_combine(params, parts)"}};
   plan.workspace = {parts_buffer(plan)};
 }
