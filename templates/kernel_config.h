@@ -39,6 +39,7 @@ struct KernelConfig {
   bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;     // V is the first columns of K: KernelParams::v and v_stride are those of K
   bool append = false;     // new rows are written to the ends of K and V first, by a launch of its own (append/)
+  bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
   Rope rope = Rope::none;  // of Q and new K, by that launch; what the main ones read is rotated
   int rope_dims = 0;       // of the first columns of a row
   double rope_base = 0;    // of frequencies that the kernel computes; 0: KernelParams has tables

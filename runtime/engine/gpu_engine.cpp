@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/bundle/bundle.h"
+#include "compiler/cascade.h"
 #include "runtime/compile/compile.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/verify.h"
@@ -14,6 +15,7 @@
 #include "runtime/engine/engine_base.h"
 #include "runtime/engine/tiered_kernel.h"
 #include "runtime/engine/with_stack.h"
+#include "runtime/launch/cascade_kernel.h"
 #include "runtime/launch/kernels.h"
 
 namespace flashjit {
@@ -38,8 +40,28 @@ class GpuEngine : public EngineBase {
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
                                        const CompileBounds& bounds) override {
     // Whoever asks for the same bits at all times cannot have them change on the way.
-    const bool soon = options.budget > options.budget.zero() && wanted.request.spec.numerics == Numerics::Fast;
+    const AttentionSpec& spec = wanted.request.spec;
+    if (is_cascade(spec, target_)) return make_cascade(wanted, bounds);
+    const bool soon = options.budget > options.budget.zero() && spec.numerics == Numerics::Fast;
     return soon ? make_within(wanted, options, bounds) : as_kernel(make_now(wanted, bounds));
+  }
+
+  // Its parts are kernels like others: found, compiled and recorded as such.
+  Result<std::shared_ptr<Kernel>> make_cascade(const Wanted& wanted, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(cascade, cascade_of(wanted.request.spec, target_, wanted.asked));
+    const auto make_part = [&](Cascade::Part& part) {
+      Wanted of_part = wanted;
+      of_part.request = Request(std::move(part.spec), target_, part.pins);
+      of_part.asked = part.pins;
+      of_part.note.clear();
+      return make_now(of_part, bounds);
+    };
+    FLASHJIT_ASSIGN(prefix, make_part(cascade.prefix));
+    FLASHJIT_ASSIGN(own, make_part(cascade.own));
+    FLASHJIT_ASSIGN(merge, make_part(cascade.merge));
+    FLASHJIT_ASSIGN(kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
+                                                  {std::move(prefix), std::move(own), std::move(merge)}));
+    return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
   static Result<std::shared_ptr<Kernel>> as_kernel(const Promotion::Made& made) {

@@ -1,0 +1,84 @@
+#include "tests/random/prefix_generator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "compiler/spec/spec.h"
+#include "fmt/format.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+std::int32_t get(CaseTensor& tensor, std::int64_t at) {
+  std::int32_t value = 0;
+  std::memcpy(&value, tensor.data() + at * 4, sizeof value);
+  return value;
+}
+
+// Keys of a sequence that are there before the call, and are none of its queries' where new ones are appended.
+std::int64_t old_keys(Case& c, const AttentionSpec& spec, std::int64_t b) {
+  const std::int64_t room = c.params["block_table"].shape[1] * spec.page_size;
+  const std::int64_t keys = std::clamp<std::int64_t>(get(c.params["k_lens"], b), 0, std::min(room, spec.k_len.max));
+  return std::max<std::int64_t>(keys - (spec.append ? c.q.shape[1] : 0), 0);
+}
+
+// All sequences that have them begin with the first whole pages of sequence 0; how many keys those hold.
+std::int64_t share_pages(Case& c, const AttentionSpec& spec, Random& random) {
+  CaseTensor& table = c.params["block_table"];
+  const std::int64_t pages = random.integer(0, old_keys(c, spec, 0) / spec.page_size);
+  for (std::int64_t b = 1; b < table.shape[0]; ++b) {
+    const std::int64_t own = old_keys(c, spec, b);
+    const std::int64_t has = spec.append ? own / spec.page_size : (own + spec.page_size - 1) / spec.page_size;
+    for (std::int64_t i = 0; i < std::min(pages, has); ++i) {
+      const std::int32_t page = get(table, i * table.strides[1]);
+      std::memcpy(table.data() + (b * table.strides[0] + i * table.strides[1]) * 4, &page, sizeof page);
+    }
+  }
+  return pages * spec.page_size;
+}
+
+void share(Case& c, const AttentionSpec& spec, Random& random) {
+  const std::int64_t same = c.q.shape[0] > 0 ? share_pages(c, spec, random) : 0;
+  // Pages that are written to are not shared, so a sequence that appends shares whole ones.
+  std::int64_t prefix = random.chance(0.3) ? same : random.integer(0, same);
+  if (spec.append) prefix = prefix / spec.page_size * spec.page_size;
+  // A promise that nobody can keep: none shares anything.
+  if (random.chance(0.1)) prefix = random.pick<std::int64_t>({-1, 1 << 30, -(1 << 30)});
+  plain(c.params["shared_prefix"], Dtype::I32, {1}, [&](std::int64_t) { return static_cast<double>(prefix); });
+  c.shape += fmt::format(" shared_prefix={}", prefix);
+}
+
+// What a call on a GPU refuses: scales of each sequence, and queries that are no row of all of them.
+bool can_share(const Case& c) {
+  const std::int64_t batch = c.q.shape[0], queries = c.q.shape[1];
+  for (const char* name : {"scale_k", "scale_v"}) {
+    const auto scale = c.params.find(name);
+    if (scale != c.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1) return false;
+  }
+  return batch <= 1 || queries <= 1 || c.q.strides[0] == queries * c.q.strides[1];
+}
+
+}  // namespace
+
+Case draw_shared_prefix(Case c) {
+  Random random(c.seed ^ 0x70726566);
+  const auto without = parse_spec(c.spec);
+  if (!without || !is_paged(*without) || is_packed(*without) || !can_share(c) || random.chance(0.3)) return c;
+  const std::string with = c.spec + " shared_prefix";
+  const auto spec = parse_spec(with);
+  if (!spec) return c;  // a mask or score that cannot have it
+  c.spec = with;
+  c.any_schedule = false;  // pins are those of its parts
+  share(c, *spec, random);
+  return c;
+}
+
+Case take_shared_prefix(Case c) {
+  const auto spec = parse_spec(c.spec);
+  if (!spec->shared_prefix) return c;
+  Random random(c.seed);
+  share(c, *spec, random);
+  return c;
+}
+
+}  // namespace flashjit::testing_random
