@@ -22,10 +22,13 @@ std::int64_t old_keys(Case& c, const AttentionSpec& spec, std::int64_t b) {
   return std::max<std::int64_t>(keys - (spec.append ? c.q.shape[1] : 0), 0);
 }
 
-// All sequences that have them begin with the first whole pages of sequence 0; how many keys those hold.
-std::int64_t share_pages(Case& c, const AttentionSpec& spec, Random& random) {
+std::int64_t whole_pages(Case& c, const AttentionSpec& spec) {
+  return c.q.shape[0] > 0 ? old_keys(c, spec, 0) / spec.page_size : 0;
+}
+
+// All sequences that have them begin with so many pages of sequence 0; how many keys those hold.
+std::int64_t share_pages(Case& c, const AttentionSpec& spec, std::int64_t pages) {
   CaseTensor& table = c.params["block_table"];
-  const std::int64_t pages = random.integer(0, old_keys(c, spec, 0) / spec.page_size);
   for (std::int64_t b = 1; b < table.shape[0]; ++b) {
     const std::int64_t own = old_keys(c, spec, b);
     const std::int64_t has = spec.append ? own / spec.page_size : (own + spec.page_size - 1) / spec.page_size;
@@ -37,13 +40,9 @@ std::int64_t share_pages(Case& c, const AttentionSpec& spec, Random& random) {
   return pages * spec.page_size;
 }
 
-void share(Case& c, const AttentionSpec& spec, Random& random) {
-  const std::int64_t same = c.q.shape[0] > 0 ? share_pages(c, spec, random) : 0;
-  // Pages that are written to are not shared, so a sequence that appends shares whole ones.
-  std::int64_t prefix = random.chance(0.3) ? same : random.integer(0, same);
-  if (spec.append) prefix = prefix / spec.page_size * spec.page_size;
-  // A promise that nobody can keep: none shares anything.
-  if (random.chance(0.1)) prefix = random.pick<std::int64_t>({-1, 1 << 30, -(1 << 30)});
+// Pages that are written to are not shared, so a sequence that appends shares whole ones.
+void promise(Case& c, const AttentionSpec& spec, std::int64_t prefix) {
+  if (spec.append && prefix > 0) prefix = prefix / spec.page_size * spec.page_size;
   plain(c.params["shared_prefix"], Dtype::I32, {1}, [&](std::int64_t) { return static_cast<double>(prefix); });
   c.shape += fmt::format(" shared_prefix={}", prefix);
 }
@@ -69,15 +68,18 @@ Case draw_shared_prefix(Case c) {
   if (!spec) return c;  // a mask or score that cannot have it
   c.spec = with;
   c.any_schedule = false;  // pins are those of its parts
-  share(c, *spec, random);
+  const std::int64_t same = share_pages(c, *spec, random.integer(0, whole_pages(c, *spec)));
+  // Now and then one that nobody can keep: none shares anything.
+  if (random.chance(0.1)) promise(c, *spec, random.pick<std::int64_t>({-1, 1 << 30, -(1 << 30)}));
+  else promise(c, *spec, random.chance(0.3) ? same : random.integer(0, same));
   return c;
 }
 
 Case take_shared_prefix(Case c) {
   const auto spec = parse_spec(c.spec);
   if (!spec->shared_prefix) return c;
-  Random random(c.seed);
-  share(c, *spec, random);
+  for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);  // there may be one for each sequence
+  promise(c, *spec, std::max<std::int64_t>(share_pages(c, *spec, whole_pages(c, *spec)) - 1, 0));
   return c;
 }
 
