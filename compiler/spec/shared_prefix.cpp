@@ -69,9 +69,6 @@ Result<void> check_shared_prefix(const AttentionSpec& spec) {
     return invalid(
         "shared_prefix: sequences share pages, and have as many queries each; use layout=paged(N), or leave it out");
   }
-  if (spec.rope != Rope::none) {
-    return invalid("shared_prefix: rope rotates Q for the keys of one sequence; rotate Q before the call, or leave it out");
-  }
   if (spec.numerics == Numerics::BatchInvariant) {
     return invalid(
         "shared_prefix: where keys are cut depends on the batch, which numerics=batch_invariant excludes; leave one of "

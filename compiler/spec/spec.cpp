@@ -46,6 +46,7 @@ Result<void> check_head_dim(std::string_view which, int d, int most) {
 }
 
 Result<void> check_head_dims(const AttentionSpec& spec) {
+  if (merges(spec)) return check_head_dim("", spec.d_v, kMaxLatentDimV);
   if (!spec.v_in_k) {
     if (spec.d_v < spec.d_qk && spec.d_qk > kMaxHeadDim && spec.d_qk <= kMaxLatentDimQk) {
       return invalid(fmt::format(
@@ -464,6 +465,11 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(
         "append: no kernel of this build writes new rows into K that has V in it (v_in_k); write them before the call, "
         "and leave append out");
+  }
+  if (spec.shared_prefix && spec.rope != Rope::none) {
+    return unsupported(
+        "shared_prefix: no kernel of this build rotates Q for keys that sequences share (rope); rotate Q and the new keys "
+        "before the call, or leave shared_prefix out");
   }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));

@@ -48,19 +48,19 @@ class GpuEngine : public EngineBase {
 
   // Its parts are kernels like others: found, compiled and recorded as such.
   Result<std::shared_ptr<Kernel>> make_cascade(const Wanted& wanted, const CompileBounds& bounds) {
-    FLASHJIT_ASSIGN(cascade, cascade_of(wanted.request.spec, target_, wanted.asked));
-    const auto make_part = [&](Cascade::Part& part) {
-      Wanted of_part = wanted;
-      of_part.request = Request(std::move(part.spec), target_, part.pins);
-      of_part.asked = part.pins;
-      of_part.note.clear();
-      return make_now(of_part, bounds);
-    };
-    FLASHJIT_ASSIGN(prefix, make_part(cascade.prefix));
-    FLASHJIT_ASSIGN(own, make_part(cascade.own));
-    FLASHJIT_ASSIGN(merge, make_part(cascade.merge));
+    Wanted of_part = wanted;
+    of_part.request.pins = wanted.asked;
+    of_part.note.clear();
+    FLASHJIT_ASSIGN(requests, kernels_of(of_part.request));
+    std::vector<std::shared_ptr<RunnableKernel>> parts;
+    for (Request& request : requests) {
+      of_part.asked = request.pins;
+      of_part.request = std::move(request);
+      FLASHJIT_ASSIGN(part, make_now(of_part, bounds));
+      parts.push_back(std::move(part));
+    }
     FLASHJIT_ASSIGN(kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
-                                                  {std::move(prefix), std::move(own), std::move(merge)}));
+                                                  {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])}));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
