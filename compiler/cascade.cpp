@@ -59,7 +59,8 @@ Result<AttentionSpec> prefix_of(const AttentionSpec& spec) {
     queries = fmt::format("min(max({}, 0), {})", names::kQueries, spec.q_len.max);
   }
   const std::string prefix = prefix_text(queries);
-  part.mask_text = fmt::format("k >= {} & k < min({}, {})", begin_text(prefix, "b"), begin_text(prefix, "(b + 1)"), prefix);
+  part.mask_text =
+      fmt::format("k >= {} & k < min({}, {})", begin_text(prefix, "b"), begin_text(prefix, "(b + 1)"), prefix);
   part.batch = {.min = 0, .max = kMostPieces};
   const bool fits = spec.batch.max <= SizeBound::kLargest / spec.q_len.max;
   part.q_len = {.min = 0, .max = fits ? spec.batch.max * spec.q_len.max : SizeBound::kLargest};

@@ -61,7 +61,7 @@ struct KernelParams {
   const float* max_parts;  // like lse_parts
   PartStrides max_parts_stride;
   const int* shared_prefix;  // [1]: as many first keys of all sequences are the same
-  const void* k_new;  // append: rows of K and V of the tokens of Q; the ends of sequences in K and V are written
+  const void* k_new;         // append: rows of K and V of the tokens of Q; the ends of sequences in K and V are written
   const void* v_new;
   Strides k_new_stride, v_new_stride;
   const float* cos;  // rope: [position, pair of columns], at least k_len positions

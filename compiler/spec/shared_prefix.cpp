@@ -28,8 +28,7 @@ Expr replaced(const Expr& expr, Variable variable, const Expr& by) {
 bool shows_all_before_queries(const AttentionSpec& spec) {
   if (!spec.mask) return true;
   const Expr distance = Expr::variable(Variable::K);
-  const Expr key =
-      Expr::variable(Variable::KLen) - Expr::variable(Variable::QLen) - Expr::integer(1) - distance;
+  const Expr key = Expr::variable(Variable::KLen) - Expr::variable(Variable::QLen) - Expr::integer(1) - distance;
   const Expr seen = replaced(spec.mask, Variable::K, key);
   if (!seen) return false;
   const Expr simple = Simplifier(variable_ranges(spec)).simplify(seen);
@@ -56,10 +55,10 @@ Result<void> check_params(const AttentionSpec& spec) {
   }
   const std::size_t of_score = spec.score ? params_of(spec.score).size() : 0;
   if (spec.params.size() + own::kOfOwn <= kMaxParams && of_score + own::kAll.size() <= kMaxParams) return {};
-  return invalid(
-      fmt::format("shared_prefix: it takes {} parameters beside those of the mask and {} beside those of the score, of {} "
-                  "in all; merge some into one tensor",
-                  own::kOfOwn, own::kAll.size(), kMaxParams));
+  return invalid(fmt::format(
+      "shared_prefix: it takes {} parameters beside those of the mask and {} beside those of the score, of {} "
+      "in all; merge some into one tensor",
+      own::kOfOwn, own::kAll.size(), kMaxParams));
 }
 
 }  // namespace
@@ -75,9 +74,10 @@ Result<void> check_shared_prefix(const AttentionSpec& spec) {
         "the two out");
   }
   if (spec.align_bytes < size_of(Dtype::F32)) {
-    return invalid(fmt::format("bytes: {} is below {}, which shared_prefix needs; align tensors to it, or leave "
-                               "shared_prefix out",
-                               spec.align_bytes, size_of(Dtype::F32)));
+    return invalid(
+        fmt::format("bytes: {} is below {}, which shared_prefix needs; align tensors to it, or leave "
+                    "shared_prefix out",
+                    spec.align_bytes, size_of(Dtype::F32)));
   }
   if (!shows_all_before_queries(spec)) {
     return invalid(

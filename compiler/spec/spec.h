@@ -95,9 +95,7 @@ inline bool has_scaled_keys(const AttentionSpec& spec) {
   return spec.kv_dtype != spec.dtype && size_of(spec.kv_dtype) == 1;
 }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
-inline bool implies_k_lens(const AttentionSpec& spec) {
-  return is_paged(spec) || (merges(spec) && spec.shared_prefix);
-}
+inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.

@@ -47,7 +47,12 @@ void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
 // what is each sequence's own; O, then LSE, then maxima. Behind that is the workspace of one attention at a time.
 struct CascadeKernel::Call {
   Call(const CascadeKernel& cascade, const CallArguments& call, const KernelParams& params, const CallSizes& sizes)
-      : spec(cascade.spec_), whole(call), p(params), room(cascade.room(sizes)), batch(sizes.batch), queries(sizes.q_len) {
+      : spec(cascade.spec_),
+        whole(call),
+        p(params),
+        room(cascade.room(sizes)),
+        batch(sizes.batch),
+        queries(sizes.q_len) {
     make_prefix(cascade);
     make_own();
     make_merge();
@@ -192,7 +197,8 @@ CascadeKernel::Room CascadeKernel::room(const CallSizes& sizes) const {
   of_prefix.q_len = sizes.q_tokens;
   of_prefix.q_tokens = room.pieces * sizes.q_tokens;
   of_prefix.k_tokens = room.pieces * sizes.k_len;
-  room.bytes = room.behind + std::max(kernels_.prefix->workspace_bytes(of_prefix), kernels_.own->workspace_bytes(sizes));
+  room.bytes =
+      room.behind + std::max(kernels_.prefix->workspace_bytes(of_prefix), kernels_.own->workspace_bytes(sizes));
   return room;
 }
 
@@ -209,10 +215,10 @@ Result<void> CascadeKernel::launch(const CallArguments& call, void* stream) {
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
   if (sizes.q_tokens == 0) return {};
   if (sizes.q_len > 1 && sizes.batch > 1 && params.q_stride.batch != sizes.q_len * params.q_stride.token) {
-    return invalid(
-        fmt::format("q.strides: {} from one sequence to the next, with shared_prefix it must be {}, q_len times that of "
-                    "tokens; pass a contiguous copy",
-                    params.q_stride.batch, sizes.q_len * params.q_stride.token));
+    return invalid(fmt::format(
+        "q.strides: {} from one sequence to the next, with shared_prefix it must be {}, q_len times that of "
+        "tokens; pass a contiguous copy",
+        params.q_stride.batch, sizes.q_len * params.q_stride.token));
   }
   FLASHJIT_TRY(check_workspace(call, room(sizes).bytes));
   const Call calls(*this, call, params, sizes);

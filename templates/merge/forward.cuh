@@ -140,8 +140,7 @@ __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
     if (at.column != 0) return;
     const Int64 row = at.b * p.row_stride_batch + at.h * p.row_stride_head + at.q;
     if constexpr (config.max_logit) store_largest(p, at, first_of_row, row);
-    if constexpr (config.lse != Lse::none)
-      p.lse[row] = sum == 0 ? -kInfinity : reference + log2_approx(sum) / kLseLog2;
+    if constexpr (config.lse != Lse::none) p.lse[row] = sum == 0 ? -kInfinity : reference + log2_approx(sum) / kLseLog2;
   }
 }
 

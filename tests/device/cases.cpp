@@ -379,7 +379,7 @@ const FixedCase kCases[] = {
     {"shared-prefix-bytes",  "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 lse=ln shared_prefix", Lens(7, 1), {900, 800, 1000, 2000, 899, 898, 1}},
     {"shared-prefix-rows",   "fwd fp16 d=72 heads=7/1 layout=paged(3) bytes=4 lse=ln max_logit shared_prefix", {1, 1, 1}, {100, 130, 99}},
     {"shared-prefix-latent", "fwd bf16 d=576/512 heads=16/1 layout=paged(64) q_len=1 v_in_k lse=ln shared_prefix", Lens(5, 1), {900, 800, 1000, 2000, 899}},
-    {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000)},
+    {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000), Data::Normal, false, true},
     // 64-bit offsets and large grids
     {"far-batches",     "fwd bf16 d=64 heads=2 lse=ln", {70, 70}, {130, 130}, Data::Normal, true, true},
     {"many-blocks",     "fwd bf16 d=8 heads=32", Lens(70000, 1), Lens(70000, 2), Data::Normal, false, true},

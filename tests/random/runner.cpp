@@ -167,8 +167,8 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
-  return attends(spec) && !spec.append && !spec.shared_prefix && spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
-         !(spec.score && uses(spec.score, Variable::B));
+  return attends(spec) && !spec.append && !spec.shared_prefix && spec.params.empty() &&
+         !(spec.mask && uses(spec.mask, Variable::B)) && !(spec.score && uses(spec.score, Variable::B));
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ Cascade cascade(const char* text, const char* target, const char* pins = "") {
   return made ? std::move(*made) : Cascade{};
 }
 
-const char* const kText = "fwd bf16 d=128 heads=32/8 layout=paged(64) mask=\"causal\" score=\"softcap(20)\" lse=log2 "
-                          "max_logit sink append shared_prefix q_len=1";
+const char* const kText =
+    "fwd bf16 d=128 heads=32/8 layout=paged(64) mask=\"causal\" score=\"softcap(20)\" lse=log2 "
+    "max_logit sink append shared_prefix q_len=1";
 
 // Where they differ from what they were made of: nothing is done twice, and nothing is lost.
 TEST(Cascade, PartsShareTheWork) {
@@ -83,9 +84,18 @@ bool visible(const AttentionSpec& spec, const Sizes& sizes, std::int64_t b, std:
 
 TEST(Cascade, EveryKeyIsReadOnce) {
   const Cascade made = cascade("fwd bf16 d=64 heads=8/2 layout=paged(16) q_len=1 shared_prefix", "sm_90a");
-  for (const Sizes& sizes : {Sizes{100, 300, 512, 1}, {100, 300, 512, 3}, {64, 65, 512, 5}, {64, 64, 512, 5},
-                             {511, 512, 512, 7}, {511, 9999, 512, 7}, {512, 9999, 512, 7}, {0, 300, 512, 4},
-                             {-5, 300, 512, 4}, {1 << 30, 300, 512, 4}, {200, -1, 512, 4}, {3, 300, 512, 32}}) {
+  for (const Sizes& sizes : {Sizes{100, 300, 512, 1},
+                             {100, 300, 512, 3},
+                             {64, 65, 512, 5},
+                             {64, 64, 512, 5},
+                             {511, 512, 512, 7},
+                             {511, 9999, 512, 7},
+                             {512, 9999, 512, 7},
+                             {0, 300, 512, 4},
+                             {-5, 300, 512, 4},
+                             {1 << 30, 300, 512, 4},
+                             {200, -1, 512, 4},
+                             {3, 300, 512, 32}}) {
     const bool has = std::min(sizes.first_length, sizes.capacity) - 1 >= sizes.prefix;
     const std::int64_t shared = has ? std::max<std::int64_t>(sizes.prefix, 0) : 0;
     for (std::int64_t k = 0; k < sizes.capacity; ++k) {

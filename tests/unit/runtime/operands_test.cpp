@@ -27,6 +27,12 @@ struct Expected {
   Tensor Arguments::* field;  // null: by name only
 };
 
+Expected of_merges(Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
+  shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
+  shapes.shapes[kMergePacked] = std::move(packed);
+  return shapes;
+}
+
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
 // d=64/32. Elements of K and V have scales. Merges have 3 parts.
 const std::vector<Expected>& expected() {
@@ -42,11 +48,6 @@ const std::vector<Expected>& expected() {
   };
   const auto shapes = [](Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
     return Expected{{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
-  };
-  const auto of_merges = [](Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
-    shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
-    shapes.shapes[kMergePacked] = std::move(packed);
-    return shapes;
   };
   const auto new_rows = [&](std::int64_t d) {
     return shapes({2, 5, 2, d}, {2, 2, 5, d}, {10, 2, d}, {2, 5, 2, d}, {10, 2, d});
@@ -68,10 +69,11 @@ const std::vector<Expected>& expected() {
           &A::offsets_k),
       add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
           row([](P p) -> const void* { return p.lse; }), &A::lse),
-      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit", row([](P p) -> const void* { return p.max_logit; }),
-          &A::max_logit),
+      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit",
+          row([](P p) -> const void* { return p.max_logit; }), &A::max_logit),
       add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
-      add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr),
+      add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens",
+          row([](P p) -> const void* { return p.k_lens; }), nullptr),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
           row([](P p) -> const void* { return p.block_table; }), nullptr),
       add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
