@@ -1,6 +1,7 @@
 #include "tests/random/prefix_generator.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "compiler/spec/spec.h"
@@ -47,14 +48,31 @@ void promise(Case& c, const AttentionSpec& spec, std::int64_t prefix) {
   c.shape += fmt::format(" shared_prefix={}", prefix);
 }
 
-// What a call on a GPU refuses: scales of each sequence, and queries that are no row of all of them.
+// Scales of each sequence are refused.
 bool can_share(const Case& c) {
-  const std::int64_t batch = c.q.shape[0], queries = c.q.shape[1];
-  for (const char* name : {"scale_k", "scale_v"}) {
+  return std::ranges::none_of(std::array{"scale_k", "scale_v"}, [&](const char* name) {
     const auto scale = c.params.find(name);
-    if (scale != c.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1) return false;
+    return scale != c.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1;
+  });
+}
+
+// The queries of all sequences are read as those of one, so their tokens have one stride.
+void pack_queries(Case& c, const AttentionSpec& spec) {
+  const CaseTensor& from = c.q;
+  CaseTensor to;
+  to.dtype = from.dtype;
+  to.shape = from.shape;
+  to.strides = {from.shape[1] * from.shape[2] * from.shape[3], from.shape[2] * from.shape[3], from.shape[3], 1};
+  allocate(to, std::max(spec.align_bytes, size_of(spec.dtype)), false);
+  const std::int64_t row = from.shape[3], bytes = row * size_of(spec.dtype);
+  for (std::int64_t i = 0; i < to.elements() / std::max<std::int64_t>(row, 1); ++i) {
+    const std::int64_t h = i % from.shape[2], q = i / from.shape[2] % from.shape[1],
+                       b = i / from.shape[2] / from.shape[1];
+    const std::int64_t at = b * from.strides[0] + q * from.strides[1] + h * from.strides[2];
+    std::memcpy(to.data() + i * bytes, from.image.data() + from.begin + at * size_of(spec.dtype),
+                static_cast<std::size_t>(bytes));
   }
-  return batch <= 1 || queries <= 1 || c.q.strides[0] == queries * c.q.strides[1];
+  c.q = std::move(to);
 }
 
 }  // namespace
@@ -67,6 +85,7 @@ Case draw_shared_prefix(Case c) {
   const auto spec = parse_spec(with);
   if (!spec) return c;  // a mask or score that cannot have it
   c.spec = with;
+  pack_queries(c, *spec);
   c.any_schedule = false;  // pins are those of its parts
   const std::int64_t same = share_pages(c, *spec, random.integer(0, whole_pages(c, *spec)));
   // Now and then one that nobody can keep: none shares anything.
@@ -78,6 +97,7 @@ Case draw_shared_prefix(Case c) {
 Case take_shared_prefix(Case c) {
   const auto spec = parse_spec(c.spec);
   if (!spec->shared_prefix) return c;
+  pack_queries(c, *spec);
   for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);  // there may be one for each sequence
   promise(c, *spec, std::max<std::int64_t>(share_pages(c, *spec, whole_pages(c, *spec)) - 1, 0));
   return c;
