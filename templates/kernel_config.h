@@ -36,15 +36,16 @@ struct KernelConfig {
   Lse lse = Lse::none;
   bool max_logit = false;
   bool sink = false;
-  bool k_lens = false;     // KernelParams::k_lens has the key lengths; what K and V hold are capacities
-  bool v_in_k = false;     // V is the first columns of K: KernelParams::v and v_stride are those of K
-  bool append = false;     // new rows are written to the ends of K and V first, by a launch of its own (append/)
-  Rope rope = Rope::none;  // of Q and new K, by that launch; what the main ones read is rotated
-  int rope_dims = 0;       // of the first columns of a row
-  double rope_base = 0;    // of frequencies that the kernel computes; 0: KernelParams has tables
-  float scale = 0;         // natural units: score = scale * q.k
-  int page_size = 0;       // not 0: K and V lie in pages of so many tokens
-  bool has_score = false;  // variant.gen.cuh's score() changes s
+  bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
+  bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
+  bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
+  bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
+  Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated
+  int rope_dims = 0;           // of the first columns of a row
+  double rope_base = 0;        // of frequencies that the kernel computes; 0: KernelParams has tables
+  float scale = 0;             // natural units: score = scale * q.k
+  int page_size = 0;           // not 0: K and V lie in pages of so many tokens
+  bool has_score = false;      // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   float score_cap = 0;  // not 0: score() is this times tanh(score_factor * q.k), both positive
   float score_factor = 0;

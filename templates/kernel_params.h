@@ -58,7 +58,10 @@ struct KernelParams {
   const void* o_parts;     // merge: of each part what would be O, ...
   const float* lse_parts;  // ... and the LSE; k_len says how many parts there are
   PartStrides o_parts_stride, lse_parts_stride;
-  const void* k_new;  // append: rows of K and V of the tokens of Q; the ends of sequences in K and V are written
+  const float* max_parts;  // like lse_parts
+  PartStrides max_parts_stride;
+  const int* shared_prefix;  // [1]: as many first keys of all sequences are the same
+  const void* k_new;         // append: rows of K and V of the tokens of Q; the ends of sequences in K and V are written
   const void* v_new;
   Strides k_new_stride, v_new_stride;
   const float* cos;  // rope: [position, pair of columns], at least k_len positions

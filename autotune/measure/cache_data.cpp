@@ -27,6 +27,12 @@ std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape) {
   return pages;
 }
 
+std::int32_t drawn_prefix(const AttentionSpec& spec, const ProblemShape& shape) {
+  if (shape.k.empty() || spec.page_size == 0) return 0;
+  const std::int64_t keys = *std::ranges::min_element(shape.k) - (spec.append ? shape.longest_q() : 0);
+  return static_cast<std::int32_t>(std::max<std::int64_t>(keys, 0) / 2 / spec.page_size * spec.page_size);
+}
+
 void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
   tensor.bytes.resize(values.size() * sizeof values[0]);
   if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
@@ -64,6 +70,9 @@ void set_table(NamedTensor& block_table, const AttentionSpec& spec, const Proble
     std::copy(next, next + used, table.begin() + static_cast<std::int64_t>(b) * line);
     next += used;
   }
+  const std::int64_t shared = spec.shared_prefix ? drawn_prefix(spec, shape) / spec.page_size : 0;
+  for (std::size_t b = 1; b < shape.k.size(); ++b)
+    std::copy(table.begin(), table.begin() + shared, table.begin() + static_cast<std::int64_t>(b) * line);
   set_ints(block_table, table);
 }
 

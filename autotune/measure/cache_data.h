@@ -16,7 +16,10 @@ void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values);
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape);
 // Cosines or sines, by its name, of the usual angles.
 void set_angles(NamedTensor& table);
-// Every sequence has pages of its own, in no order; behind its length the numbers are none.
+// Keys that sequences of such a problem share: half of the shortest, in whole pages, and none that is appended.
+std::int32_t drawn_prefix(const AttentionSpec& spec, const ProblemShape& shape);
+// Every sequence has pages of its own, but for those of a shared prefix, in no order; behind its length the numbers are
+// none.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
 // Drawn numbers as scales: near 1, or near 1/64 of ints, whose elements are random bits.

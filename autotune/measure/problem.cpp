@@ -54,6 +54,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.updated_by(spec)) tensor.role = Role::Updated;
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
+  if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
   const OperandAxes axes = axes_of(operand, spec);
@@ -61,6 +62,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
+  if (operand.repeats && spec.shared_prefix) tensor.shape[0] = 1;  // a part of K and V, which sequences share
   return tensor;
 }
 
@@ -141,6 +143,7 @@ class Builder {
   void fill(NamedTensor& tensor) const {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
+    if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
     fill_random(tensor, seed_);
     if (tensor.role == Role::Scales) set_scales(tensor, spec_);

@@ -282,14 +282,37 @@ float Problem::head_scale(const char* name, std::int64_t b, std::int64_t hk) con
   return static_cast<const float*>(tensor.data)[at];
 }
 
+// Has the sequence all keys of the prefix before its queries?
+bool Problem::shares(std::int64_t b) const {
+  const auto first = [&](const char* name) {
+    return static_cast<const std::int32_t*>(arguments_->params.at(name).data);
+  };
+  return first("k_lens")[b] - q_len(b) >= first("shared_prefix")[0];
+}
+
+// Of all parts that count.
+double Problem::largest_of_parts(const RowId& row) const {
+  const Tensor& tensor = arguments_->params.at("max_parts");
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  const bool one = spec_->layout == Layout::Packed;
+  const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
+  const std::int64_t count = tensor.shape[0], first = spec_->shared_prefix && !shares(row.b) ? count - 1 : 0;
+  double largest = -kInfinity;
+  for (std::int64_t part = std::max<std::int64_t>(first, 0); part < count; ++part)
+    largest = std::max<double>(largest, static_cast<const float*>(tensor.data)[at + part * s[0]]);
+  return largest;
+}
+
 std::vector<float> Problem::part_lse(const RowId& row) const {
   const Tensor& tensor = arguments_->params.at("lse_parts");
   const std::vector<std::int64_t> s = strides_of(tensor);
   const bool one = spec_->layout == Layout::Packed;  // no batch
   const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
+  const bool own_only = spec_->shared_prefix && !shares(row.b);
   std::vector<float> lse;
   for (std::int64_t part = 0; part < tensor.shape[0]; ++part) {
-    const float own = static_cast<const float*>(tensor.data)[at + part * s[0]];
+    const bool counts = !own_only || part == tensor.shape[0] - 1;
+    const float own = counts ? static_cast<const float*>(tensor.data)[at + part * s[0]] : -INFINITY;
     lse.push_back(spec_->lse == Lse::log2 ? own * std::numbers::ln2_v<float> : own);
   }
   return lse;
@@ -374,7 +397,9 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     else result.max_logit = std::max<double>(result.max_logit, own);
     logits.push_back({static_cast<std::int64_t>(logits.size()), own, 0x1p-24 * std::fabs(own)});
   }
-  return finish(row, std::move(logits), part_rows(row), 1, std::move(result));
+  result = finish(row, std::move(logits), part_rows(row), 1, std::move(result));
+  if (spec_->max_logit) result.max_logit = largest_of_parts(row);
+  return result;
 }
 
 // Weights are not rounded: they are no operand of a matrix product.

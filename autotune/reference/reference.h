@@ -98,6 +98,8 @@ class Problem {
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,
                   ExactRow result) const;
   RecipeRow merged_recipe(const RowId& row) const;
+  bool shares(std::int64_t b) const;
+  double largest_of_parts(const RowId& row) const;
   std::vector<float> part_lse(const RowId& row) const;  // natural units
   std::vector<float> part_rows(const RowId& row) const;
   float sink(const RowId& row) const;

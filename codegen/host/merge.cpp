@@ -37,14 +37,22 @@ class MergeKernel final : public HostKernel {
   // What a logarithm in the units of the spec is the logarithm of.
   float power(float x) const { return spec_.lse == Lse::log2 ? std::exp2(x) : std::exp(x); }
 
+  // With a shared prefix all parts but the last are of keys that sequences share; one that has fewer before its queries
+  // shares none.
+  std::int64_t first_part(const KernelParams& p, std::int64_t b) const {
+    const bool shares = !spec_.shared_prefix || std::int64_t{p.k_lens[b]} - p.q_len >= *p.shared_prefix;
+    return shares ? 0 : std::max<std::int64_t>(p.k_len - 1, 0);
+  }
+
   // Parts that have seen nothing, with an LSE of -infinity, are not looked at.
   void merge(const KernelParams& p, std::int64_t b, std::int64_t h, std::int64_t q, float* sums) const {
     const float* lse = p.lse_parts + at(p.lse_parts_stride, b, h, q);
+    const std::int64_t begin = first_part(p, b);
     float reference = -kInfinity, sum = 0;
-    for (std::int64_t part = 0; part < p.k_len; ++part)
+    for (std::int64_t part = begin; part < p.k_len; ++part)
       reference = std::fmax(reference, lse[part * p.lse_parts_stride.part]);
     std::fill_n(sums, spec_.d_v, 0.0f);
-    for (std::int64_t part = 0; part < p.k_len; ++part) {
+    for (std::int64_t part = begin; part < p.k_len; ++part) {
       const float own = lse[part * p.lse_parts_stride.part];
       const float weight = power(own - (reference == -kInfinity ? 0.0f : reference));
       if (weight == 0) continue;
@@ -55,9 +63,16 @@ class MergeKernel final : public HostKernel {
     const std::int64_t to = b * p.o_stride.batch + h * p.o_stride.head + q * p.o_stride.token;
     for (int i = 0; i < spec_.d_v; ++i)
       reference::store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
+    const std::int64_t row = b * p.row_stride_batch + h * p.row_stride_head + q;
+    if (spec_.max_logit) {
+      const float* maxima = p.max_parts + at(p.max_parts_stride, b, h, q);
+      p.max_logit[row] = -kInfinity;
+      for (std::int64_t part = begin; part < p.k_len; ++part)
+        p.max_logit[row] = std::fmax(p.max_logit[row], maxima[part * p.max_parts_stride.part]);
+    }
     if (spec_.lse == Lse::none) return;
     const float logarithm = spec_.lse == Lse::log2 ? std::log2(sum) : std::log(sum);
-    p.lse[b * p.row_stride_batch + h * p.row_stride_head + q] = sum == 0 ? -kInfinity : reference + logarithm;
+    p.lse[row] = sum == 0 ? -kInfinity : reference + logarithm;
   }
 
   AttentionSpec spec_;

@@ -22,7 +22,8 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "pages of a sequence in block_table",
                                                  "parts of o_parts",
                                                  "positions of cos",
-                                                 "half the columns that rope of the spec rotates"};
+                                                 "half the columns that rope of the spec rotates",
+                                                 "it is one number"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -34,6 +35,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::DV: return spec.d_v;
     case Dim::PageTokens: return spec.page_size;
     case Dim::RopePairs: return spec.rope_dims / 2;
+    case Dim::One: return 1;
     default: return -1;
   }
 }

@@ -31,9 +31,10 @@ enum class Dim {
   TablePages,
   Parts,
   Positions,
-  RopePairs
+  RopePairs,
+  One
 };
-inline constexpr std::size_t kDims = 15;
+inline constexpr std::size_t kDims = 16;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -161,6 +162,16 @@ inline constexpr std::array kOperands = {
             .absent = kOfMerges, .has_field = false,
             .pointer = offsetof(KernelParams, lse_parts),
             .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::lse_parts_stride},
+    Operand{.name = "max_parts", .what = "Largest logits over parts of the keys",
+            .dims = {Dim::Parts, Dim::Batch, Dim::HeadsQ, Dim::Queries},
+            .is_in = [](const AttentionSpec& spec) { return merges(spec) && spec.max_logit; },
+            .absent = "the spec is no merge with max_logit; leave it out or add max_logit", .has_field = false,
+            .pointer = offsetof(KernelParams, max_parts),
+            .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::max_parts_stride},
+    Operand{.name = "shared_prefix", .what = "How many first keys of all sequences are the same", .always_dtype = Dtype::I32,
+            .dims = {Dim::One}, .is_in = [](const AttentionSpec& spec) { return spec.shared_prefix; },
+            .absent = "the spec does not ask for it; add shared_prefix to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, shared_prefix)},
     Operand{.name = "k_new", .what = "Keys of new tokens", .dtype = &AttentionSpec::dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::DQk},
             .is_in = appends,

@@ -11,6 +11,7 @@
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/operands.h"
+#include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -45,6 +46,7 @@ Result<void> check_head_dim(std::string_view which, int d, int most) {
 }
 
 Result<void> check_head_dims(const AttentionSpec& spec) {
+  if (merges(spec)) return check_head_dim("", spec.d_v, kMaxLatentDimV);
   if (!spec.v_in_k) {
     if (spec.d_v < spec.d_qk && spec.d_qk > kMaxHeadDim && spec.d_qk <= kMaxLatentDimQk) {
       return invalid(fmt::format(
@@ -185,6 +187,10 @@ Result<void> check_sizes(const AttentionSpec& spec) {
 
 // What a merge has; all else is about keys, of which it knows nothing.
 Result<void> check_merge(const AttentionSpec& spec) {
+  if (spec.shared_prefix && spec.layout == Layout::Packed) {
+    return invalid(
+        "shared_prefix: a merge of packed tokens does not know their sequences; use layout=bshd or layout=bhsd");
+  }
   AttentionSpec plain;
   plain.operation = spec.operation;
   plain.dtype = plain.kv_dtype = spec.dtype;
@@ -193,6 +199,8 @@ Result<void> check_merge(const AttentionSpec& spec) {
   plain.heads_q = plain.heads_kv = spec.heads_q;
   plain.layout = spec.layout;
   plain.lse = spec.lse;
+  plain.max_logit = spec.max_logit;
+  plain.shared_prefix = spec.shared_prefix;
   plain.batch = spec.batch;
   plain.q_len = spec.q_len;
   plain.align_bytes = spec.align_bytes;
@@ -202,8 +210,8 @@ Result<void> check_merge(const AttentionSpec& spec) {
   const auto differs = static_cast<std::size_t>(std::ranges::mismatch(given, known).in1 - given.begin());
   const std::size_t word = given.rfind(' ', differs) + 1;
   return invalid(fmt::format(
-      "{}: a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, b, q_len, bytes and "
-      "numerics",
+      "{}: a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, max_logit, shared_prefix, "
+      "b, q_len, bytes and numerics",
       std::string_view(given).substr(word, given.find_first_of(" =<", word) - word)));
 }
 
@@ -397,7 +405,7 @@ std::string print(const AttentionSpec& spec) {
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
   if (spec.lse != Lse::none) out += fmt::format(" lse={}", word(spec.lse));
   for (const SpecFlag& flag : kSpecFlags) {
-    if (spec.*flag.of_spec && !(is_paged(spec) && flag.of_spec == &AttentionSpec::k_lens))
+    if (spec.*flag.of_spec && !(flag.of_spec == &AttentionSpec::k_lens && implies_k_lens(spec)))
       out += fmt::format(" {}", flag.name);
   }
   if (spec.rope != Rope::none) out += fmt::format(" rope={}({})", word(spec.rope), spec.rope_dims);
@@ -423,9 +431,10 @@ std::string meaning(const AttentionSpec& spec) {
 Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
   FLASHJIT_TRY(check_sizes(spec));
+  if (implies_k_lens(spec)) spec.k_lens = true;
   if (merges(spec)) return check_merge(spec);
-  if (is_paged(spec)) spec.k_lens = true;  // pages are whole, and sequences are not
-  return resolve_expressions(spec);
+  FLASHJIT_TRY(resolve_expressions(spec));
+  return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 
 Result<void> check_supported(const AttentionSpec& spec) {
@@ -456,6 +465,11 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(
         "append: no kernel of this build writes new rows into K that has V in it (v_in_k); write them before the call, "
         "and leave append out");
+  }
+  if (spec.shared_prefix && spec.rope != Rope::none) {
+    return unsupported(
+        "shared_prefix: no kernel of this build rotates Q for keys that sequences share (rope); rotate Q and the new keys "
+        "before the call, or leave shared_prefix out");
   }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));

@@ -55,6 +55,7 @@ struct AttentionSpec {
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
+  bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
   int rope_dims = 0;                   //   that many columns
   double rope_base = 0;                // rope_base=10000: instead of tables
@@ -93,6 +94,8 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 inline bool has_scaled_keys(const AttentionSpec& spec) {
   return spec.kv_dtype != spec.dtype && size_of(spec.kv_dtype) == 1;
 }
+// Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
+inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.

@@ -292,11 +292,15 @@ Result<void> Bundles::check_manifest(const std::string& path, std::string_view t
     if (!line.archs.empty() && std::ranges::find(line.archs, target) == line.archs.end()) continue;
     const auto request = Request::parse(line.spec, target, line.schedule);
     if (!request) return named(fmt::format("{}:{}", path, line.number), request.error());
-    const BundleKey key = bundle_key(*request);
-    ++wanted;
-    if (has(key)) continue;
-    ++missing;
-    list += fmt::format("  {}\n", print(key));
+    const auto kernels = kernels_of(*request);
+    if (!kernels) return named(fmt::format("{}:{}", path, line.number), kernels.error());
+    for (const Request& kernel : *kernels) {
+      const BundleKey key = bundle_key(kernel);
+      ++wanted;
+      if (has(key)) continue;
+      ++missing;
+      list += fmt::format("  {}\n", print(key));
+    }
   }
   if (missing == 0) return {};
   return Error{

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "compiler/cascade.h"
+
 namespace flashjit {
 
 Request::Request(AttentionSpec what, const Target& where, Schedule pinned)
@@ -15,6 +17,16 @@ Result<Request> Request::parse(std::string_view spec_text, std::string_view targ
   Request request(std::move(spec), *row, pins);
   if (sm_count > 0) request.target.sm_count = sm_count;
   return request;
+}
+
+Result<std::vector<Request>> kernels_of(const Request& request) {
+  if (!is_cascade(request.spec, request.target)) return std::vector{request};
+  FLASHJIT_TRY(check_supported(request.spec));
+  FLASHJIT_ASSIGN(cascade, cascade_of(request.spec, request.target, request.pins));
+  std::vector<Request> requests;
+  for (Cascade::Part* part : {&cascade.prefix, &cascade.own, &cascade.merge})
+    requests.emplace_back(std::move(part->spec), request.target, part->pins);
+  return requests;
 }
 
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump) {

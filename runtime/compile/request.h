@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "compiler/plan.h"
 #include "compiler/result.h"
@@ -23,6 +24,10 @@ struct Request {
   Target target;
   Schedule pins;  // the caller's, or all that a record or a bundle says
 };
+
+// What kernels it takes: one, as it is, or those of the parts where the target computes it by several
+// (compiler/cascade.h).
+Result<std::vector<Request>> kernels_of(const Request& request);
 
 // The part of a compile that needs no compiler. Also for host targets.
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump = {});

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/bundle/bundle.h"
+#include "compiler/cascade.h"
 #include "runtime/compile/compile.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/verify.h"
@@ -14,6 +15,7 @@
 #include "runtime/engine/engine_base.h"
 #include "runtime/engine/tiered_kernel.h"
 #include "runtime/engine/with_stack.h"
+#include "runtime/launch/cascade_kernel.h"
 #include "runtime/launch/kernels.h"
 
 namespace flashjit {
@@ -38,8 +40,28 @@ class GpuEngine : public EngineBase {
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
                                        const CompileBounds& bounds) override {
     // Whoever asks for the same bits at all times cannot have them change on the way.
-    const bool soon = options.budget > options.budget.zero() && wanted.request.spec.numerics == Numerics::Fast;
+    const AttentionSpec& spec = wanted.request.spec;
+    if (is_cascade(spec, target_)) return make_cascade(wanted, bounds);
+    const bool soon = options.budget > options.budget.zero() && spec.numerics == Numerics::Fast;
     return soon ? make_within(wanted, options, bounds) : as_kernel(make_now(wanted, bounds));
+  }
+
+  // Its parts are kernels like others: found, compiled and recorded as such.
+  Result<std::shared_ptr<Kernel>> make_cascade(const Wanted& wanted, const CompileBounds& bounds) {
+    Wanted of_part = wanted;
+    of_part.request.pins = wanted.asked;
+    of_part.note.clear();
+    FLASHJIT_ASSIGN(requests, kernels_of(of_part.request));
+    std::vector<std::shared_ptr<RunnableKernel>> parts;
+    for (Request& request : requests) {
+      of_part.asked = request.pins;
+      of_part.request = std::move(request);
+      FLASHJIT_ASSIGN(part, make_now(of_part, bounds));
+      parts.push_back(std::move(part));
+    }
+    FLASHJIT_ASSIGN(kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
+                                                  {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])}));
+    return std::shared_ptr<Kernel>(std::move(kernel));
   }
 
   static Result<std::shared_ptr<Kernel>> as_kernel(const Promotion::Made& made) {

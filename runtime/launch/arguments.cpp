@@ -52,6 +52,21 @@ Result<Int64> scalar_bits(const Param& param, double value) {
   }
 }
 
+Result<void> check_workspace(const CallArguments& call, std::int64_t bytes) {
+  if (bytes == 0) return {};
+  if (!call.workspace || call.workspace_bytes < bytes) {
+    return invalid(
+        fmt::format("workspace: {}, this call needs {} bytes; Kernel::workspace_bytes() and flashjit_workspace_bytes() "
+                    "tell how many",
+                    call.workspace ? fmt::format("{} bytes", call.workspace_bytes) : "missing", bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(call.workspace) % kWorkspaceAlignment != 0) {
+    return invalid(fmt::format("workspace: address {}, must be a multiple of {} bytes; memory of cuMemAlloc is",
+                               call.workspace, kWorkspaceAlignment));
+  }
+  return {};
+}
+
 ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     : spec_(plan.spec),
       workspace_(plan.workspace),
@@ -99,6 +114,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_operands(given, extents, params, overlaps));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
+  FLASHJIT_TRY(check_scales(sizes, params));
   FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes));
   FLASHJIT_TRY(fill_params(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
@@ -178,18 +194,7 @@ Result<std::int64_t> ArgumentChecker::workspace_bytes(const CallArguments& call)
 }
 
 Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const {
-  const std::int64_t bytes = bytes_of(workspace_, sizes);
-  if (bytes == 0) return {};
-  if (!call.workspace || call.workspace_bytes < bytes) {
-    return invalid(
-        fmt::format("workspace: {}, this call needs {} bytes; Kernel::workspace_bytes() and flashjit_workspace_bytes() "
-                    "tell how many",
-                    call.workspace ? fmt::format("{} bytes", call.workspace_bytes) : "missing", bytes));
-  }
-  if (reinterpret_cast<std::uintptr_t>(call.workspace) % kWorkspaceAlignment != 0) {
-    return invalid(fmt::format("workspace: address {}, must be a multiple of {} bytes; memory of cuMemAlloc is",
-                               call.workspace, kWorkspaceAlignment));
-  }
+  FLASHJIT_TRY(check_workspace(call, bytes_of(workspace_, sizes)));
   for (std::size_t i = 0; i < workspace_.size(); ++i) {
     buffers[i] = static_cast<char*>(call.workspace) + offset_of(workspace_, static_cast<int>(i), sizes);
   }
@@ -323,6 +328,19 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   FLASHJIT_TRY(check_bound("k_len", sizes.k_len, spec_.k_len));
   if (spec_.append && sizes.batch > 0) FLASHJIT_TRY(check_append(sizes));
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
+}
+
+// Scales are a part of K and V, which the sequences share.
+Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
+  if (!spec_.shared_prefix || sizes.batch <= 1) return {};
+  for (const auto& [name, stride] : {std::pair("scale_k", params.scale_k_stride), {"scale_v", params.scale_v_stride}}) {
+    if (stride.batch == 0) continue;
+    return invalid(
+        fmt::format("{}: one for each of {} sequences, which share keys (shared_prefix); give one for all of them, as "
+                    "[1] or [{}]",
+                    name, sizes.batch, spec_.heads_kv));
+  }
+  return {};
 }
 
 Result<void> ArgumentChecker::check_append(const CallSizes& sizes) const {

@@ -22,6 +22,9 @@ namespace flashjit {
 // The value as the kernel reads it: the bits of the declared type. Refused where it is none of this type.
 Result<Int64> scalar_bits(const Param& param, double value);
 
+// Has the call at least so many bytes of workspace?
+Result<void> check_workspace(const CallArguments& call, std::int64_t bytes);
+
 // Checks calls of one kernel. Immutable, so any number of threads may use it.
 class ArgumentChecker {
  public:
@@ -32,6 +35,7 @@ class ArgumentChecker {
   // Fills `params` and `sizes`.
   Result<void> fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const;
 
+  std::int64_t workspace_bytes(const CallSizes& sizes) const { return bytes_of(workspace_, sizes); }
   // Of a call that is right in all but its workspace.
   Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   // Where the buffers lie in the caller's workspace; after fill().
@@ -70,6 +74,7 @@ class ArgumentChecker {
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
+  Result<void> check_scales(const CallSizes& sizes, const KernelParams& params) const;
   Result<void> check_append(const CallSizes& sizes) const;
   Result<void> check_positions(std::int64_t positions, const CallSizes& sizes) const;
   Result<void> check_offsets(const CallArguments& call) const;

@@ -25,6 +25,7 @@ class RunnableKernel : public Kernel {
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
   Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override;
   virtual Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
+  std::int64_t workspace_bytes(const CallSizes& sizes) const { return checker_.workspace_bytes(sizes); }
 
  protected:
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;

@@ -84,21 +84,37 @@ __device__ inline void store_columns(void* o, Int64 at, const Columns& c) {
   for (int i = 0; i < kColumns * size_of(config.output) / kBytes; ++i) to[i] = out.each[i];
 }
 
+// Of the parts of a sequence. With a shared prefix all but the last are of keys that sequences share; one that has fewer
+// before its queries shares none.
+__device__ inline int first_part(const KernelParams& p, Int64 b) {
+  if constexpr (!config.shared_prefix) return 0;
+  return Int64{p.k_lens[b]} - p.q_len < *p.shared_prefix ? max(p.k_len - 1, 0) : 0;
+}
+
+__device__ inline void store_largest(const KernelParams& p, const Piece& at, int first, Int64 row) {
+  const PartStrides& of_max = p.max_parts_stride;
+  const float* maxima = p.max_parts + at.b * of_max.batch + at.h * of_max.head + at.q * of_max.token;
+  float largest = -kInfinity;
+  for (int part = first; part < p.k_len; ++part) largest = fmaxf(largest, maxima[part * of_max.part]);
+  p.max_logit[row] = largest;
+}
+
 // Parts that have seen nothing, with an LSE of -infinity, are not looked at.
 __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
   const PartStrides& of_lse = p.lse_parts_stride;
   const PartStrides& of_o = p.o_parts_stride;
   const float* lse = p.lse_parts + at.b * of_lse.batch + at.h * of_lse.head + at.q * of_lse.token;
   const Int64 first = at.b * of_o.batch + at.h * of_o.head + at.q * of_o.token + at.column;
+  const int first_of_row = first_part(p, at.b);
   float reference = -kInfinity;
-  for (int part = 0; part < p.k_len; ++part) reference = fmaxf(reference, lse[part * of_lse.part]);
+  for (int part = first_of_row; part < p.k_len; ++part) reference = fmaxf(reference, lse[part * of_lse.part]);
   const float subtracted = reference == -kInfinity ? 0.0f : reference;
   Columns o;
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) o.x[i] = 0;
   float sum = 0;
 #pragma unroll 1
-  for (int begin = 0; begin < p.k_len; begin += config.tile_kv) {
+  for (int begin = first_of_row; begin < p.k_len; begin += config.tile_kv) {
     float weights[config.tile_kv];
     Columns parts[config.tile_kv];  // their loads are under way together
 #pragma unroll
@@ -120,10 +136,11 @@ __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) o.x[i] *= factor;
   store_columns(p.o, at.b * p.o_stride.batch + at.h * p.o_stride.head + at.q * p.o_stride.token + at.column, o);
-  if constexpr (config.lse != Lse::none) {
+  if constexpr (config.lse != Lse::none || config.max_logit) {
     if (at.column != 0) return;
     const Int64 row = at.b * p.row_stride_batch + at.h * p.row_stride_head + at.q;
-    p.lse[row] = sum == 0 ? -kInfinity : reference + log2_approx(sum) / kLseLog2;
+    if constexpr (config.max_logit) store_largest(p, at, first_of_row, row);
+    if constexpr (config.lse != Lse::none) p.lse[row] = sum == 0 ? -kInfinity : reference + log2_approx(sum) / kLseLog2;
   }
 }
 

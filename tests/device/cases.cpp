@@ -369,6 +369,17 @@ const FixedCase kCases[] = {
     side_by_side("side-by-side",        "fwd bf16 d=64 heads=32/8 mask=\"causal\" lse=ln", {1000}, {1000}),
     side_by_side("side-by-side-128",    "fwd bf16 d=128 heads=32/8 mask=\"causal\" numerics=deterministic lse=ln", {700}, {900}),
     side_by_side("side-by-side-packed", "fwd bf16 d=64 heads=24 layout=packed mask=\"causal\" lse=ln", {900, 64, 500, 300}, {900, 64, 500, 300}),
+    // first pages that sequences share; some have fewer
+    {"shared-prefix",        "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 lse=ln max_logit shared_prefix", Lens(9, 1), {1000, 1500, 1010, 300, 2000, 959, 960, 0, 1003}},
+    {"shared-prefix-causal", "fwd bf16 d=64 heads=8/2 layout=paged(16) mask=\"causal\" lse=log2 sink shared_prefix", {5, 5, 5, 5}, {700, 900, 701, 3}},
+    {"shared-prefix-plain",  "fwd fp16 out=fp32 d=128 heads=4 layout=paged(64) score=\"softcap(20)\" shared_prefix", {70, 70}, {3000, 3500}},
+    {"shared-prefix-append", "fwd bf16 d=128 heads=32/8 layout=paged(16) q_len=1 b<=64 mask=\"causal\" append shared_prefix", Lens(20, 1), Lens(20, 800)},
+    {"shared-prefix-tree",   "fwd bf16 d=128 heads=8/1 layout=paged(64) q_len=16 mask=\"tree(ancestors)\" lse=ln shared_prefix", {16, 16, 16}, {4000, 4100, 5000}},
+    {"shared-prefix-of-k",   "fwd bf16 d=96 heads=6/2 layout=paged(24) params=\"rise: fp32[1]\" score=\"s + rise[h] * 0.01 * float(k % 7)\" shared_prefix", {3, 3}, {500, 600}},
+    {"shared-prefix-bytes",  "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 lse=ln shared_prefix", Lens(7, 1), {900, 800, 1000, 2000, 899, 898, 1}},
+    {"shared-prefix-rows",   "fwd fp16 d=72 heads=7/1 layout=paged(3) bytes=4 lse=ln max_logit shared_prefix", {1, 1, 1}, {100, 130, 99}},
+    {"shared-prefix-latent", "fwd bf16 d=576/512 heads=16/1 layout=paged(64) q_len=1 v_in_k lse=ln shared_prefix", Lens(5, 1), {900, 800, 1000, 2000, 899}},
+    {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000), Data::Normal, false, true},
     // 64-bit offsets and large grids
     {"far-batches",     "fwd bf16 d=64 heads=2 lse=ln", {70, 70}, {130, 130}, Data::Normal, true, true},
     {"many-blocks",     "fwd bf16 d=8 heads=32", Lens(70000, 1), Lens(70000, 2), Data::Normal, false, true},

@@ -117,6 +117,7 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(v_in_k,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
     FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
+    FLASHJIT_ROW(shared_prefix, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\" shared_prefix"),
     FLASHJIT_ROW(rope, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=interleaved(64)"),
     FLASHJIT_ROW(rope_dims, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=half(32)"),
     FLASHJIT_ROW(rope_base, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=half(64) rope_base=10000"),
@@ -328,6 +329,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens", "family=sync"},
       {"fwd bf16 d=576/512 heads=128/1 v_in_k", "family=mla,tile_q=128"},
       {"fwd bf16 d=64 heads=8/2 append rope=half(64) rope_base=10000", "family=sync"},
+      {"merge bf16 d=64 heads=8 max_logit shared_prefix", ""},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

@@ -47,6 +47,14 @@ double draw_lse(Random& random) {
   return 3 * random.normal();
 }
 
+// Of sequences that have the keys of a shared prefix before their queries, or one too few.
+void draw_lists(Case& c, std::int64_t batch, std::int64_t queries, Random& random) {
+  const std::int64_t prefix = random.integer(-1, 100);
+  plain(c.params["shared_prefix"], Dtype::I32, {1}, [&](std::int64_t) { return static_cast<double>(prefix); });
+  plain(c.params["k_lens"], Dtype::I32, {batch},
+        [&](std::int64_t) { return static_cast<double>(prefix + queries + random.pick({0, -1, 50, -200})); });
+}
+
 // `batch` sequences of `queries`, or as many tokens.
 Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t queries, std::int64_t parts) {
   Random random(seed);
@@ -73,6 +81,15 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
   CaseTensor& o = c.params["o_parts"];
   lay_out(lse, Dtype::F32, of_parts(numbers), 4, random.integer(0, 3), false);
   lay_out(o, spec.dtype, of_parts(rows), spec.align_bytes, gap, false);
+  if (spec.max_logit) {
+    lay_out(c.max_logit, Dtype::F32, numbers, 4, 0, true);
+    CaseTensor& maxima = c.params["max_parts"];
+    lay_out(maxima, Dtype::F32, of_parts(numbers), 4, 1, false);
+    each_element(maxima, [&](const Shape&, std::int64_t offset) {
+      reference::store_float(Dtype::F32, maxima.data(), offset, static_cast<float>(draw_lse(random)));
+    });
+  }
+  if (spec.shared_prefix) draw_lists(c, batch, queries, random);
   each_element(lse, [&](const Shape&, std::int64_t offset) {
     reference::store_float(Dtype::F32, lse.data(), offset, static_cast<float>(draw_lse(random)));
   });
@@ -109,6 +126,9 @@ Case draw_merge(std::uint64_t seed, const GeneratorOptions& options) {
   spec += random.pick<std::string_view>({"", " layout=bhsd", " layout=packed"});
   spec += random.pick<std::string_view>({"", " lse=ln", " lse=log2"});
   if (random.chance(0.4)) spec += fmt::format(" bytes={}", std::max(least, random.pick<std::int64_t>({2, 4, 8})));
+  Random of_flags(seed ^ 0x666c6167);
+  if (of_flags.chance(0.3)) spec += " max_logit";
+  if (of_flags.chance(0.3) && spec.find("packed") == spec.npos) spec += " shared_prefix";
   Case c = make(seed, spec, random.integer(0, 4), random.integer(0, options.large ? 500 : 40), random.integer(0, 9));
   c.any_schedule = false;
   return c;

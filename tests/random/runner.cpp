@@ -167,8 +167,8 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
-  return attends(spec) && !spec.append && spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
-         !(spec.score && uses(spec.score, Variable::B));
+  return attends(spec) && !spec.append && !spec.shared_prefix && spec.params.empty() &&
+         !(spec.mask && uses(spec.mask, Variable::B)) && !(spec.score && uses(spec.score, Variable::B));
 }
 
 }  // namespace
@@ -246,7 +246,8 @@ Outcome Runner::run(Case& c) const {
     outcome.problem = std::move(problem);
     return outcome;
   };
-  if (options_.alone && c.spec.find(" numerics=") == std::string::npos) c.spec += " numerics=batch_invariant";
+  const auto has = [&](const char* word) { return c.spec.find(word) != std::string::npos; };
+  if (options_.alone && !has(" numerics=") && !has(" shared_prefix")) c.spec += " numerics=batch_invariant";
   auto spec = parse_spec(c.spec);
   if (!spec) return fail("parse: " + text_of(spec.error()));
   if (std::string problem = check_text_form(*spec); !problem.empty()) return fail(problem);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <tuple>
 
@@ -15,6 +14,7 @@
 #include "tests/random/draws.h"
 #include "tests/random/merge_generator.h"
 #include "tests/random/expression_generator.h"
+#include "tests/random/prefix_generator.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
@@ -489,12 +489,12 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : Generator(seed, options).draw();
+  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : draw_shared_prefix(Generator(seed, options).draw());
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : Generator(seed, {}).make(row);
+  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : take_shared_prefix(Generator(seed, {}).make(row));
 }
 
 }  // namespace flashjit::testing_random

@@ -42,15 +42,18 @@ std::vector<BuildJob> jobs_of(const BuildArgs& args, const std::vector<ManifestL
   std::set<BundleKey> known;
   for (const ManifestLine& line : lines) {
     for (const std::string& arch : line.archs.empty() ? args.archs : line.archs) {
-      BuildJob job{.key = {arch, line.spec, line.schedule}, .place = fmt::format("{}:{}", args.manifest, line.number)};
+      const std::string place = fmt::format("{}:{}", args.manifest, line.number);
       auto request = Request::parse(line.spec, arch, line.schedule);
-      if (request) {
-        job.key = bundle_key(*request);
-        job.request = std::move(*request);
-      } else {
-        job.error = request.error();
+      auto kernels = request ? kernels_of(*request) : Result<std::vector<Request>>(request.error());
+      if (!kernels) {
+        const BundleKey key = {arch, line.spec, line.schedule};
+        if (known.insert(key).second) jobs.push_back({.key = key, .place = place, .error = kernels.error()});
+        continue;
       }
-      if (known.insert(job.key).second) jobs.push_back(std::move(job));
+      for (Request& kernel : *kernels) {
+        const BundleKey key = bundle_key(kernel);
+        if (known.insert(key).second) jobs.push_back({.key = key, .place = place, .request = std::move(kernel)});
+      }
     }
   }
   return jobs;

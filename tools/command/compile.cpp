@@ -40,8 +40,7 @@ struct Dump {
 
 // One spec for one target, with everything that may be printed about it.
 struct CompileJob {
-  CompileJob(std::string spec_text, std::string target) : spec(std::move(spec_text)), arch(std::move(target)) {}
-  std::string spec, arch;
+  std::string spec, arch, schedule;  // schedule: pins
   std::optional<Error> error;
   Facts facts;
   std::string program;
@@ -92,7 +91,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
   options.override_dir = args.override_dir;
   options.compiler_program = args.compiler_program;
-  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
+  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, job.schedule));
   FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
   FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
@@ -124,7 +123,7 @@ Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& se
   if (!args.override_dir.empty())
     return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
   FLASHJIT_ASSIGN(library, host_library());
-  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, args.schedule));
+  FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, job.schedule));
   CompileOptions options{.settings = settings, .store = store, .dump = dump};
   options.bounds = CompileBounds(std::chrono::milliseconds(args.timeout_ms), nullptr);
   FLASHJIT_ASSIGN(compiled, compile_host_spec(request, *library, options));
@@ -143,7 +142,7 @@ Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& se
 Result<void> verify(const CompileArgs& args, const EnvironmentSettings& settings, const CompileJob& job) {
   FLASHJIT_ASSIGN(session, Session::open(job.arch, {.isolate_compiler = args.isolate, .tuned = false}, settings));
   PrepareOptions options;
-  options.schedule = args.schedule;
+  options.schedule = job.schedule;
   options.timeout = std::chrono::milliseconds(args.timeout_ms);
   options.verify = true;
   FLASHJIT_TRY(session->engine().prepare(job.spec, options));
@@ -154,6 +153,7 @@ void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, K
   const DumpSink dump = [&](std::string_view pass, const std::string& text) {
     job.dumps.push_back({std::string(pass), text});
   };
+  if (job.error) return;
   auto row = find_target(job.arch);
   Result<void> done = row ? Result<void>() : Result<void>(row.error());
   if (done && args.verify) done = verify(args, settings, job);
@@ -201,7 +201,7 @@ Result<std::string> write_files(const CompileArgs& args, const CompileJob& job) 
 
 void report(const CompileArgs& args, const CompileJob& job, Output& output) {
   Json line =
-      result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? args.schedule : job.facts.schedule);
+      result_line(job.error ? job.spec : job.facts.spec, job.arch, job.error ? job.schedule : job.facts.schedule);
   if (job.error) return output.failure(std::move(line), *job.error);
   add_facts(line, job.facts);
   auto dumps = selected_dumps(args, job);
@@ -224,6 +224,24 @@ void report(const CompileArgs& args, const CompileJob& job, Output& output) {
     }
   }
   output.result(line, text);
+}
+
+// One for each kernel; what cannot be read is one that says so.
+std::vector<CompileJob> jobs_of(const CompileArgs& args) {
+  std::vector<CompileJob> jobs;
+  for (const std::string& spec : args.specs) {
+    for (const std::string& arch : args.archs) {
+      const auto request = Request::parse(spec, arch, args.schedule);
+      const auto kernels = request ? kernels_of(*request) : Result<std::vector<Request>>(request.error());
+      if (!kernels) {
+        jobs.push_back({.spec = spec, .arch = arch, .schedule = args.schedule, .error = kernels.error()});
+        continue;
+      }
+      for (const Request& kernel : *kernels)
+        jobs.push_back({.spec = kernel.text, .arch = arch, .schedule = print(kernel.pins)});
+    }
+  }
+  return jobs;
 }
 
 int compile(CompileArgs args) {
@@ -258,10 +276,7 @@ int compile(CompileArgs args) {
     store =
         std::make_unique<KernelStore>(StoreOptions{.directory = settings->cache_dir, .trusted = std::move(*trusted)});
 
-  std::vector<CompileJob> jobs;
-  for (const std::string& spec : args.specs) {
-    for (const std::string& arch : args.archs) jobs.emplace_back(spec, arch);
-  }
+  std::vector<CompileJob> jobs = jobs_of(args);
   const int cores = args.jobs > 0 ? args.jobs : usable_cores();
   const int workers = std::min(cores, static_cast<int>(jobs.size()));
   Progress progress("compiling", static_cast<int>(jobs.size()));

@@ -253,8 +253,8 @@ Json measured_json(const std::vector<Measured>& all) {
   return list;
 }
 
-Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
-  FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
+Result<void> explain_kernel(const ExplainArgs& args, const Request& request, const std::string& store, Output& output) {
+  const std::string_view arch = request.target.name;
   FLASHJIT_ASSIGN(plan, plan_spec(request));
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
@@ -283,6 +283,16 @@ Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const
   line["measured"] = measured_json(tuned);
   text += measured_text(tuned) + candidates_text(plan, all, shape) + "\nprogram\n" + dump(plan.program) + "\n";
   output.result(line, text);
+  return {};
+}
+
+// One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
+Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
+  FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
+  FLASHJIT_ASSIGN(kernels, kernels_of(request));
+  ExplainArgs of_part = args;
+  if (kernels.size() > 1) of_part.shape.clear();
+  for (const Request& kernel : kernels) FLASHJIT_TRY(explain_kernel(of_part, kernel, store, output));
   return {};
 }
 

@@ -43,7 +43,7 @@ class Arguments(ctypes.Structure):
         ("param_count", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_int64)]
 
 
-DTYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32)}
+DTYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32), "torch.int64": (0, 64)}
 
 
 class FlashJitError(Exception):

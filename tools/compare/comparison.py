@@ -88,7 +88,8 @@ class Comparison:
             launches["before"] = as_timed(problem.launch_of(kernel, stream))
             result["same_bits_as_before"] = torch.equal(launches["flashjit"](), launches["before"]())
         if row.prefix:
-            launches["cascade"] = as_timed(problem.cascade_of(self.engine_for(row), stream))
+            unshared = self.engine_for(row).prepare(row.unshared, self.options.schedule, self.hint(row))
+            launches["unshared"] = as_timed(problem.launch_of(unshared, stream, shared=False))
         if not self.options.no_peers:
             peers = launches_of(problem, self.options.flex, report.emit)
             launches.update({name: as_timed(launch) for name, launch in peers.items()})

@@ -1,6 +1,7 @@
 """The tensors of a row, our launch on them, and how wrong a result is."""
 import itertools
 import math
+import random
 
 import torch
 
@@ -33,28 +34,46 @@ def shape_logits(kind, q, k):
     k[..., 0] = above * (math.sqrt(q.shape[-1]) / first)
 
 
+def drawn_trees(row):
+    """[batch, query, word]: bits of a draft's ancestors, and of itself."""
+    trees = torch.zeros(row.b, row.queries, -(-row.queries // 64), dtype=torch.int64)
+    for tree in trees:
+        for draft in range(row.queries):
+            if draft:
+                tree[draft] = tree[random.randrange(draft)]
+            word = 1 << draft % 64
+            tree[draft, draft // 64] |= word - (1 << 64) if word >> 63 else word
+    return trees
+
+
 class Problem:
     """Fresh random tensors for a row."""
 
     def __init__(self, row, device):
         self.row = row
 
-        def random(heads, tokens, one_after_the_other):
+        def drawn(heads, tokens, one_after_the_other):
             shape = (sum(row.lengths), heads, row.d) if one_after_the_other else (row.b, heads, tokens, row.d)
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
         # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
-        self.q = random(row.heads, row.queries or row.s, row.packed)
-        self.k, self.v = (random(row.kv_heads, row.s, row.lengths) for _ in range(2))
+        self.q_starts = [0, *itertools.accumulate(row.q_lens or row.keys)]
+        self.packed = row.packed or bool(row.q_lens)
+        self.q = drawn(row.heads, row.queries or row.s, row.packed)
+        if row.q_lens:
+            self.q = torch.randn(sum(row.q_lens), row.heads, row.d, device=device, dtype=DTYPES[row.dtype])
+        self.k, self.v = (drawn(row.kv_heads, row.s, row.lengths) for _ in range(2))
         for tensor in (self.k, self.v) if row.prefix else ():
             tensor[1:, :, :row.prefix] = tensor[:1, :, :row.prefix]
         shape_logits(row.data, self.q, self.k)
         self.params = {}
         self.starts = [0, *itertools.accumulate(row.keys)]
-        if row.packed:
-            self.offsets = torch.tensor(self.starts, dtype=torch.int32, device=device)
+        if self.packed:
+            self.offsets = torch.tensor(self.q_starts, dtype=torch.int32, device=device)
         if row.page:
             self.fill_pages(device)
+        if row.mask == "tree":
+            self.params["ancestors"] = drawn_trees(row).to(device)
         if row.score == "alibi":
             slopes = [2.0 ** (-8.0 * (head + 1) / row.heads) for head in range(row.heads)]
             self.params["slope"] = torch.tensor(slopes, dtype=torch.float32, device=device)
@@ -81,16 +100,22 @@ class Problem:
         shared = self.row.prefix // self.row.page
         self.block_table[:, :shared] = self.block_table[0, :shared].clone()
 
-    def launch_of(self, kernel, stream=None):
+    def launch_of(self, kernel, stream=None, shared=True):
+        """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one?"""
         o = torch.full_like(self.q, math.nan)
         operands = {"q": self.q, "k": self.k, "v": self.v, "o": o}
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
         if self.row.page:  # queries by tokens, then heads
-            operands = {"q": self.q.transpose(1, 2), "k": self.k_pool, "v": self.v_pool, "o": o.transpose(1, 2),
+            by_tokens = (lambda tensor: tensor) if self.packed else (lambda tensor: tensor.transpose(1, 2))
+            operands = {"q": by_tokens(self.q), "k": self.k_pool, "v": self.v_pool, "o": by_tokens(o),
                         "k_lens": self.k_lens, "block_table": self.block_table}
+            if self.packed:
+                operands["offsets_q"] = self.offsets
+            if self.row.prefix and shared:
+                operands["shared_prefix"] = torch.tensor([self.row.prefix], dtype=torch.int32, device=self.q.device)
         handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
-        launch = kernel.bind(operands, self.params, self.row.s if self.row.packed else 0, handle)
+        launch = kernel.bind(operands, self.params, max(self.row.q_lens, default=self.row.s) if self.packed else 0, handle)
 
         def launch_into():
             launch()
@@ -98,45 +123,17 @@ class Problem:
 
         return launch_into
 
-    def cascade_of(self, engine, stream):
-        """The prefix once, with the queries of all sequences as those of one; what follows of each; and both merged."""
-        row, device = self.row, self.q.device
-        heads, shared = f"{row.heads}/{row.kv_heads}", row.prefix // row.page
-        spec = f"fwd {row.dtype} out=fp32 d={row.d} heads={heads} layout=paged({row.page}) lse=ln"
-        prefix = engine.prepare(f"{spec} q_len={row.b}", "family=decode", f"b=1,q={row.b},k={row.prefix}")
-        rest = engine.prepare(f"{spec} q_len=1", None, f"b={row.b},q=1,k={row.s - row.prefix}")
-        merge = engine.prepare(f"merge fp32 out={row.dtype} d={row.d} heads={row.heads}")
-        o_parts = torch.empty(2, row.b, 1, row.heads, row.d, device=device)
-        lse_parts = torch.empty(2, row.heads, row.b, device=device)
-        o = torch.full_like(self.q, math.nan)
-        of_prefix = {"q": self.q[None, :, :, 0], "k": self.k_pool, "v": self.v_pool,
-                     "o": o_parts[0].transpose(0, 1), "lse": lse_parts[0][None], "block_table": self.block_table[:1, :shared],
-                     "k_lens": torch.full((1,), row.prefix, dtype=torch.int32, device=device)}
-        of_rest = {"q": self.q.transpose(1, 2), "k": self.k_pool, "v": self.v_pool, "o": o_parts[1],
-                   "lse": lse_parts[1].T[:, :, None], "block_table": self.block_table[:, shared:],
-                   "k_lens": self.k_lens - row.prefix}
-        of_merge = {"o_parts": o_parts, "lse_parts": lse_parts.transpose(1, 2)[..., None], "o": o.transpose(1, 2)}
-        handle = stream.cuda_stream if stream else None
-        calls = [kernel.bind(operands, {}, 0, handle)
-                 for kernel, operands in ((prefix, of_prefix), (rest, of_rest), (merge, of_merge))]
-
-        def launch():
-            for call in calls:
-                call()
-            return o
-
-        return launch
-
     def queries_of(self, tensor, batch, head):
         """[tokens, d] of one head of Q or O."""
-        return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.packed else tensor[batch, head]
+        return tensor[self.q_starts[batch]:self.q_starts[batch + 1], head] if self.packed else tensor[batch, head]
 
     def keys_of(self, tensor, batch, head):
         return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.lengths else tensor[batch, head]
 
-    def scored(self, s, head, q):
-        """What the row's score and mask make of the logits of the queries with these positions."""
+    def scored(self, s, batch, head, index, count):
+        """What the row's score and mask make of the logits of these of `count` queries."""
         k = torch.arange(s.shape[1], device=s.device)
+        q = index + s.shape[1] - count
         if self.row.score == "softcap":
             s = SOFTCAP * torch.tanh(s / SOFTCAP)
         elif self.row.score == "alibi":
@@ -145,6 +142,10 @@ class Problem:
             s = s + self.params["table"][head, q].to(s.dtype)
         if self.row.mask == "full":
             return s
+        if self.row.mask == "tree":
+            draft = (k + count - s.shape[1]).clamp(min=0)
+            seen = self.params["ancestors"][batch, index][:, draft // 64] >> draft % 64 & 1
+            return s.masked_fill((k >= s.shape[1] - count) & (seen == 0), -math.inf)
         hidden = k > q[:, None]
         if self.row.mask == "window":
             hidden = hidden | (k <= q[:, None] - WINDOW)
@@ -167,7 +168,7 @@ class Reference:
             index[0], index[-1] = 0, len(q) - 1
 
             def attend(real):
-                s = problem.scored(q[index].to(real) @ k.to(real).T / math.sqrt(row.d), head, index)
+                s = problem.scored(q[index].to(real) @ k.to(real).T / math.sqrt(row.d), batch, head, index, len(q))
                 p = torch.softmax(s, dim=-1)
                 return (p if real == torch.float64 else p.to(q.dtype).to(real)) @ v.to(real)
 

@@ -6,8 +6,8 @@ import statistics
 
 from compare import rows
 
-PEERS = ("before", "cascade", "cudnn", "fa2", "flex", "flashinfer", "torch")
-SHOWN = {"before": "before", "cascade": "cascade", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
+PEERS = ("before", "unshared", "cudnn", "fa2", "flex", "flashinfer", "torch")
+SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
 
 
 def emit(line):
@@ -66,9 +66,15 @@ def decode_figures(results, wanted):
 
 
 def prefix_figures(results, wanted):
-    return [figure(f"prefix once, the rest and a merge, over all in one call: {row.name}", 1 / result["over_cascade"],
-                   least=rows.LEAST_CASCADE_OVER_WHOLE if wanted else None)
-            for row, result in results.items() if "over_cascade" in result]
+    return [figure(f"over the same without shared_prefix: {row.name}", result["over_unshared"],
+                   least=rows.LEAST_SHARED_OVER_UNSHARED if wanted else None)
+            for row, result in results.items() if "over_unshared" in result]
+
+
+def mixed_figures(results, wanted):
+    return [figure(one.what, results[one.row]["flashjit_ms"] / sum(results[part]["flashjit_ms"] for part in one.parts),
+                   most=one.limit if wanted else None)
+            for one in rows.mixed_ratios() if all(row in results for row in (one.row, *one.parts))]
 
 
 def peer_figures(results, wanted):
@@ -146,7 +152,7 @@ def error_figures(results):
 
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
-    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted) + prefix_figures(results, wanted)
+    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted) + prefix_figures(results, wanted) + mixed_figures(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)

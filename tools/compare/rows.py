@@ -4,8 +4,8 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "prefix")  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "prefix")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "prefix", "mixed")  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -43,7 +43,9 @@ MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048):
 MOST_SMALL_PAGES = 1.05
 LEAST_UNEVEN_OVER_EVEN = 0.88
 MOST_INVARIANT_OVER_DEFAULT = 1.08
-LEAST_CASCADE_OVER_WHOLE = 5.0
+LEAST_SHARED_OVER_UNSHARED = 5.0
+MOST_MIXED_OVER_ALONE = 1.03  # the sum of prompts alone and single tokens alone
+MOST_TREE_OVER_ONE = 1.2  # drafts in a tree, over one token
 
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
@@ -53,7 +55,7 @@ WINDOW = 1024  # visible keys
 class Row:
     table: str
     d: int
-    mask: str             # full, causal, window
+    mask: str             # full, causal, window, tree
     s: int                # packed: the longest document
     b: int                # packed: the number of documents
     heads: int
@@ -62,6 +64,7 @@ class Row:
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
     data: str = "normal"  # a key of DATA
     queries: int = 0      # where they are not as many as the keys
+    q_lens: tuple = ()    # the same of each sequence, packed, beside keys in pages
     lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
     page: int = 0         # tokens of a page, where keys lie in pages
     prefix: int = 0       # tokens that all sequences begin with, in the same pages
@@ -75,7 +78,8 @@ class Row:
 
     @property
     def layout(self):
-        return "packed" if self.packed else f"paged({self.page})" if self.page else "bhsd"
+        in_pages = f"paged({self.page})" if self.page else ""
+        return "packed" if self.packed else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
 
     @property
     def keys(self):
@@ -86,17 +90,24 @@ class Row:
     def spec(self):
         queries = f" q_len={self.queries}" if self.queries else ""
         heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
-        mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"'}[self.mask]
+        mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"',
+                "tree": ' mask="tree(ancestors)"'}[self.mask]
         score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
         numerics = f" numerics={self.numerics}" if self.numerics else ""
-        return f"fwd {self.dtype} d={self.d} heads={heads} layout={self.layout}{queries}{mask}{score}{numerics}"
+        shared = " shared_prefix" if self.prefix else ""
+        return f"fwd {self.dtype} d={self.d} heads={heads} layout={self.layout}{queries}{mask}{score}{shared}{numerics}"
+
+    @property
+    def unshared(self):
+        """The spec of one who does not know that sequences share anything."""
+        return self.spec.replace(" shared_prefix", "")
 
     @property
     def shape(self):
         """As prepare takes it for a hint; of several lengths, the mean."""
         s = -(-sum(self.keys) // self.b)
-        return f"b={self.b},q={self.queries or s},k={s}"
+        return f"b={self.b},q={self.queries or max(self.q_lens, default=s)},k={s}"
 
     @property
     def name(self):
@@ -108,10 +119,12 @@ class Row:
     @property
     def flops(self):
         """4 d per visible score; the diagonal counts half, as it is usual."""
-        visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
-                   "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
+        if self.q_lens:
+            return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
         if self.queries:
             return 4.0 * self.d * self.heads * self.queries * sum(self.keys)
+        visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
+                   "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
         return 4.0 * self.d * self.heads * sum(visible(n) for n in self.keys)
 
     @property
@@ -129,6 +142,15 @@ class Ratio:
     row: Row
     base: Row
     kind: str  # rate, time
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """The time of a row over the sum of those of others, at most `limit`."""
+    what: str
+    row: Row
+    parts: tuple
     limit: float
 
 
@@ -165,6 +187,21 @@ def paged_ratios():
 
 def prefix_rows():
     return [Row("prefix", 128, "full", 32768 + 1024, 64, 32, 8, queries=1, page=64, prefix=32768)]
+
+
+def mixed_ratios():
+    """Prompts and single tokens in one launch, over both alone; drafts in a tree over one token."""
+    def mixed(prompts, singles):
+        lengths = (2048,) * prompts + (8192,) * singles
+        return Row("mixed", 128, "causal", max(lengths), len(lengths), 32, 8, page=64, lengths=lengths,
+                   q_lens=(2048,) * prompts + (1,) * singles)
+
+    def drafts(queries, mask):
+        return Row("mixed", 128, mask, 8192, 16, 64, 8, queries=queries, page=64)
+    return [Sum("2 prompts of 2048 and 62 single tokens at 8192 in one launch, over the sum of both alone, time", mixed(2, 62),
+                (mixed(2, 0), mixed(0, 62)), MOST_MIXED_OVER_ALONE),
+            Sum("16 drafts in a tree at 16 x 8192, 64/8 heads, over one token, time", drafts(16, "tree"), (drafts(1, "full"),),
+                MOST_TREE_OVER_ONE)]
 
 
 def cpu_rows():
@@ -245,6 +282,8 @@ def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
     alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "prefix": prefix_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
+    for one in mixed_ratios() if table == "mixed" else ():
+        groups[one.row] = [one.row, *one.parts]
     for ratio in ratios_of(table):
         # One group for a table; one for each base where they are many, or large.
         groups.setdefault(ratio.base if table in ("data", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
@@ -260,7 +299,7 @@ def filtered(groups, only):
     wanted = []
     for item in filter(None, only.split(",")):
         key, sign, value = item.partition("=")
-        names = [field.name for field in dataclasses.fields(Row) if field.name != "lengths"]
+        names = [field.name for field in dataclasses.fields(Row) if field.name not in ("lengths", "q_lens")]
         if key not in names or not sign:
             raise BadFilter(f"--only: {item} is not key=value with a key of {', '.join(names)}")
         wanted.append((key, value))

@@ -27,6 +27,12 @@ struct Expected {
   Tensor Arguments::* field;  // null: by name only
 };
 
+Expected of_merges(Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
+  shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
+  shapes.shapes[kMergePacked] = std::move(packed);
+  return shapes;
+}
+
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
 // d=64/32. Elements of K and V have scales. Merges have 3 parts.
 const std::vector<Expected>& expected() {
@@ -42,11 +48,6 @@ const std::vector<Expected>& expected() {
   };
   const auto shapes = [](Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
     return Expected{{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
-  };
-  const auto of_merges = [](Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
-    shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
-    shapes.shapes[kMergePacked] = std::move(packed);
-    return shapes;
   };
   const auto new_rows = [&](std::int64_t d) {
     return shapes({2, 5, 2, d}, {2, 2, 5, d}, {10, 2, d}, {2, 5, 2, d}, {10, 2, d});
@@ -68,10 +69,11 @@ const std::vector<Expected>& expected() {
           &A::offsets_k),
       add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
           row([](P p) -> const void* { return p.lse; }), &A::lse),
-      add(of_rows, "max_logit", "fp32", "max_logit", row([](P p) -> const void* { return p.max_logit; }),
-          &A::max_logit),
+      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit",
+          row([](P p) -> const void* { return p.max_logit; }), &A::max_logit),
       add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
-      add(everywhere({2}), "k_lens", "i32", "k_lens", row([](P p) -> const void* { return p.k_lens; }), nullptr),
+      add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens",
+          row([](P p) -> const void* { return p.k_lens; }), nullptr),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
           row([](P p) -> const void* { return p.block_table; }), nullptr),
       add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
@@ -80,6 +82,10 @@ const std::vector<Expected>& expected() {
           row([](P p) { return p.o_parts; }), nullptr),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "lse_parts", "fp32", "",
           row([](P p) -> const void* { return p.lse_parts; }), nullptr),
+      add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "max_parts", "fp32", "max_logit",
+          row([](P p) -> const void* { return p.max_parts; }), nullptr),
+      add(of_merges({}, {1}, {1}, {}), "shared_prefix", "i32", "shared_prefix",
+          row([](P p) -> const void* { return p.shared_prefix; }), nullptr),
       add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; }), nullptr),
       add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; }), nullptr),
       add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
@@ -110,7 +116,11 @@ constexpr Case kCases[] = {{kDense}, {kHeadsFirst}, {kPacked},          {kPaged}
 bool goes_with(const Expected& row, const std::string& name) {
   const auto named = std::ranges::find(expected(), name, &Expected::name);
   if (named == expected().end()) return false;
-  return row.word == named->word ? !row.word.empty() : named->word == "append" && row.word.starts_with("rope");
+  if (row.word == named->word) return !row.word.empty();
+  const auto pair = [&](std::string_view one, std::string_view other) {
+    return (row.word == one && named->word == other) || (row.word == other && named->word == one);
+  };
+  return pair("k_lens", "shared_prefix") || (named->word == "append" && row.word.starts_with("rope"));
 }
 
 std::string with_all(const Case& c, const std::string& but = "") {
@@ -207,6 +217,7 @@ TEST(Operands, GoToTheirPlaceByFieldAndByName) {
         EXPECT_EQ(params->lse_parts_stride.batch, packed ? 0 : 4 * 5);
         EXPECT_EQ(params->lse_parts_stride.head, packed ? 10 : 5);
         EXPECT_EQ(params->lse_parts_stride.token, 1);
+        EXPECT_EQ(params->max_parts_stride.head, packed ? 10 : 5);
         continue;
       }
       EXPECT_EQ(params->v_stride.token, c.layout == kHeadsFirst ? 32 : 2 * 32);
@@ -285,6 +296,7 @@ TEST(Operands, WrongSizesAreRefused) {
 
 // Why a call may not bring it.
 std::string absent(const Expected& row) {
+  if (row.name == "max_parts") return "the spec is no merge with max_logit; leave it out or add max_logit";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
            (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
@@ -311,6 +323,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
         Arguments fields = by_field(c), names = by_name(c);
         for (const Expected& other : expected()) {
           if (&other == &row || !goes_with(other, row.name)) continue;
+          if (other.field) fields.*other.field = {};
           fields.params.erase(other.name);
           names.params.erase(other.name);
         }

@@ -1,0 +1,127 @@
+#include "compiler/cascade.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/plan.h"
+#include "compiler/spec/shared_prefix.h"
+
+namespace flashjit {
+
+namespace {
+
+namespace names = cascade_params;
+
+constexpr int kRowsOfTile = 128;  // of a tile of the prefix: queries of all sequences, and of the heads of a KV head
+constexpr int kUnit = 64;         // keys of which pieces are made
+
+// What both attentions leave for the merge.
+void leave_parts(AttentionSpec& part) {
+  part.out_dtype = Dtype::F32;
+  if (part.lse == Lse::none) part.lse = Lse::ln;
+  part.shared_prefix = false;
+  part.mask = Expr();
+  part.score = Expr();
+  part.params.clear();
+}
+
+void declare(AttentionSpec& part, std::string_view name, Dtype dtype, int rank) {
+  part.declared.push_back({.name = std::string(name), .dtype = dtype, .rank = rank});
+}
+
+// The length of the prefix, as text: 0 where sequence 0 does not have it. Cut to `k_len`, which changes nothing and tells
+// the compiler how large it is.
+std::string prefix_text(std::string_view queries) {
+  return fmt::format("min(where(min(max({0}[0], 0), k_len) - {2} >= {1}[0], max({1}[0], 0), 0), k_len)", names::kLens,
+                     names::kPrefix, queries);
+}
+
+// Where piece `piece` begins: all have as many units, but for one.
+std::string begin_text(std::string_view prefix, std::string_view piece) {
+  return fmt::format("min(({0} + {1}) / {2} * {3} / max({4}, 1), {5}) * {2}", prefix, kUnit - 1, kUnit, piece,
+                     names::kPieces, (SizeBound::kLargest + 1) / kUnit);
+}
+
+Result<AttentionSpec> prefix_of(const AttentionSpec& spec) {
+  AttentionSpec part = spec;
+  leave_parts(part);
+  part.sink = part.append = false;
+  part.alignment = Alignment::BottomRight;
+  const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
+  std::erase_if(part.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });
+  declare(part, names::kPrefix, Dtype::I32, 1);
+  declare(part, names::kLens, Dtype::I32, 1);
+  declare(part, names::kPieces, Dtype::U8, 0);
+  std::string queries = fmt::format("{}", spec.q_len.max);
+  if (!spec.q_len.pinned()) {
+    declare(part, names::kQueries, Dtype::I32, 0);
+    queries = fmt::format("min(max({}, 0), {})", names::kQueries, spec.q_len.max);
+  }
+  const std::string prefix = prefix_text(queries);
+  part.mask_text =
+      fmt::format("k >= {} & k < min({}, {})", begin_text(prefix, "b"), begin_text(prefix, "(b + 1)"), prefix);
+  part.batch = {.min = 0, .max = kMostPieces};
+  const bool fits = spec.batch.max <= SizeBound::kLargest / spec.q_len.max;
+  part.q_len = {.min = 0, .max = fits ? spec.batch.max * spec.q_len.max : SizeBound::kLargest};
+  FLASHJIT_TRY(validate(part));
+  return part;
+}
+
+Result<AttentionSpec> own_of(const AttentionSpec& spec) {
+  AttentionSpec part = spec;
+  leave_parts(part);
+  declare(part, names::kPrefix, Dtype::I32, 1);
+  declare(part, names::kLens, Dtype::I32, 1);
+  const std::string begin = fmt::format("k >= {}", prefix_text("q_len"));
+  part.mask_text = spec.mask_text.empty() ? begin : fmt::format("({}) & {}", spec.mask_text, begin);
+  FLASHJIT_TRY(validate(part));
+  return part;
+}
+
+Result<AttentionSpec> merge_of(const AttentionSpec& spec) {
+  AttentionSpec part;
+  part.operation = Operation::Merge;
+  part.dtype = part.kv_dtype = Dtype::F32;
+  part.out_dtype = spec.out_dtype;
+  part.d_qk = part.d_v = spec.d_v;
+  part.heads_q = part.heads_kv = spec.heads_q;
+  part.lse = spec.lse;
+  part.max_logit = spec.max_logit;
+  part.shared_prefix = true;
+  part.batch = spec.batch;
+  part.q_len = spec.q_len;
+  part.align_bytes = spec.align_bytes;
+  part.numerics = spec.numerics;
+  FLASHJIT_TRY(validate(part));
+  return part;
+}
+
+// Many queries with the same keys, as many as there are sequences: tiles that hold all heads of a KV head read those
+// keys for as many at once as there can be. The rest, and where there are no such tiles everything, is left to the cost
+// model, which takes the queries of one sequence for prompts.
+Schedule prefix_pins(const AttentionSpec& prefix, const Target& target, const Schedule& pins) {
+  if (pins != Schedule()) return pins;
+  Schedule shared;
+  shared.tile_q = kRowsOfTile;
+  shared.head_tiles = prefix.heads_q == prefix.heads_kv ? HeadTiles::single : HeadTiles::grouped;
+  return make_plan(prefix, target, shared) ? shared : pins;
+}
+
+}  // namespace
+
+Result<Cascade> cascade_of(const AttentionSpec& spec, const Target& target, const Schedule& pins) {
+  FLASHJIT_ASSIGN(prefix, prefix_of(spec));
+  FLASHJIT_ASSIGN(own, own_of(spec));
+  FLASHJIT_ASSIGN(merge, merge_of(spec));
+  const Schedule of_prefix = prefix_pins(prefix, target, pins);
+  return Cascade{{std::move(prefix), of_prefix}, {std::move(own), pins}, {std::move(merge), {}}};
+}
+
+int pieces_of(const AttentionSpec& spec, const Target& target, std::int64_t queries) {
+  const std::int64_t rows = queries * (spec.heads_q / spec.heads_kv);
+  const std::int64_t tiles = (rows + kRowsOfTile - 1) / kRowsOfTile * spec.heads_kv;
+  return static_cast<int>(std::clamp<std::int64_t>(target.sm_count / std::max<std::int64_t>(tiles, 1), 1, kMostPieces));
+}
+
+}  // namespace flashjit

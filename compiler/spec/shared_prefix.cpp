@@ -1,0 +1,91 @@
+#include "compiler/spec/shared_prefix.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/language/expr_rules.h"
+
+namespace flashjit {
+
+namespace {
+
+Expr replaced(const Expr& expr, Variable variable, const Expr& by) {
+  if (!uses(expr, variable)) return expr;
+  if (expr->op == Op::Variable) return by;
+  if (expr->op == Op::Load) {
+    std::vector<Expr> index;
+    for (const Expr& arg : expr->args) index.push_back(replaced(arg, variable, by));
+    return Expr::load(expr->param, std::move(index));
+  }
+  std::vector<Expr> args;
+  for (const Expr& arg : expr->args) args.push_back(replaced(arg, variable, by));
+  Result<Expr> made = Expr::make(expr->op, std::move(args));
+  return made ? *made : Expr();
+}
+
+// Is every key before the first query seen by all queries? It is the one so many before it, whatever the lengths.
+bool shows_all_before_queries(const AttentionSpec& spec) {
+  if (!spec.mask) return true;
+  const Expr distance = Expr::variable(Variable::K);
+  const Expr key = Expr::variable(Variable::KLen) - Expr::variable(Variable::QLen) - Expr::integer(1) - distance;
+  const Expr seen = replaced(spec.mask, Variable::K, key);
+  if (!seen) return false;
+  const Expr simple = Simplifier(variable_ranges(spec)).simplify(seen);
+  return simple->op == Op::BoolConst && simple->integer != 0;
+}
+
+Result<void> check_score(const AttentionSpec& spec) {
+  if (!spec.score) return {};
+  for (const Variable variable : {Variable::Q, Variable::B, Variable::QLen, Variable::KLen}) {
+    if (!uses(spec.score, variable)) continue;
+    return invalid(fmt::format(
+        "shared_prefix: the score reads `{}`, of its own for each sequence, and scores of a shared prefix are "
+        "computed for all together, from s, k, h, hk and params; leave shared_prefix out",
+        name(variable)));
+  }
+  return {};
+}
+
+Result<void> check_params(const AttentionSpec& spec) {
+  namespace own = cascade_params;
+  for (const Param& param : spec.params) {
+    if (std::ranges::find(own::kAll, param.name) == own::kAll.end()) continue;
+    return invalid(fmt::format("params: {} is a name that shared_prefix takes; choose another one", param.name));
+  }
+  const std::size_t of_score = spec.score ? params_of(spec.score).size() : 0;
+  if (spec.params.size() + own::kOfOwn <= kMaxParams && of_score + own::kAll.size() <= kMaxParams) return {};
+  return invalid(fmt::format(
+      "shared_prefix: it takes {} parameters beside those of the mask and {} beside those of the score, of {} "
+      "in all; merge some into one tensor",
+      own::kOfOwn, own::kAll.size(), kMaxParams));
+}
+
+}  // namespace
+
+Result<void> check_shared_prefix(const AttentionSpec& spec) {
+  if (!is_paged(spec) || is_packed(spec)) {
+    return invalid(
+        "shared_prefix: sequences share pages, and have as many queries each; use layout=paged(N), or leave it out");
+  }
+  if (spec.numerics == Numerics::BatchInvariant) {
+    return invalid(
+        "shared_prefix: where keys are cut depends on the batch, which numerics=batch_invariant excludes; leave one of "
+        "the two out");
+  }
+  if (spec.align_bytes < size_of(Dtype::F32)) {
+    return invalid(
+        fmt::format("bytes: {} is below {}, which shared_prefix needs; align tensors to it, or leave "
+                    "shared_prefix out",
+                    spec.align_bytes, size_of(Dtype::F32)));
+  }
+  if (!shows_all_before_queries(spec)) {
+    return invalid(
+        "shared_prefix: every query sees all of a shared prefix, and this mask may hide some of the keys before the "
+        "first query; use a mask like causal or tree(name), or leave shared_prefix out");
+  }
+  FLASHJIT_TRY(check_score(spec));
+  return check_params(spec);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,24 @@
+// What a spec with `shared_prefix` must be like: the first keys of all sequences are the same, and every query sees them.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+// Parameters that the specs of a cascade read beside those of the user (compiler/cascade.cpp).
+namespace cascade_params {
+inline constexpr std::string_view kPrefix = "shared_prefix";    // i32[1], the operand
+inline constexpr std::string_view kLens = "prefix_lens";        // i32[1], the operand k_lens
+inline constexpr std::string_view kQueries = "prefix_queries";  // i32, queries of a sequence
+inline constexpr std::string_view kPieces = "prefix_pieces";    // u8, into which the prefix is cut
+inline constexpr std::array kAll = {kPrefix, kLens, kQueries, kPieces};
+inline constexpr std::size_t kOfOwn = 2;  // of these, the first, where each sequence's own keys are read
+}  // namespace cascade_params
+
+// Of a spec whose expressions are resolved.
+Result<void> check_shared_prefix(const AttentionSpec& spec);
+
+}  // namespace flashjit

@@ -1,0 +1,230 @@
+#include "runtime/launch/cascade_kernel.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/spec/shared_prefix.h"
+
+namespace flashjit {
+
+namespace {
+
+namespace names = cascade_params;
+
+struct Shaped {
+  std::array<std::int64_t, kMaxTensorRank> shape, strides;
+};
+
+// A tensor whose shape and strides lie in `place`.
+TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
+                  std::initializer_list<std::int64_t> strides = {}) {
+  std::ranges::copy(shape, place.shape.begin());
+  std::ranges::copy(strides, place.strides.begin());
+  return {.data = data,
+          .dtype = name(dtype),
+          .rank = static_cast<int>(shape.size()),
+          .shape = place.shape.data(),
+          .strides = strides.size() == 0 ? nullptr : place.strides.data()};
+}
+
+// By its field or by its name; empty: it is not given.
+TensorView given(const CallArguments& call, std::string_view name) {
+  if (const TensorView& field = call.operands[find_operand(name)]; field.given()) return field;
+  for (int i = 0; i < call.param_count; ++i) {
+    if (const ParamView& param = call.params[static_cast<std::size_t>(i)]; param.name == name) return param.tensor;
+  }
+  return {};
+}
+
+void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
+  call.operands[find_operand(name)] = tensor;
+}
+
+}  // namespace
+
+// The calls of the parts. What the attentions leave lies at the beginning of the workspace: of each piece, and last of
+// what is each sequence's own; O, then LSE, then maxima. Behind that is the workspace of one attention at a time.
+struct CascadeKernel::Call {
+  Call(const CascadeKernel& cascade, const CallArguments& call, const KernelParams& params, const CallSizes& sizes)
+      : spec(cascade.spec_),
+        whole(call),
+        p(params),
+        room(cascade.room(sizes)),
+        batch(sizes.batch),
+        queries(sizes.q_len) {
+    make_prefix(cascade);
+    make_own();
+    make_merge();
+  }
+  Call(const Call&) = delete;  // views point into it
+
+  float* at(std::int64_t bytes, std::int64_t elements) const {
+    return reinterpret_cast<float*>(static_cast<char*>(whole.workspace) + bytes) + elements;
+  }
+  void give_rest_of_workspace(CallArguments& call) const {
+    call.workspace = static_cast<char*>(whole.workspace) + room.behind;
+    call.workspace_bytes = whole.workspace_bytes - room.behind;
+  }
+  // One number for each row, from part `part` on.
+  void put_rows(CallArguments& call, std::string_view name, std::int64_t from, std::int64_t part, Shaped& place,
+                std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides) const {
+    put(call, name, shaped(at(from, part * room.rows), Dtype::F32, place, shape, strides));
+  }
+  void put_outputs(CallArguments& call, std::int64_t part, Shaped* of, std::initializer_list<std::int64_t> o,
+                   std::initializer_list<std::int64_t> rows, std::initializer_list<std::int64_t> strides) const {
+    put(call, "o", shaped(at(0, part * room.rows * spec.d_v), Dtype::F32, of[0], o));
+    put_rows(call, "lse", room.lse, part, of[1], rows, strides);
+    if (spec.max_logit) put_rows(call, "max_logit", room.maxima, part, of[2], rows, strides);
+  }
+
+  // Queries of all sequences as those of one, for each piece the same; pages of sequence 0.
+  void make_prefix(const CascadeKernel& cascade) {
+    const std::int64_t tokens = batch * queries, heads = spec.heads_q, pieces = room.pieces;
+    const TensorView table = given(whole, "block_table");
+    put(prefix, "q",
+        shaped(const_cast<void*>(p.q), spec.dtype, places[0], {pieces, tokens, heads, spec.d_qk},
+               {0, queries == 1 ? p.q_stride.batch : p.q_stride.token, p.q_stride.head, 1}));
+    put(prefix, "k_lens", shaped(cascade.lengths_.data(), Dtype::I32, places[1], {pieces}));
+    put(prefix, "block_table",
+        shaped(table.data, Dtype::I32, places[2], {pieces, table.shape[1]}, {0, p.table_stride_page}));
+    for (const char* name : {"k", "v", "scale_k", "scale_v"}) put(prefix, name, given(whole, name));
+    put_outputs(prefix, 0, &places[3], {pieces, tokens, heads, spec.d_v}, {pieces, heads, tokens},
+                {room.rows, tokens, 1});
+    for (const std::string& name : cascade.score_params_) {
+      for (int i = 0; i < whole.param_count; ++i) {
+        const ParamView& param = whole.params[static_cast<std::size_t>(i)];
+        if (param.name == name) prefix.add(param);
+      }
+    }
+    prefix.add({.name = names::kPrefix, .tensor = given(whole, "shared_prefix")});
+    prefix.add({.name = names::kLens, .tensor = given(whole, "k_lens")});
+    prefix.add({.name = names::kPieces, .is_scalar = true, .scalar = static_cast<double>(pieces)});
+    if (!spec.q_len.pinned())
+      prefix.add({.name = names::kQueries, .is_scalar = true, .scalar = static_cast<double>(queries)});
+    give_rest_of_workspace(prefix);
+  }
+
+  // The operand shared_prefix is there by its name, which is that of the parameter.
+  void make_own() {
+    const std::int64_t heads = spec.heads_q;
+    own = whole;
+    own.add({.name = names::kLens, .tensor = given(whole, "k_lens")});
+    put_outputs(own, room.pieces, &places[6], {batch, queries, heads, spec.d_v}, {batch, heads, queries},
+                {queries, batch * queries, 1});
+    give_rest_of_workspace(own);
+  }
+
+  void make_merge() {
+    const std::int64_t parts = room.pieces + 1, heads = spec.heads_q, tokens = batch * queries;
+    put(merge, "o_parts", shaped(at(0, 0), Dtype::F32, places[9], {parts, batch, queries, heads, spec.d_v}));
+    put_rows(merge, "lse_parts", room.lse, 0, places[10], {parts, batch, heads, queries},
+             {room.rows, queries, tokens, 1});
+    if (spec.max_logit) {
+      put_rows(merge, "max_parts", room.maxima, 0, places[11], {parts, batch, heads, queries},
+               {room.rows, queries, tokens, 1});
+    }
+    for (const char* name : {"o", "lse", "max_logit", "k_lens", "shared_prefix"}) put(merge, name, given(whole, name));
+  }
+
+  const AttentionSpec& spec;
+  const CallArguments& whole;
+  const KernelParams& p;
+  const Room room;
+  const std::int64_t batch, queries;
+  CallArguments prefix, own, merge;
+  std::array<Shaped, 12> places;
+};
+
+CascadeKernel::CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths)
+    : RunnableKernel(plan, std::move(facts), ordinal),
+      spec_(plan.spec),
+      target_(plan.target),
+      kernels_(std::move(kernels)),
+      lengths_(std::move(lengths)) {
+  if (!spec_.score) return;
+  for (const Param& param : params_of(spec_.score)) score_params_.push_back(param.name);
+}
+
+Result<std::shared_ptr<CascadeKernel>> CascadeKernel::create(const GpuContext& gpu, int ordinal,
+                                                             const AttentionSpec& spec, const Target& target,
+                                                             CascadeKernels kernels) {
+  constexpr unsigned char kEveryByte = 0x7f;  // of a length beyond all that there can be
+  const RelaxedCapture relaxed(*gpu.driver);
+  FLASHJIT_ASSIGN(lengths, DeviceBuffer::allocate(gpu, kMostPieces * sizeof(std::int32_t)));
+  FLASHJIT_ASSIGN(stream, Stream::create(gpu));
+  FLASHJIT_TRY(lengths.fill(kEveryByte, stream.get()));
+  FLASHJIT_TRY(stream.synchronize());
+  Plan plan;  // what it checks calls by; its parts launch
+  plan.spec = spec;
+  plan.target = target;
+  Facts facts = facts_of(kernels, spec);
+  return std::shared_ptr<CascadeKernel>(
+      new CascadeKernel(plan, std::move(facts), ordinal, std::move(kernels), std::move(lengths)));
+}
+
+// What there is to say of three kernels: of the one for each sequence's own keys, and sums.
+Facts CascadeKernel::facts_of(const CascadeKernels& kernels, const AttentionSpec& spec) {
+  Facts facts = kernels.own->facts();
+  facts.spec = print(spec);
+  for (const auto& [what, kernel] : {std::pair("the shared keys", &kernels.prefix), {"the merge", &kernels.merge}}) {
+    const Facts& part = (*kernel)->facts();
+    facts.compile_ms += part.compile_ms;
+    facts.cubin_bytes += part.cubin_bytes;
+    facts.spill_bytes += part.spill_bytes;
+    facts.registers = std::max(facts.registers, part.registers);
+    facts.smem_bytes = std::max(facts.smem_bytes, part.smem_bytes);
+    facts.threads = std::max(facts.threads, part.threads);
+    facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, part.schedule));
+    facts.notes.insert(facts.notes.end(), part.notes.begin(), part.notes.end());
+  }
+  return facts;
+}
+
+CascadeKernel::Room CascadeKernel::room(const CallSizes& sizes) const {
+  const auto rounded = [](std::int64_t bytes) {
+    return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  };
+  Room room;
+  room.pieces = pieces_of(spec_, target_, sizes.q_tokens);
+  room.rows = sizes.q_tokens * spec_.heads_q;
+  const std::int64_t of_rows = (room.pieces + 1) * room.rows * static_cast<std::int64_t>(sizeof(float));
+  room.lse = rounded(of_rows * spec_.d_v);
+  room.maxima = room.lse + rounded(of_rows);
+  room.behind = room.maxima + (spec_.max_logit ? rounded(of_rows) : 0);
+  CallSizes of_prefix = sizes;
+  of_prefix.batch = room.pieces;
+  of_prefix.q_len = sizes.q_tokens;
+  of_prefix.q_tokens = room.pieces * sizes.q_tokens;
+  of_prefix.k_tokens = room.pieces * sizes.k_len;
+  room.bytes =
+      room.behind + std::max(kernels_.prefix->workspace_bytes(of_prefix), kernels_.own->workspace_bytes(sizes));
+  return room;
+}
+
+Result<std::int64_t> CascadeKernel::workspace_bytes(const CallArguments& call) const {
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  return room(sizes).bytes;
+}
+
+Result<void> CascadeKernel::launch(const CallArguments& call, void* stream) {
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  if (sizes.q_tokens == 0) return {};
+  if (sizes.q_len > 1 && sizes.batch > 1 && params.q_stride.batch != sizes.q_len * params.q_stride.token) {
+    return invalid(fmt::format(
+        "q.strides: {} from one sequence to the next, with shared_prefix it must be {}, q_len times that of "
+        "tokens; pass a contiguous copy",
+        params.q_stride.batch, sizes.q_len * params.q_stride.token));
+  }
+  FLASHJIT_TRY(check_workspace(call, room(sizes).bytes));
+  const Call calls(*this, call, params, sizes);
+  FLASHJIT_TRY(kernels_.prefix->run(calls.prefix, stream));
+  FLASHJIT_TRY(kernels_.own->run(calls.own, stream));
+  return kernels_.merge->run(calls.merge, stream);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,44 @@
+// A kernel of three: what run() does for a spec with `shared_prefix` on a GPU (compiler/cascade.h).
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "compiler/cascade.h"
+#include "runtime/driver/device_memory.h"
+#include "runtime/launch/kernels.h"
+
+namespace flashjit {
+
+struct CascadeKernels {
+  std::shared_ptr<RunnableKernel> prefix, own, merge;
+};
+
+class CascadeKernel : public RunnableKernel {
+ public:
+  // Kernels of the parts of the spec's cascade.
+  static Result<std::shared_ptr<CascadeKernel>> create(const GpuContext& gpu, int ordinal, const AttentionSpec& spec,
+                                                       const Target& target, CascadeKernels kernels);
+  using RunnableKernel::workspace_bytes;
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;
+
+ private:
+  struct Call;
+  // What the attentions leave, in bytes from the beginning of the workspace.
+  struct Room {
+    std::int64_t pieces = 0, rows = 0;  // rows: of a part
+    std::int64_t lse = 0, maxima = 0, behind = 0, bytes = 0;
+  };
+  CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths);
+  static Facts facts_of(const CascadeKernels& kernels, const AttentionSpec& spec);
+  Room room(const CallSizes& sizes) const;
+  Result<void> launch(const CallArguments& call, void* stream) override;
+
+  const AttentionSpec spec_;
+  const Target target_;
+  const CascadeKernels kernels_;
+  const DeviceBuffer lengths_;  // of the pieces: more than there can be, so each has what there is room for
+  std::vector<std::string> score_params_;
+};
+
+}  // namespace flashjit
