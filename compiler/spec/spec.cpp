@@ -447,16 +447,6 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
   }
-  if (spec.append && has_scaled_keys(spec)) {
-    return unsupported(fmt::format(
-        "append: no kernel of this build writes new rows into a cache of {}; write them before the call, or use kv={}",
-        name(spec.kv_dtype), name(spec.dtype)));
-  }
-  if (spec.append && spec.v_in_k) {
-    return unsupported(
-        "append: no kernel of this build writes new rows into K that has V in it (v_in_k); write them before the call, "
-        "and leave append out");
-  }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
   }
