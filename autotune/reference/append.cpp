@@ -1,5 +1,6 @@
 // What `append` and `rope` mean: where new tokens stand, how rows turn, what the cache holds after the call.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -38,8 +39,22 @@ std::vector<double> Problem::rotated(std::vector<double> row, std::int64_t posit
 
 namespace {
 
+// As an element of 8 bits has it, in units of its scale.
+double narrowed(double x, float scale, Dtype dtype) {
+  std::array<float, 1> element;  // room for one of any type
+  store_float(dtype, element.data(), 0, static_cast<float>(x) / scale);
+  return load_float(dtype, element.data(), 0);
+}
+
 // Is what a cache holds right? `size` 0: it must be the very number. Else fp32 has rounded on the way, by parts of what
 // was added up, and then the cache's type has.
+bool is_right_narrowed(double held, double wanted, double size, float scale, Dtype dtype) {
+  const double off = std::isfinite(wanted) ? size * 0x1p-19 : 0;
+  const double one = narrowed(wanted - off, scale, dtype), other = narrowed(wanted + off, scale, dtype);
+  if (std::isnan(one) || std::isnan(other)) return std::isnan(held);
+  return held >= std::min(one, other) && held <= std::max(one, other);
+}
+
 bool is_right(double held, double wanted, double size, Dtype dtype) {
   const double largest = dtype == Dtype::F16 ? 65504 : 3.38e38;
   if (size == 0) return held == wanted || (std::isnan(held) && std::isnan(wanted));
@@ -52,28 +67,32 @@ bool is_right(double held, double wanted, double size, Dtype dtype) {
 }  // namespace
 
 std::string Problem::wrong_row(const char* name, const Tensor& cache, const RowId& token,
-                               const std::vector<double>& wanted, double size) const {
+                               const std::vector<double>& wanted, double size, float scale) const {
   const std::int64_t at = key_offset(cache, token.b, token.h, token_position(token.b, token.q));
   const std::vector<double> held = elements(cache, at, static_cast<int>(wanted.size()));
   for (std::size_t c = 0; c < wanted.size(); ++c) {
-    if (is_right(held[c], wanted[c], size, spec_->kv_dtype)) continue;
-    return fmt::format("{} holds {} instead of {:.9g} for new token {} of batch {}, KV head {}, column {}", name,
-                       held[c], wanted[c], token.q, token.b, token.h, c);
+    const bool right = has_scaled_keys(*spec_) ? is_right_narrowed(held[c], wanted[c], size, scale, spec_->kv_dtype)
+                                               : is_right(held[c], wanted[c], size, spec_->kv_dtype);
+    if (right) continue;
+    return fmt::format("{} holds {} times {} instead of {:.9g} for new token {} of batch {}, KV head {}, column {}",
+                       name, held[c], scale, wanted[c], token.q, token.b, token.h, c);
   }
   return {};
 }
 
 std::string Problem::wrong_append(const RowId& token) const {
-  const Tensor &k_new = arguments_->params.at("k_new"), &v_new = arguments_->params.at("v_new");
+  const Tensor& k_new = arguments_->params.at("k_new");
   std::vector<double> k = elements(k_new, query_offset(k_new, token), spec_->d_qk);
   double size = 0;
   if (spec_->rope != Rope::none) {
     for (const double x : k) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
     k = rotated(std::move(k), token_position(token.b, token.q));
   }
-  std::string wrong = wrong_row("k", arguments_->k, token, k, size);
-  if (!wrong.empty()) return wrong;
-  return wrong_row("v", arguments_->v, token, elements(v_new, query_offset(v_new, token), spec_->d_v), 0);
+  std::string wrong = wrong_row("k", arguments_->k, token, k, size, head_scale("scale_k", token.b, token.h));
+  if (!wrong.empty() || spec_->v_in_k) return wrong;
+  const Tensor& v_new = arguments_->params.at("v_new");
+  return wrong_row("v", arguments_->v, token, elements(v_new, query_offset(v_new, token), spec_->d_v), 0,
+                   head_scale("scale_v", token.b, token.h));
 }
 
 std::string Problem::wrong_append() const {

@@ -12,6 +12,7 @@ namespace flashjit::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoWeight = -80;  // below it a weight may be no normal number
 
 bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 // A merge of packed tokens has one sequence of them all.
@@ -160,7 +161,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens),
                                      {"block_table", paged(spec)},
                                      {"k_new", spec.append},
-                                     {"v_new", spec.append},
+                                     {"v_new", spec.append && !spec.v_in_k},
                                      {"cos", spec.rope != Rope::none && spec.rope_base == 0},
                                      {"sin", spec.rope != Rope::none && spec.rope_base == 0}}) {
     if (needed && !arguments.params.contains(name))
@@ -372,10 +373,9 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
   for (const Logit& logit : logits) {
-    if (logit.value == -kInfinity) {  // the same as hidden, whatever V holds
-      taint(result, &values[logit.k * width]);
-      continue;
-    }
+    // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.
+    if (logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
+    if (logit.value == -kInfinity) continue;
     const double p = std::exp(logit.value - reference) / sum;
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v;
   }

@@ -92,7 +92,7 @@ class Problem {
   // Of a new token and a KV head, which is `h`.
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
-                        double size) const;
+                        double size, float scale) const;
   Position position(const RowId& row) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,

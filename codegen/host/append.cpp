@@ -1,10 +1,11 @@
 #include "codegen/host/append.h"
 
-#include <cstring>
+#include <array>
 
 #include "codegen/host/problem.h"
 #include "codegen/host/rotation.h"
 #include "codegen/host/workspace.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::host {
 namespace {
@@ -38,6 +39,15 @@ class AppendingKernel final : public HostKernel {
   }
 
  private:
+  // A row of Q's dtype, turned if there is a rotation, as elements that `scale` times are it.
+  void copy_row(const void* from, const void* to, int columns, Dtype dtype, float scale, const Rotation* rotation,
+                std::int64_t position) const {
+    std::array<float, kMaxLatentDimQk> row;
+    for (int i = 0; i < columns; ++i) row[i] = reference::load_float(spec_.dtype, from, i);
+    if (rotation) rotation->turn(row.data(), position);
+    for (int i = 0; i < columns; ++i) reference::store_float(dtype, const_cast<void*>(to), i, row[i] / scale);
+  }
+
   // `rotation`: null where nothing rotates.
   void append(const KernelParams& params, const Rotation* rotation, const KernelParams& rotated,
               const ParallelFor& parallel) const {
@@ -51,19 +61,19 @@ class AppendingKernel final : public HostKernel {
       if (q >= s.q_len) return;
       const std::int64_t position = s.k_len - s.q_len + q, token = s.q_first + q;
       for (std::int64_t h = 0; rotation && h < spec_.heads_q; ++h)
-        rotation->copy(from.q(b, h, token), const_cast<char*>(to.q(b, h, token)), std::max<std::int64_t>(position, 0));
+        copy_row(from.q(b, h, token), to.q(b, h, token), spec_.d_qk, spec_.dtype, 1, rotation,
+                 std::max<std::int64_t>(position, 0));
       if (position < 0) return;
       for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
         const void *k = nullptr, *v = nullptr;
         from.k_rows(b, hk, position, 1, &k);
+        copy_row(new_keys.q(b, hk, token), k, spec_.d_qk, spec_.kv_dtype, from.scale_k(b, hk), rotation, position);
+        if (spec_.v_in_k) continue;
         from.v_rows(b, hk, position, 1, &v);
-        if (rotation) rotation->copy(new_keys.q(b, hk, token), const_cast<void*>(k), position);
-        else std::memcpy(const_cast<void*>(k), new_keys.q(b, hk, token), row_bytes(spec_.d_qk));
-        std::memcpy(const_cast<void*>(v), new_values.q(b, hk, token), row_bytes(spec_.d_v));
+        copy_row(new_values.q(b, hk, token), v, spec_.d_v, spec_.kv_dtype, from.scale_v(b, hk), nullptr, position);
       }
     });
   }
-  std::size_t row_bytes(int d) const { return static_cast<std::size_t>(d * size_of(spec_.dtype)); }
 
   AttentionSpec spec_;
   std::unique_ptr<HostKernel> attention_;

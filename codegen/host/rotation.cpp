@@ -1,10 +1,7 @@
 #include "codegen/host/rotation.h"
 
 #include <cmath>
-#include <cstring>
 #include <numbers>
-
-#include "compiler/spec/half.h"
 
 namespace flashjit::host {
 
@@ -23,17 +20,15 @@ Rotation::Angle Rotation::angle(std::int64_t position, int pair) const {
   return {std::cos(radians), std::sin(radians)};
 }
 
-void Rotation::copy(const void* from, void* to, std::int64_t position) const {
-  const Dtype dtype = spec_.dtype;
-  std::memcpy(to, from, static_cast<std::size_t>(spec_.d_qk * size_of(dtype)));
+void Rotation::turn(float* row, std::int64_t position) const {
   const int pairs = spec_.rope_dims / 2;
   for (int pair = 0; pair < pairs; ++pair) {
     const int first = spec_.rope == Rope::half ? pair : 2 * pair;
     const int second = spec_.rope == Rope::half ? pair + pairs : first + 1;
-    const double x = reference::load_float(dtype, from, first), y = reference::load_float(dtype, from, second);
+    const double x = row[first], y = row[second];
     const auto [cos, sin] = angle(position, pair);
-    reference::store_float(dtype, to, first, static_cast<float>(x * cos - y * sin));
-    reference::store_float(dtype, to, second, static_cast<float>(y * cos + x * sin));
+    row[first] = static_cast<float>(x * cos - y * sin);
+    row[second] = static_cast<float>(y * cos + x * sin);
   }
 }
 

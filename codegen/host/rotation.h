@@ -13,8 +13,8 @@ class Rotation {
  public:
   // Of a spec with rope, and a call of it.
   Rotation(const AttentionSpec& spec, const KernelParams& params);
-  // A row of d_qk elements, rotated, to another place.
-  void copy(const void* from, void* to, std::int64_t position) const;
+  // A row of d_qk numbers.
+  void turn(float* row, std::int64_t position) const;
 
  private:
   struct Angle {

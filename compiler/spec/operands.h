@@ -180,8 +180,9 @@ inline constexpr std::array kOperands = {
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_new_stride},
     Operand{.name = "v_new", .what = "Values of new tokens", .dtype = &AttentionSpec::dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::DV},
-            .is_in = appends,
-            .absent = "the spec does not ask for it; add append to the spec or leave it out", .has_field = false,
+            .is_in = [](const AttentionSpec& spec) { return spec.append && !spec.v_in_k; },
+            .absent = "the spec does not ask for it; add append to the spec or leave it out; with v_in_k new rows of k have "
+                      "those of v in them", .has_field = false,
             .aligned = true, .pointer = offsetof(KernelParams, v_new),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_new_stride},
     Operand{.name = "cos", .what = "Cosines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},

@@ -456,16 +456,6 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
   }
-  if (spec.append && has_scaled_keys(spec)) {
-    return unsupported(fmt::format(
-        "append: no kernel of this build writes new rows into a cache of {}; write them before the call, or use kv={}",
-        name(spec.kv_dtype), name(spec.dtype)));
-  }
-  if (spec.append && spec.v_in_k) {
-    return unsupported(
-        "append: no kernel of this build writes new rows into K that has V in it (v_in_k); write them before the call, "
-        "and leave append out");
-  }
   if (spec.shared_prefix && spec.rope != Rope::none) {
     return unsupported(
         "shared_prefix: no kernel of this build rotates Q for keys that sequences share (rope); rotate Q and the new keys "

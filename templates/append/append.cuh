@@ -4,6 +4,8 @@
 #pragma once
 
 #include "templates/append/layout.h"
+#include "templates/append/narrow.cuh"
+#include "templates/cache_elements.cuh"
 #include "templates/kv_rows.cuh"
 
 namespace flashjit::appending {
@@ -32,10 +34,7 @@ __device__ inline uint4 load_piece(const RowElement* from) {
   }
 }
 
-// A piece of a new row as the cache holds it.
-__device__ inline uint4 cached(uint4 piece) { return piece; }
-
-// ---- rotation ----
+// ---- numbers ----
 
 struct Columns {
   float of[kPieceColumns];
@@ -59,6 +58,17 @@ __device__ inline uint4 piece_of(const Columns& c) {
   return make_uint4(pack<kElement>(c.of[0], c.of[1]), pack<kElement>(c.of[2], c.of[3]),
                     pack<kElement>(c.of[4], c.of[5]), pack<kElement>(c.of[6], c.of[7]));
 }
+
+// What a cache of 8 bits holds of them.
+__device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
+  u32 words[2] = {};
+#pragma unroll
+  for (int i = 0; i < kPieceColumns; ++i)
+    words[i / 4] |= narrowed<config.cache>(__fdiv_rn(c.of[i], scale)) << i % 4 * 8;
+  return make_uint2(words[0], words[1]);
+}
+
+// ---- rotation ----
 
 constexpr int kRopePairs = config.rope_dims / 2;
 constexpr bool kHalf = config.rope == Rope::half;
@@ -124,9 +134,9 @@ __device__ inline Angle angle_of(const KernelParams& p, int position, int pair, 
 }
 
 // The columns of a piece, which begins at `column`, at this position of a sequence.
-__device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int column, int position) {
-  if (!rotates(column)) return piece.own;
+__device__ inline Columns turned(const KernelParams& p, const Piece& piece, int column, int position) {
   Columns columns = columns_of(piece.own);
+  if (!rotates(column)) return columns;
   const Columns own = columns, partners = columns_of(piece.partners);
 #pragma unroll
   for (int i = 0; i < kPieceColumns; ++i) {
@@ -135,7 +145,11 @@ __device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int c
     const float partner = kHalf ? partners.of[i] : own.of[i ^ 1];
     columns.of[i] = own.of[i] * angle.cos + (is_first(column + i) ? -partner : partner) * angle.sin;
   }
-  return piece_of(columns);
+  return columns;
+}
+// In Q's type.
+__device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int column, int position) {
+  return rotates(column) ? piece_of(turned(p, piece, column, position)) : piece.own;
 }
 
 // ---- which piece ----
@@ -155,12 +169,48 @@ __device__ inline int sequence_of_token(const KernelParams& p, Int64 first_of_bl
   return before;
 }
 
-// A piece of a row of K or V to the place of its key.
+__device__ inline void store_piece(Cached* to, uint4 piece) { store_chunk<config.copy_bytes>(to, piece); }
+__device__ inline void store_piece(Cached* to, uint2 piece) {
+  if constexpr (config.copy_bytes >= 8) {
+    *reinterpret_cast<uint2*>(to) = piece;
+  } else if constexpr (config.copy_bytes == 4) {
+    reinterpret_cast<u32*>(to)[0] = piece.x, reinterpret_cast<u32*>(to)[1] = piece.y;
+  } else {
+    u16* halves = reinterpret_cast<u16*>(to);
+    halves[0] = static_cast<u16>(piece.x), halves[1] = static_cast<u16>(piece.x >> 16);
+    halves[2] = static_cast<u16>(piece.y), halves[3] = static_cast<u16>(piece.y >> 16);
+  }
+}
+
+// A piece of a row of K or V, as that holds it, to the place of its key.
+template <class T>
 __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, int position, const void* rows,
-                                    const Strides& strides, int column, uint4 piece) {
-  const auto cache = key_rows(p, strides, static_cast<const RowElement*>(rows) + key_begin(strides, seq), seq);
+                                    const Strides& strides, int column, T piece) {
+  const auto cache = key_rows(p, strides, static_cast<const Cached*>(rows) + key_begin(strides, seq), seq);
   if (!cache.has_row(position)) return;  // nobody else's page is written
-  store_chunk<config.copy_bytes>(const_cast<RowElement*>(cache.row(position)) + column, cached(piece));
+  store_piece(const_cast<Cached*>(cache.row(position)) + column, piece);
+}
+
+__device__ inline void append_key(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
+                                  int column) {
+  const Piece piece = load_rotating(row, column);
+  if (position < 0) return;  // the cache has no room for it
+  const auto append = [&](auto held) { append_piece(p, seq, position, p.k, p.k_stride, column, held); };
+  if constexpr (is_scaled(config)) {
+    const float scale = cache_scale(p.scale_k, p.scale_k_stride, seq);
+    append(narrowed_piece(turned(p, piece, column, position), scale));
+  } else {
+    append(rotated(p, piece, column, position));
+  }
+}
+__device__ inline void append_value(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
+                                    int column) {
+  const uint4 piece = load_piece<config.copy_bytes>(row + column);
+  if (position < 0) return;
+  const auto append = [&](auto held) { append_piece(p, seq, position, p.v, p.v_stride, column, held); };
+  if constexpr (is_scaled(config))
+    append(narrowed_piece(columns_of(piece), cache_scale(p.scale_v, p.scale_v_stride, seq)));
+  else append(piece);
 }
 
 // A piece of a row: of which tensor, head and columns.
@@ -202,15 +252,8 @@ __device__ inline void write_rows(const KernelParams& p, void* rotated_q) {
     return;
   }
   seq.hk = head;
-  if (source.of == Of::keys) {
-    const Piece piece = load_rotating(row(p.k_new, p.k_new_stride), column);
-    if (position < 0) return;  // the cache has no room for it
-    append_piece(p, seq, position, p.k, p.k_stride, column, rotated(p, piece, column, position));
-  } else {
-    const uint4 piece = load_piece<config.copy_bytes>(row(p.v_new, p.v_new_stride) + column);
-    if (position < 0) return;
-    append_piece(p, seq, position, p.v, p.v_stride, column, piece);
-  }
+  if (source.of == Of::keys) append_key(p, seq, position, row(p.k_new, p.k_new_stride), column);
+  else append_value(p, seq, position, row(p.v_new, p.v_new_stride), column);
 }
 
 }  // namespace flashjit::appending

@@ -7,7 +7,7 @@ namespace flashjit {
 
 constexpr int kAppendThreads = 128;
 
-// A thread writes one piece: 16 bytes of a row of 16-bit elements.
+// A thread writes one piece: what 16 bytes of a row of 16-bit elements become.
 constexpr int kPieceColumns = 8;
 
 // Of a token: rows of all query heads, if they are rotated, then of K, then of V.
@@ -15,7 +15,9 @@ constexpr int rotated_pieces(const KernelConfig& c) {
   return c.rope == Rope::none ? 0 : c.heads_q * (c.head_dim_qk / kPieceColumns);
 }
 constexpr int new_key_pieces(const KernelConfig& c) { return c.heads_kv * (c.head_dim_qk / kPieceColumns); }
-constexpr int new_value_pieces(const KernelConfig& c) { return c.heads_kv * (c.head_dim_v / kPieceColumns); }
+constexpr int new_value_pieces(const KernelConfig& c) {
+  return c.v_in_k ? 0 : c.heads_kv * (c.head_dim_v / kPieceColumns);
+}
 constexpr int append_pieces(const KernelConfig& c) {
   return rotated_pieces(c) + new_key_pieces(c) + new_value_pieces(c);
 }
@@ -28,7 +30,7 @@ constexpr int rotated_columns(const KernelConfig& c) { return c.rope == Rope::no
 // Pair i turns by base^(-2 i / dims) radians from one position to the next. Kept as a fraction of a whole turn in 64
 // bits: times the position, the bits that overflow are whole turns, so nothing is lost however far it is. The fraction
 // has the error of a double: after a million positions the angle is right to 1e-9.
-constexpr int kMostRopePairs = 128;
+constexpr int kMostRopePairs = 288;
 struct RopeTurns {
   unsigned long long of[kMostRopePairs];
 };

@@ -124,7 +124,7 @@ class Generator {
 
   // New tokens stand at the end of their sequences. Where all have the same lengths there must be room for them.
   void draw_append() {
-    if (bottom_right_ && !elements_.scaled && !v_in_k_) append_.draw(d_qk_);
+    if (bottom_right_) append_.draw(d_qk_);
     if (!append_.drawn() || layout_ == Layout::Packed) return;
     for (std::size_t b = 0; b < k_lens_.size(); ++b) k_lens_[b] = std::max(k_lens_[b], q_lens_[b]);
   }
@@ -168,7 +168,7 @@ class Generator {
   // The last keys of a sequence are the new ones: nothing may look at what is there before.
   void poison_new_rows() {
     if (!append_.drawn()) return;
-    for (CaseTensor* tensor : {&case_.k, &case_.v}) {
+    for (CaseTensor* tensor : keys_and_values()) {
       tensor->updated = true;
       each_row(*tensor, k_lens_, heads_kv_, [&](const Place& p) {
         const std::int64_t keys = cache_.lens.empty() ? p.len : cache_.keys_of(p.b);
@@ -194,8 +194,8 @@ class Generator {
   }
 
   void draw_tensors() {
-    const std::int64_t q_tokens = layout_ == Layout::Packed ? q_stray_.front + total_q_ + q_stray_.back : max_q_;
-    const auto batch = static_cast<std::int64_t>(q_lens_.size());
+    const std::int64_t q_tokens = layout_ == Layout::Packed ? q_stray_.front + total_q_ + q_stray_.back : max_q_,
+                       batch = static_cast<std::int64_t>(q_lens_.size());
     const auto shape = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) -> std::vector<std::int64_t> {
       if (layout_ == Layout::Packed) return {tokens, heads, dim};
       if (layout_ == Layout::Bhsd) return {batch, heads, tokens, dim};
@@ -211,7 +211,7 @@ class Generator {
     lay_out(case_.o, out_, shape(q_tokens, heads_q_, d_v_), true);
     if (append_.drawn()) {
       lay_out(case_.params["k_new"], dtype_, shape(q_tokens, heads_kv_, d_qk_), false);
-      lay_out(case_.params["v_new"], dtype_, shape(q_tokens, heads_kv_, d_v_), false);
+      if (!v_in_k_) lay_out(case_.params["v_new"], dtype_, shape(q_tokens, heads_kv_, d_v_), false);
       append_.lay_out_tables(case_.params, max_k_);
     }
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
@@ -268,7 +268,7 @@ class Generator {
   }
 
   bool is_values(const CaseTensor& tensor) {
-    return &tensor == &case_.v || (append_.drawn() && &tensor == &case_.params["v_new"]);
+    return &tensor == &case_.v || (append_.drawn() && !v_in_k_ && &tensor == &case_.params["v_new"]);
   }
   double number(const CaseTensor& tensor) {
     constexpr double largest = 6e4;  // near the end of fp16: logits up to about 2^40
@@ -293,7 +293,8 @@ class Generator {
   void fill_inputs() {
     std::vector<CaseTensor*> rows = keys_and_values();
     rows.insert(rows.begin(), &case_.q);
-    if (append_.drawn()) rows.insert(rows.end(), {&case_.params["k_new"], &case_.params["v_new"]});
+    if (append_.drawn()) rows.push_back(&case_.params["k_new"]);
+    if (append_.drawn() && !v_in_k_) rows.push_back(&case_.params["v_new"]);
     for (CaseTensor* tensor : rows) {
       // Every element of the image: gaps hold numbers too, and a kernel that strays into them is seen in the result.
       const std::int64_t count = (tensor->image.size() - tensor->begin) / size_of(*parse_dtype(tensor->dtype));
@@ -306,9 +307,7 @@ class Generator {
         }
         continue;
       }
-      for (std::int64_t i = 0; i < count; ++i) {
-        store(*tensor, i, number(*tensor));
-      }
+      for (std::int64_t i = 0; i < count; ++i) store(*tensor, i, number(*tensor));
       if (data_ != Data::NotFinite || count == 0) continue;
       for (std::int64_t n = random_.integer(0, 2); n > 0; --n) {
         const float value = random_.pick({NAN, INFINITY, -INFINITY});

@@ -20,6 +20,15 @@ constexpr std::int64_t kMostRows = 16;
 // way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
 constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
 
+// What an SM has under way of a cache of 8 bits, at most, unless it is pinned: with 192 KB 64 x 8192 keys took 277 us in
+// pages and 267 in one piece, with 128 KB 266 to 270 and 261 to 265 (H200, 2026-11-23).
+constexpr std::int64_t kMostBytesInFlight = 128 << 10;
+bool is_too_much_in_flight(const AttentionSpec& spec, const Schedule& s, const Schedule& pins) {
+  const std::int64_t warps = std::int64_t{*s.blocks_per_sm} * *s.warps;
+  return has_scaled_keys(spec) && !pins.stages &&
+         warps * *s.stages * *s.tile_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype) > kMostBytesInFlight;
+}
+
 bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why) {
   if (*s.tile_q != 8 && *s.tile_q != 16)
     return refuse(why, "tile_q: {} is neither 8 nor 16, the rows of a matrix instruction", *s.tile_q);
@@ -126,6 +135,7 @@ void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<
           s.warps = warps;
           s.stages = stages;
           s.blocks_per_sm = blocks;
+          if (stages > 1 && is_too_much_in_flight(spec, s, pins)) continue;
           for (const Copies copies : choices(pins.copies, {Copies::rows, Copies::boxes})) {
             s.copies = copies;
             out.push_back(s);

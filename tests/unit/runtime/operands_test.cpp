@@ -384,6 +384,8 @@ TEST(Operands, ValuesInKeys) {
     arguments.v = {};
     expect_refused(spec, arguments, "scale_v: given, and the elements of v have no scale in this spec");
     arguments.params.erase("scale_v");
+    expect_refused(spec, arguments, "v_new: given, and the spec does not ask for it");
+    arguments.params.erase("v_new");
     const auto params = fill(spec, arguments);
     ASSERT_TRUE(params) << params.error().message;
     EXPECT_EQ(params->scale_v, arguments.params["scale_k"].data);
