@@ -81,14 +81,14 @@ __device__ inline float cache_scale(const float* scales, const Strides& stride, 
   return scales ? scales[seq.b * stride.batch + seq.hk * stride.head] : 1.0f;
 }
 
-// What makes scores of products of Q and K.
+// What makes scores of products of Q and K; where keys have scales of their own (kv_rows.cuh), without these.
 __device__ inline float score_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config)) return config.scale;
+  if constexpr (!is_scaled(config) || config.token_scales) return config.scale;
   return config.scale * cache_scale(params.scale_k, params.scale_k_stride, seq);
 }
 // What makes O of sums of V.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config)) return 1.0f;
+  if constexpr (!is_scaled(config) || config.token_scales) return 1.0f;
   return cache_scale(params.scale_v, params.scale_v_stride, seq);
 }
 

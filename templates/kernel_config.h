@@ -38,6 +38,7 @@ struct KernelConfig {
   bool sink = false;
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
+  bool token_scales = false;   // scales of a cache of 8 bits are those of each key
   bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
   bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated

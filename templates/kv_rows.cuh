@@ -29,4 +29,10 @@ __device__ inline KeyRows<T> key_rows(const KernelParams& p, const Strides& s, c
   }
 }
 
+// The scale of a key of the sequence, of those of K or of V, where each has its own.
+__device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
+                                  int key) {
+  return scales ? *key_rows(p, s, scales + key_begin(s, seq), seq).row(key) : 1.0f;
+}
+
 }  // namespace flashjit

@@ -88,11 +88,14 @@ std::string Problem::wrong_append(const RowId& token) const {
     for (const double x : k) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
     k = rotated(std::move(k), token_position(token.b, token.q));
   }
-  std::string wrong = wrong_row("k", arguments_->k, token, k, size, head_scale("scale_k", token.b, token.h));
+  const auto scale = [&](const char* name) {
+    return element_scale(name, token.b, token.h, token_position(token.b, token.q));
+  };
+  std::string wrong = wrong_row("k", arguments_->k, token, k, size, scale("scale_k"));
   if (!wrong.empty() || spec_->v_in_k) return wrong;
   const Tensor& v_new = arguments_->params.at("v_new");
   return wrong_row("v", arguments_->v, token, elements(v_new, query_offset(v_new, token), spec_->d_v), 0,
-                   head_scale("scale_v", token.b, token.h));
+                   scale("scale_v"));
 }
 
 std::string Problem::wrong_append() const {

@@ -101,7 +101,7 @@ const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
 // whole.
 void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> logits, const std::vector<float>& values,
-                  double value_scale, double reference, double sum) {
+                  const std::vector<float>& value_scale, double reference, double sum) {
   struct Column {
     double sum = 0, squares = 0, moved = 0, moved_squares = 0;
   };
@@ -117,7 +117,7 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
     for (auto logit = first; logit != end; ++logit) {
       error = std::max(error, logit->error);
       for (int c = 0; c < width; ++c) {
-        const double v = values[logit->k * width + c] * value_scale, moved = v - row.o[c];
+        const double v = values[logit->k * width + c] * double{value_scale[logit->k]}, moved = v - row.o[c];
         Column& column = columns[c];
         column.sum += v, column.squares += v * v;
         column.moved += moved, column.moved_squares += moved * moved;
@@ -218,11 +218,17 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
     const std::int64_t start = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] : 0;
     return offset(tensor, start, {b, hk, k});
   }
-  const Tensor& table = arguments_->params.at("block_table");
-  const std::vector<std::int64_t> line = strides_of(table), pool = strides_of(tensor);
-  const std::int64_t number = k / spec_->page_size, in_page = k - number * spec_->page_size;
-  const std::int64_t page = static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]];
+  const std::vector<std::int64_t> pool = strides_of(tensor);
+  const auto [page, in_page] = place_in_pages(b, k);
   return page * pool[0] + in_page * pool[1] + hk * pool[2];
+}
+
+// The page of a key, and its place there.
+std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, std::int64_t k) const {
+  const Tensor& table = arguments_->params.at("block_table");
+  const std::vector<std::int64_t> line = strides_of(table);
+  const std::int64_t number = k / spec_->page_size;
+  return {static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]], k - number * spec_->page_size};
 }
 
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
@@ -238,8 +244,10 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
   gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
-  kv.scale_k = head_scale("scale_k", b, hk);
-  kv.scale_v = head_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk);
+  for (std::int64_t k = 0; k < length; ++k) {
+    kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
+    kv.scale_v.push_back(element_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk, k));
+  }
   return kv;
 }
 
@@ -269,17 +277,28 @@ Position Problem::position(const RowId& row) const {
 
 float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
 
-// [batch, KV head]; leading dimensions may be left out, and those of size 1 count for all.
-float Problem::head_scale(const char* name, std::int64_t b, std::int64_t hk) const {
+// [batch, KV head], or with token_scales as K without d; leading dimensions may be left out, and those of size 1 count
+// for all.
+float Problem::element_scale(const char* name, std::int64_t b, std::int64_t hk, std::int64_t k) const {
   const auto found = arguments_->params.find(name);
   const bool declared = std::ranges::find(spec_->params, name, &Param::name) != spec_->params.end();
   if (declared || found == arguments_->params.end()) return 1;
   const Tensor& tensor = found->second;
   const std::vector<std::int64_t> s = strides_of(tensor);
-  const std::size_t rank = tensor.shape.size();
+  std::vector<std::int64_t> place = {b, hk};
+  if (spec_->token_scales && paged(*spec_)) {
+    const auto [page, token] = place_in_pages(b, k);
+    place = {page, token, hk};
+  } else if (spec_->token_scales && packed(*spec_)) {
+    place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + k, hk};
+  } else if (spec_->token_scales) {
+    place = {b, k, hk};
+  }
   std::int64_t at = 0;
-  if (rank >= 1 && tensor.shape[rank - 1] > 1) at += hk * s[rank - 1];
-  if (rank >= 2 && tensor.shape[rank - 2] > 1) at += b * s[rank - 2];
+  const std::size_t left_out = place.size() - tensor.shape.size();
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    if (tensor.shape[i] > 1) at += place[i + left_out] * s[i];
+  }
   return static_cast<const float*>(tensor.data)[at];
 }
 
@@ -349,7 +368,7 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
-    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], kv.scale_k);
+    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], kv.scale_k[at.k]);
     if (std::isnan(logit.value)) result.nan_logit = true;
     else result.max_logit = std::max(result.max_logit, logit.value);
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
@@ -358,8 +377,8 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
   return logits;
 }
 
-ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,
-                         ExactRow result) const {
+ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
+                         const std::vector<float>& scale_v, ExactRow result) const {
   const int width = spec_->d_v;
   double reference = result.max_logit;
   if (spec_->sink) reference = std::max<double>(reference, sink(row));
@@ -377,7 +396,7 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
     if (logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
     if (logit.value == -kInfinity) continue;
     const double p = std::exp(logit.value - reference) / sum;
-    for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v;
+    for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
   if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, scale_v, reference, sum);
   return result;
@@ -397,7 +416,8 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     else result.max_logit = std::max<double>(result.max_logit, own);
     logits.push_back({static_cast<std::int64_t>(logits.size()), own, 0x1p-24 * std::fabs(own)});
   }
-  result = finish(row, std::move(logits), part_rows(row), 1, std::move(result));
+  const std::vector<float> ones(logits.size(), 1);
+  result = finish(row, std::move(logits), part_rows(row), ones, std::move(result));
   if (spec_->max_logit) result.max_logit = largest_of_parts(row);
   return result;
 }
@@ -433,7 +453,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   float largest = spec_->sink ? sink(row) : -INFINITY;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
     if (semantics_.visible && !semantics_.visible(at)) continue;
-    for (int i = 0; i < d; ++i) terms[i] = query[i] * (kv.k[at.k * d + i] * kv.scale_k);
+    for (int i = 0; i < d; ++i) terms[i] = query[i] * (kv.k[at.k * d + i] * kv.scale_k[at.k]);
     float s = sum_in_pairs(terms.data(), terms.size()) * scale;
     if (semantics_.score) s = semantics_.score(at, Dual(s, s)).f;
     if (s == -INFINITY) continue;
@@ -449,7 +469,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   for (float& x : p) x = round_to(spec_->dtype, x / sum);
   terms.resize(keys.size());
   for (int c = 0; c < width; ++c) {
-    for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * (kv.v[keys[i] * width + c] * kv.scale_v);
+    for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * (kv.v[keys[i] * width + c] * kv.scale_v[keys[i]]);
     result.o[c] = round_to(spec_->out_dtype, sum_in_pairs(terms.data(), terms.size()));
   }
   return result;

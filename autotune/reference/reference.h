@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/result.h"
@@ -58,10 +59,9 @@ class Problem {
   std::int64_t k_len(std::int64_t b) const;  // of a merge, the parts
   std::vector<RowId> rows() const;           // all of them, by batch, then head, then query
 
-  // K and V of one (batch, KV head) as floats, without their scales; of a merge there are none.
+  // K and V of one (batch, KV head) as floats, without their scales, which are by key; of a merge there are none.
   struct KeysValues {
-    std::vector<float> k, v;
-    float scale_k = 1, scale_v = 1;
+    std::vector<float> k, v, scale_k, scale_v;
   };
   KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
@@ -79,6 +79,7 @@ class Problem {
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
+  std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
   std::vector<double> query(const RowId& row) const;  // rotated, if the spec says so, and not rounded
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
@@ -95,15 +96,15 @@ class Problem {
                         double size, float scale) const;
   Position position(const RowId& row) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
-  ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values, float scale_v,
-                  ExactRow result) const;
+  ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
+                  const std::vector<float>& scale_v, ExactRow result) const;
   RecipeRow merged_recipe(const RowId& row) const;
   bool shares(std::int64_t b) const;
   double largest_of_parts(const RowId& row) const;
   std::vector<float> part_lse(const RowId& row) const;  // natural units
   std::vector<float> part_rows(const RowId& row) const;
   float sink(const RowId& row) const;
-  float head_scale(const char* name, std::int64_t b, std::int64_t hk) const;
+  float element_scale(const char* name, std::int64_t b, std::int64_t hk, std::int64_t k) const;
 
   const AttentionSpec* spec_ = nullptr;
   const Arguments* arguments_ = nullptr;

@@ -67,10 +67,12 @@ class AppendingKernel final : public HostKernel {
       for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
         const void *k = nullptr, *v = nullptr;
         from.k_rows(b, hk, position, 1, &k);
-        copy_row(new_keys.q(b, hk, token), k, spec_.d_qk, spec_.kv_dtype, from.scale_k(b, hk), rotation, position);
+        copy_row(new_keys.q(b, hk, token), k, spec_.d_qk, spec_.kv_dtype, from.scale_k(b, hk, position), rotation,
+                 position);
         if (spec_.v_in_k) continue;
         from.v_rows(b, hk, position, 1, &v);
-        copy_row(new_values.q(b, hk, token), v, spec_.d_v, spec_.kv_dtype, from.scale_v(b, hk), nullptr, position);
+        copy_row(new_values.q(b, hk, token), v, spec_.d_v, spec_.kv_dtype, from.scale_v(b, hk, position), nullptr,
+                 position);
       }
     });
   }

@@ -100,7 +100,8 @@ struct TileCall {
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
-  float scale_k, scale_v;  // of caches of 8 bits
+  float scale_k, scale_v;            // of caches of 8 bits
+  const float *scales_k, *scales_v;  // ... by key, where each has its own: 1 in place of those then
 };
 
 // One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.

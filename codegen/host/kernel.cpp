@@ -88,13 +88,18 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0;  // bytes from the start of the packed area
-    std::int64_t first_pack = 0, first_tile = 0;                              // work items before this pair's
+    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0,
+                 scales_at = 0;                   // bytes from the start of the packed area
+    std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
   std::int64_t packed_bytes(std::int64_t keys) const {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
-           flags_bytes(keys) + wide_bytes(keys);
+           flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys);
+  }
+  // Of K or V, where each key has its own.
+  std::int64_t scales_bytes(std::int64_t keys) const {
+    return spec_.token_scales ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
   }
   std::int64_t flags_bytes(std::int64_t keys) const {  // one for each key of V
     return round_up(keys + config_.panel, 64);
@@ -145,6 +150,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
     pairs[i].rows_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
     pairs[i].flags_at = pairs[i].rows_at + rows_bytes(pairs[i].sequence.k_len);
     pairs[i].wide_at = pairs[i].flags_at + flags_bytes(pairs[i].sequence.k_len);
+    pairs[i].scales_at = pairs[i].wide_at + wide_bytes(pairs[i].sequence.k_len);
     bytes += more;
     largest = std::max(largest, bytes);
   }
@@ -218,6 +224,14 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
     widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
     widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row);
   }
+  if (spec_.token_scales) {
+    auto* const k_scales = reinterpret_cast<float*>(packed + pair.scales_at) + first;
+    float* const v_scales = k_scales + scales_bytes(pair.sequence.k_len) / std::int64_t{sizeof(float)};
+    for (std::int64_t i = 0; i < padded; ++i) {
+      k_scales[i] = i < call.keys ? problem.scale_k(pair.b, pair.hk, first + i) : 1;
+      v_scales[i] = i < call.keys ? problem.scale_v(pair.b, pair.hk, first + i) : 1;
+    }
+  }
   std::fill(k_rows + call.keys, k_rows + padded, kZeros);
   std::fill(v_rows + call.keys, v_rows + padded, kZeros);
   call.rows = k_rows;
@@ -258,8 +272,10 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.q_lo = q_lo;
   call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
   call.sink = problem.sink(head);
-  call.scale_k = problem.scale_k(pair.b, pair.hk);
-  call.scale_v = problem.scale_v(pair.b, pair.hk);
+  call.scale_k = spec_.token_scales ? 1 : problem.scale_k(pair.b, pair.hk, 0);
+  call.scale_v = spec_.token_scales ? 1 : problem.scale_v(pair.b, pair.hk, 0);
+  call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
+  call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
   tile_(&call);
 }
 
@@ -322,8 +338,8 @@ class NaiveKernel final : public HostKernel {
                              s.k_len,
                              q_row,
                              problem.sink(h),
-                             problem.scale_k(b, hk),
-                             problem.scale_v(b, hk)};
+                             problem.scale_k(b, hk, 0),
+                             problem.scale_v(b, hk, 0)};
         step(&call);
       });
     }

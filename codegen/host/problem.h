@@ -21,6 +21,7 @@ class Problem {
       : params_(params),
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
+        token_scales_(spec.token_scales),
         page_size_(spec.page_size),
         element_(size_of(spec.dtype)),
         key_element_(size_of(spec.kv_dtype)),
@@ -38,10 +39,10 @@ class Problem {
   }
   // Where the rows of keys first..first + count - 1 lie.
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
-    key_rows(params_.k, params_.k_stride, b, hk, first, count, rows);
+    find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
   }
   void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
-    key_rows(params_.v, params_.v_stride, b, hk, first, count, rows);
+    find_rows(params_.v, params_.v_stride, b, hk, first, count, key_element_, rows);
   }
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
@@ -52,26 +53,35 @@ class Problem {
     return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
   }
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
-  float scale_k(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_k, params_.scale_k_stride, b, hk); }
-  float scale_v(std::int64_t b, std::int64_t hk) const { return scale(params_.scale_v, params_.scale_v_stride, b, hk); }
+  // Of a key, or, where all of a head have one, of any.
+  float scale_k(std::int64_t b, std::int64_t hk, std::int64_t key) const {
+    return scale(params_.scale_k, params_.scale_k_stride, b, hk, key);
+  }
+  float scale_v(std::int64_t b, std::int64_t hk, std::int64_t key) const {
+    return scale(params_.scale_v, params_.scale_v_stride, b, hk, key);
+  }
 
  private:
-  void key_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
-                std::int64_t count, const void** rows) const {
+  void find_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
+                 std::int64_t count, int element, const void** rows) const {
     const std::int64_t token = sequence(b).k_first + first;
     for (std::int64_t i = 0; i < count; ++i) {
-      rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i)
-                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, key_element_);
+      rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i, element)
+                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, element);
     }
   }
-  const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk,
-                      std::int64_t key) const {
+  const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key,
+                      int element) const {
     const int* line = params_.block_table + b * params_.table_stride_batch;
     const int page = std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
-    return at(base, stride, page, hk, key % page_size_, key_element_);
+    return at(base, stride, page, hk, key % page_size_, element);
   }
-  static float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk) {
-    return scales ? scales[b * stride.batch + hk * stride.head] : 1.0f;
+  float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
+    if (!scales) return 1;
+    if (!token_scales_) return scales[b * stride.batch + hk * stride.head];
+    const void* of_key = nullptr;
+    find_rows(scales, stride, b, hk, key, 1, sizeof *scales, &of_key);
+    return *static_cast<const float*>(of_key);
   }
   static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
     first = offsets[0];
@@ -82,7 +92,7 @@ class Problem {
     return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_, packed_keys_;
+  bool packed_, packed_keys_, token_scales_;
   int page_size_;
   int element_, key_element_, out_element_;
 };

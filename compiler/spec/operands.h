@@ -49,7 +49,6 @@ enum class OperandStrides {
   Token,  // at `strides`, and the layout of the spec orders its dimensions
   Row,    // row_stride_batch and row_stride_head, which all of these share
   Table,  // table_stride_batch and table_stride_page
-  Head,   // at `strides`: of batch and head
   Parts   // at `part_strides`, in whatever order the layout has them
 };
 
@@ -64,9 +63,10 @@ struct Operand {
   std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
-  bool repeats = false;     // leading dimensions may be left out; those, and others of size 1, count for all
-  bool aligned = false;     // as the spec says; else to its elements
-  std::size_t pointer = 0;  // where KernelParams has its address
+  bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
+  bool (*by_key_if)(const AttentionSpec& spec) = nullptr;  // else it has no dimension of keys, whatever `dims` say
+  bool aligned = false;                                    // as the spec says; else to its elements
+  std::size_t pointer = 0;                                 // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
@@ -141,17 +141,17 @@ inline constexpr std::array kOperands = {
             .absent = "the spec's layout is not paged; leave it out or use layout=paged(N)", .has_field = false,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
     Operand{.name = "scale_k", .what = "What the elements of K are multiplied with",
-            .dims = {Dim::Batch, Dim::HeadsKv}, .is_in = has_scaled_keys,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv}, .is_in = has_scaled_keys,
             .absent = "the elements of k have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8",
-            .has_field = false, .optional = true, .repeats = true, .pointer = offsetof(KernelParams, scale_k),
-            .strides_kind = OperandStrides::Head, .strides = &KernelParams::scale_k_stride},
+            .has_field = false, .optional = true, .repeats = true, .by_key_if = has_token_scales,
+            .pointer = offsetof(KernelParams, scale_k), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_k_stride},
     Operand{.name = "scale_v", .what = "What the elements of V are multiplied with",
-            .dims = {Dim::Batch, Dim::HeadsKv},
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv},
             .is_in = [](const AttentionSpec& spec) { return has_scaled_keys(spec) && !spec.v_in_k; },
             .absent = "the elements of v have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8; "
                       "with v_in_k that of k counts",
-            .has_field = false, .optional = true, .repeats = true, .pointer = offsetof(KernelParams, scale_v),
-            .strides_kind = OperandStrides::Head, .strides = &KernelParams::scale_v_stride},
+            .has_field = false, .optional = true, .repeats = true, .by_key_if = has_token_scales,
+            .pointer = offsetof(KernelParams, scale_v), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_v_stride},
     Operand{.name = "o_parts", .what = "Outputs over parts of the keys", .dtype = &AttentionSpec::dtype,
             .dims = {Dim::Parts, Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_in = merges,
             .absent = kOfMerges, .has_field = false, .aligned = true,

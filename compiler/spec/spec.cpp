@@ -119,6 +119,12 @@ Result<void> check_dtypes(const AttentionSpec& spec) {
   return {};
 }
 
+Result<void> check_token_scales(const AttentionSpec& spec) {
+  if (!spec.token_scales || has_scaled_keys(spec)) return {};
+  return invalid(
+      "token_scales: the elements of k have no scale; use kv=e4m3, kv=e5m2 or kv=int8, or leave token_scales out");
+}
+
 Result<void> check_alignment(const AttentionSpec& spec) {
   const int bytes = spec.align_bytes;
   if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
@@ -175,6 +181,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_heads(spec));
   FLASHJIT_TRY(check_layout(spec));
   FLASHJIT_TRY(check_append(spec));
+  FLASHJIT_TRY(check_token_scales(spec));
   FLASHJIT_TRY(check_scale(spec));
   if (!(spec.dropout >= 0 && spec.dropout < 1)) {
     return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));

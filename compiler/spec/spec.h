@@ -54,6 +54,7 @@ struct AttentionSpec {
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
+  bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
   bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
@@ -96,6 +97,7 @@ inline bool has_scaled_keys(const AttentionSpec& spec) {
 }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
+inline bool has_token_scales(const AttentionSpec& spec) { return spec.token_scales; }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.

@@ -208,10 +208,11 @@ const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& ex
   if (!kOperands[operand].repeats || tensor.rank > axes.rank) return tensor;
   Repeated& all = given.repeated[given.repeated_count++];
   all.tensor = tensor;
+  const auto dim_at = [&](int i) { return axes.dims[std::ranges::find(axes.at, i) - std::begin(axes.at)]; };
   std::int64_t next = 1;
   for (int i = axes.rank - 1, at = tensor.rank - 1; i >= 0; --i, --at) {
     const bool repeats = at < 0 || tensor.shape[at] == 1;
-    all.shape[i] = repeats ? extents[static_cast<std::size_t>(axes.dims[i])] : tensor.shape[at];
+    all.shape[i] = repeats ? extents[static_cast<std::size_t>(dim_at(i))] : tensor.shape[at];
     all.strides[i] = repeats ? 0 : tensor.strides ? tensor.strides[at] : next;
     if (at >= 0) next *= tensor.shape[at];
   }
@@ -240,7 +241,6 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
     if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
-    if (operand.strides_kind == OperandStrides::Head) params.*operand.strides = {stride(0), stride(1), 0};
     if (operand.strides_kind == OperandStrides::Table) {
       params.table_stride_batch = stride(0);
       params.table_stride_page = stride(1);

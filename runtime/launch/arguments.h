@@ -49,7 +49,7 @@ class ArgumentChecker {
   // A tensor with all dimensions of its operand, some of which it repeats.
   struct Repeated {
     TensorView tensor;
-    std::int64_t shape[2], strides[2];
+    std::int64_t shape[kMaxTensorRank], strides[kMaxTensorRank];
   };
   static constexpr auto kRepeating = static_cast<std::size_t>(std::ranges::count(kOperands, true, &Operand::repeats));
   // What the caller gave, whether by a field or by name.

@@ -191,13 +191,20 @@ __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, 
   store_piece(const_cast<Cached*>(cache.row(position)) + column, piece);
 }
 
+// What a new row is divided by.
+__device__ inline float new_scale(const KernelParams& p, const float* scales, const Strides& stride,
+                                  const Sequence& seq, int position) {
+  if constexpr (config.token_scales) return key_scale(p, scales, stride, seq, position);
+  else return cache_scale(scales, stride, seq);
+}
+
 __device__ inline void append_key(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
                                   int column) {
   const Piece piece = load_rotating(row, column);
   if (position < 0) return;  // the cache has no room for it
   const auto append = [&](auto held) { append_piece(p, seq, position, p.k, p.k_stride, column, held); };
   if constexpr (is_scaled(config)) {
-    const float scale = cache_scale(p.scale_k, p.scale_k_stride, seq);
+    const float scale = new_scale(p, p.scale_k, p.scale_k_stride, seq, position);
     append(narrowed_piece(turned(p, piece, column, position), scale));
   } else {
     append(rotated(p, piece, column, position));
@@ -209,7 +216,7 @@ __device__ inline void append_value(const KernelParams& p, const Sequence& seq, 
   if (position < 0) return;
   const auto append = [&](auto held) { append_piece(p, seq, position, p.v, p.v_stride, column, held); };
   if constexpr (is_scaled(config))
-    append(narrowed_piece(columns_of(piece), cache_scale(p.scale_v, p.scale_v_stride, seq)));
+    append(narrowed_piece(columns_of(piece), new_scale(p, p.scale_v, p.scale_v_stride, seq, position)));
   else append(piece);
 }
 

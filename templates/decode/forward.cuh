@@ -106,6 +106,8 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
                               int& tile, Output& o, SoftmaxRows& rows) {
   const int last = kFixedParts ? s.last_of_part : s.last_tile;
   rows.clear();
+  KeyScales scales;
+  scales.load(params, s, tile);
 #pragma unroll
   for (int r = 0; r < kOctets; ++r)
 #pragma unroll
@@ -117,11 +119,17 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
     compute_scores(scores, queries, tiles);
     const int next = next_of_warp(params, s, tile);
     tiles.keys_done(s, next);
-    apply_score_and_mask(scores, queries, params, s, tile);
+    apply_score_and_mask(scores, queries, scales, params, s, tile);
     softmax_step(scores, rows, o);
+    if constexpr (config.token_scales) apply_value_scales(scores, scales, rows, o);
+    scales.load(params, s, next);
     accumulate_output(o, scores, tiles);
     tiles.values_done(s, next);
     tile = next;
+  }
+  if constexpr (config.token_scales) {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
   }
 }
 

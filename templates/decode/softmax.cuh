@@ -22,16 +22,34 @@ using Output = float[kOctets][kOutputs][4];
 // How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
 constexpr float kRaiseThreshold = 8.0f;
 
-// Of a warp's rows; `sum` is this lane's share.
+// Of a warp's rows; `sum` is this lane's share. With scales of keys O is in units, of which halves hold what is left.
 struct SoftmaxRows {
-  float reference[kOctets], sum[kOctets], top[kOctets];
+  float reference[kOctets], sum[kOctets], top[kOctets], unit[kOctets];
 
   __device__ void clear() {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) {
       reference[r] = top[r] = -kInfinity;
-      sum[r] = 0;
+      sum[r] = unit[r] = 0;
     }
+  }
+};
+
+// The scales of the keys that a lane has in S, where each has its own.
+struct KeyScales {
+  float of_k[kKeyOctets][2], of_v[kKeyOctets][2];
+
+  __device__ void load(const KernelParams& p, const Segment& s, int tile) {
+    if constexpr (!config.token_scales) return;
+    if (tile > s.last_tile) return;
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int key = min(tile * kTileKv + n * 8 + score_key(e), s.end - 1);
+        of_k[n][e] = key_scale(p, p.scale_k, p.scale_k_stride, s.seq, key);
+        of_v[n][e] = key_scale(p, p.scale_v, p.scale_v_stride, s.seq, key);
+      }
   }
 };
 
@@ -150,8 +168,8 @@ __device__ inline void compute_scores(Scores& s, const Queries& q, const Tiles& 
 
 // The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
 // the last key.
-__device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, const KernelParams& params,
-                                            const Segment& segment, int tile) {
+__device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, const KeyScales& scales,
+                                            const KernelParams& params, const Segment& segment, int tile) {
   const int k_lo = tile * kTileKv, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
   if constexpr (!kScaleFolded) {
 #pragma unroll
@@ -162,6 +180,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, c
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
           s[n][e] *= is_scaled(config) ? queries.scale[r] : config.scale;
+          if constexpr (config.token_scales) s[n][e] *= scales.of_k[n][e % 2];
           if constexpr (config.has_score) {
             const int k = min(first[e % 2] + n * 8, query.seq.k_len - 1);
             s[n][e] = Variant::score(FullRange(), params, query.seq, s[n][e], query.q, k);
@@ -216,7 +235,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o,
     rows.reference[r] = reference;
     rows.sum[r] *= factor;
     large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
-    scale_output(o, r, factor);
+    if constexpr (config.token_scales) rows.unit[r] *= factor;
+    else scale_output(o, r, factor);
   }
   if (!__any_sync(0xffffffff, large)) return false;
 #pragma unroll
@@ -257,6 +277,44 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
         s[n][e] = exp2_approx(s[n][e] * kLog2Scale - offset);
         rows.sum[r] += s[n][e];
       }
+  }
+}
+
+// P times the scales of V, in units of its row. A unit is about the largest of these so far, relative to the reference of
+// the row, so halves have room above it and digits below; as references, units rise rarely.
+__device__ inline void apply_value_scales(Scores& p, const KeyScales& scales, SoftmaxRows& rows, Output& o) {
+  constexpr float kLeastUnit = 0x1p-100f;  // one over it is a number
+  float largest[kOctets];
+  bool rose = false;
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    largest[r] = 0;
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) {
+        p[n][e] *= scales.of_v[n][e % 2];
+        largest[r] = fmaxf(largest[r], fabsf(p[n][e]));
+      }
+    largest[r] = quad_max(largest[r]);
+    rose |= largest[r] > rows.unit[r] * 256.0f;
+  }
+  if (__any_sync(0xffffffff, rose)) {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      const float power = __uint_as_float(__float_as_uint(largest[r]) & 0x7f800000);
+      const float unit = fmaxf(fmaxf(power, rows.unit[r]), kLeastUnit);
+      scale_output(o, r, rows.unit[r] / unit);
+      rows.unit[r] = unit;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) {
+    const float inverse = rows.unit[r] > 0 ? 1.0f / rows.unit[r] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) p[n][e] *= inverse;
   }
 }
 

@@ -117,6 +117,10 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           s[i][j][e] *= is_scaled(config) ? block.score_scale : config.scale;
+          if constexpr (config.token_scales) {
+            const int key = min(corner.k + j * 8 + e % 2, block.end - 1);
+            s[i][j][e] *= key_scale(params, params.scale_k, params.scale_k_stride, seq, key);
+          }
           if constexpr (config.has_score) {
             const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
             const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
@@ -212,6 +216,23 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
           s[i][j][e] = exp2_approx(s[i][j][e] * kLog2Scale - offset);
           rows.sum[i][h] += s[i][j][e];
         }
+    }
+}
+
+// P times the scales of V, where each key has its own.
+__device__ inline void apply_value_scales(Scores& p, const KernelParams& params, const BlockState& block, int k_lo) {
+  const Corner corner = first_element(block.q_lo, k_lo);
+#pragma unroll
+  for (int j = 0; j < kNTiles; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int key = min(corner.k + j * 8 + c, block.end - 1);
+      const float scale = key_scale(params, params.scale_v, params.scale_v_stride, block.seq, key);
+#pragma unroll
+      for (int i = 0; i < kMTiles; ++i) {
+        p[i][j][c] *= scale;
+        p[i][j][2 + c] *= scale;
+      }
     }
 }
 
@@ -373,6 +394,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     copies.await_values(next);
     apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
+    if constexpr (config.token_scales) apply_value_scales(s, params, block, tile * kTileKv);
     accumulate_output(o, s, recompute(v_lane + copies.slot * kLayout.v.bytes()));
     copies.advance();
     tile = next;

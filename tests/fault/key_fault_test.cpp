@@ -116,6 +116,7 @@ const SpecRow kSpecRows[] = {
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" k_lens"),
     FLASHJIT_ROW(v_in_k,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
+    FLASHJIT_ROW(token_scales, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" token_scales"),
     FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
     FLASHJIT_ROW(shared_prefix, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\" shared_prefix"),
     FLASHJIT_ROW(rope, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=interleaved(64)"),

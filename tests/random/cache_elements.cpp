@@ -16,6 +16,7 @@ void CacheElements::draw(Dtype of_q) {
   all_codes_ = random_.chance(0.3);
   extreme_ = random_.chance(0.15);
   unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes_ ? 0x1p-8 : random_.pick({1.0, 0.25, 0.01});
+  of_tokens_ = random_.chance(0.3) && (of_q != Dtype::F16);  // which GPUs have no kernel for
 }
 
 void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {
@@ -23,6 +24,7 @@ void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme
   scaled = has_scaled_keys(spec);
   all_codes_ = all_codes;
   extreme_ = extreme_scales;
+  of_tokens_ = spec.token_scales;
   unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes ? 0x1p-8 : 0.25;
 }
 
@@ -39,23 +41,45 @@ void CacheElements::put(CaseTensor& tensor, std::int64_t at, double value) const
 
 double CacheElements::scale() {
   const double usual = unit_ * (0.5 + random_.uniform());
-  return extreme_ ? random_.pick({usual, usual, 0.0, -usual, unit_ * 1e-30, unit_ * 1e20}) : usual;
+  return extreme_ ? random_.pick({usual, usual, of_tokens_ ? usual : 0.0, -usual, unit_ * 1e-30, unit_ * 1e20}) : usual;
+}
+
+std::string CacheElements::words() const {
+  return fmt::format(" kv={}{}", flashjit::name(dtype), of_tokens_ ? " token_scales" : "");
+}
+
+// As K without its columns, heads last.
+void CacheElements::shape_as_keys(CaseTensor& tensor, const std::vector<std::int64_t>& keys, bool heads_first) {
+  tensor.shape.assign(keys.begin(), keys.end() - 1);
+  if (heads_first) std::swap(tensor.shape[1], tensor.shape[2]);
+  const std::int64_t heads = tensor.shape.back(), tokens = tensor.shape[tensor.shape.size() - 2];
+  const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
+  const bool by_head = random_.chance(0.5);  // a head's numbers lie together
+  tensor.strides.assign(tensor.shape.size(), tokens * heads * gap);
+  tensor.strides[tensor.shape.size() - 2] = by_head ? gap : heads * gap;
+  tensor.strides.back() = by_head ? tokens * gap : gap;
 }
 
 // [batch, heads], in any order and with room between; or what counts for all of them.
-void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads) {
+void CacheElements::shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::int64_t heads) {
+  const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
+  switch (random_.integer(0, 4)) {
+    case 0: tensor.shape = {1}, tensor.strides = {1}; break;
+    case 1: tensor.shape = {heads}, tensor.strides = {gap}; break;
+    case 2: tensor.shape = {batch, 1}, tensor.strides = {gap, 1}; break;
+    case 3: tensor.shape = {batch, heads}, tensor.strides = {gap, gap * batch}; break;
+    default: tensor.shape = {batch, heads}, tensor.strides = {heads * gap, gap};
+  }
+}
+
+void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads,
+                                   const std::vector<std::int64_t>& keys, bool heads_first) {
   if (!scaled) return;
   for (const char* name : {"scale_k", "scale_v"}) {
     if (random_.chance(0.1)) continue;  // 1
     CaseTensor& tensor = params[name];
-    const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
-    switch (random_.integer(0, 4)) {
-      case 0: tensor.shape = {1}, tensor.strides = {1}; break;
-      case 1: tensor.shape = {heads}, tensor.strides = {gap}; break;
-      case 2: tensor.shape = {batch, 1}, tensor.strides = {gap, 1}; break;
-      case 3: tensor.shape = {batch, heads}, tensor.strides = {gap, gap * batch}; break;
-      default: tensor.shape = {batch, heads}, tensor.strides = {heads * gap, gap};
-    }
+    if (of_tokens_) shape_as_keys(tensor, keys, heads_first);
+    else shape_as_heads(tensor, batch, heads);
     tensor.dtype = "fp32";
     allocate(tensor, 4, false);
     const auto count = static_cast<std::int64_t>((tensor.image.size() - tensor.begin) / sizeof(float));

@@ -28,14 +28,18 @@ class CacheElements {
   // One of about `value`.
   void put(CaseTensor& tensor, std::int64_t at, double value) const;
   // scale_k and scale_v, or one of them, or none.
-  void lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads);
-  std::string text() const;  // readable
+  void lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads,
+                      const std::vector<std::int64_t>& keys, bool heads_first);
+  std::string words() const;  // " kv=e4m3", as a spec has them
+  std::string text() const;   // readable
 
  private:
   double scale();
+  void shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::int64_t heads);
+  void shape_as_keys(CaseTensor& tensor, const std::vector<std::int64_t>& keys, bool heads_first);
 
   Random random_;
-  bool all_codes_ = false, extreme_ = false;
+  bool all_codes_ = false, extreme_ = false, of_tokens_ = false;
   double unit_ = 1;  // scales are about this
   std::string shapes_;
 };

@@ -150,8 +150,9 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
     }
     for (const char* name : {"scale_k", "scale_v"}) {  // of one for all there is nothing to cut
       const auto scale = call.params.find(name);
-      if (scale != call.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1)
-        cut_first(scale->second, b, 1);
+      if (scale == call.params.end() || scale->second.shape[0] == 1) continue;
+      const bool has_batch = spec.token_scales ? !is_packed(spec) && !is_paged(spec) : scale->second.shape.size() == 2;
+      if (has_batch) cut_first(scale->second, b, 1);
     }
     if (is_packed(spec)) {
       cut_first(call.offsets_q, b, 2);

@@ -261,7 +261,7 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
-    elements_.lay_out_scales(case_.params, batch, heads_kv_);
+    elements_.lay_out_scales(case_.params, batch, heads_kv_, case_.k.shape, layout_ == Layout::Bhsd);
     if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
@@ -439,7 +439,7 @@ class Generator {
     if (d_v_ != d_qk_) text += fmt::format("/{}", d_v_);
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
-    if (elements_.scaled) text += fmt::format(" kv={}", flashjit::name(elements_.dtype));
+    if (elements_.scaled) text += elements_.words();
     if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
     const std::string of_queries = layout_ == Layout::Bhsd ? "bhsd" : layout_ == Layout::Packed ? "packed" : "";
     if (cache_.page_size > 0)

@@ -24,10 +24,19 @@ class Tile {
   Value* rows() const { return integer(offsetof(TileCall, rows), "rows"); }
   Value* q_lo() const { return integer(offsetof(TileCall, q_lo), "q_lo"); }
   RowPlace place(Value* row) const {
-    return {pointer(offsetof(TileCall, params), "params"), ir_.b.CreateAdd(q_lo(), row),
-            integer(offsetof(TileCall, b), "b"),           integer(offsetof(TileCall, h), "h"),
-            integer(offsetof(TileCall, hk), "hk"),         integer(offsetof(TileCall, q_len), "q_len"),
-            integer(offsetof(TileCall, k_len), "k_len"),   scale(offsetof(TileCall, scale_k), "scale_k")};
+    return {pointer(offsetof(TileCall, params), "params"),
+            ir_.b.CreateAdd(q_lo(), row),
+            integer(offsetof(TileCall, b), "b"),
+            integer(offsetof(TileCall, h), "h"),
+            integer(offsetof(TileCall, hk), "hk"),
+            integer(offsetof(TileCall, q_len), "q_len"),
+            integer(offsetof(TileCall, k_len), "k_len"),
+            scale(offsetof(TileCall, scale_k), "scale_k"),
+            scales(offsetof(TileCall, scales_k), "scales_k")};
+  }
+  // Null: keys have none of their own.
+  Value* scales(std::size_t offset, const char* name) const {
+    return plan_.spec.token_scales ? pointer(offset, name) : nullptr;
   }
   // Null: K and V have none.
   Value* scale(std::size_t offset, const char* name) const {
@@ -72,7 +81,7 @@ class TileEmitter {
   llvm::Function* emit_softmax(const char* name, bool masked);
   void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
   Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
-  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit);
+  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit, Value* scales);
   void emit_start(const Tile& tile);
   struct Range {
     Value *begin, *end, *full_begin, *full_end;
@@ -92,7 +101,9 @@ class TileEmitter {
   void emit_end(const Tile& tile);
 
   // S holds products until something other than a multiplication makes them logits.
-  bool logits_stored(bool masked) const { return masked || static_cast<bool>(plan_.spec.score); }
+  bool logits_stored(bool masked) const {
+    return masked || static_cast<bool>(plan_.spec.score) || plan_.spec.token_scales;
+  }
 
   Ir& ir_;
   llvm::IRBuilder<>& b_;
@@ -139,7 +150,9 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   Value* p = c_.pack == 1 ? s : row_of(ir_, tile.scratch(c_.p_at()), row, c_.p_stride());
   Value* unit = logits_stored(end_key != nullptr) ? Ir::real(ir_.f32v, 1)
                                                   : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
-  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit);
+  Value* scales = tile.scales(offsetof(TileCall, scales_v), "scales_v");
+  if (scales) scales = ir_.word(scales, first_key);
+  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit, scales);
 }
 
 Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns,
@@ -161,8 +174,9 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
   return max_lanes(ir_, ir_.max(maxima[0], maxima[1]));
 }
 
-// `unit`: what makes logits of S.
-void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit) {
+// `unit`: what makes logits of S. `scales`: of V, by column; null: there are none.
+void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit,
+                                        Value* scales) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
   const Ir::Values sums =
       ir_.loop(ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
@@ -177,6 +191,7 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
                    Value* power = emit_power(ir_, plan_, b_.CreateFAdd(logit, minus_m));
                    Value* value = exp2(ir_, power);
                    next[v] = b_.CreateFAdd(next[v], value);
+                   if (scales) value = b_.CreateFMul(value, ir_.load(ir_.f32v, ir_.word(scales, at)));
                    if (c_.pack == 1) {
                      ir_.store(value, ir_.word(p, at));
                    } else {

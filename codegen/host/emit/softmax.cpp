@@ -35,6 +35,7 @@ Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* product
         b.CreateSelect(b.CreateICmpSLT(left, ir.integer(ir.config.lanes)), left, ir.integer(ir.config.lanes));
     exists = b.CreateICmpSLT(ir.lane_numbers(ir.i32), ir.splat(b.CreateTrunc(bounded, ir.i32)));
   }
+  if (row.scales_k) products = b.CreateFMul(products, ir.load(ir.f32v, ir.word(row.scales_k, first_key)));
   ExprEmitter expressions(ir, row.params, spec.params, plan.wide_ints, exists);
   expressions.set_int(Variable::Q, row.q);
   expressions.set_int(Variable::B, row.b);

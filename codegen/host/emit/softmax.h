@@ -8,7 +8,8 @@ namespace flashjit::host {
 // Where a row of scores lies. Ints are i64 scalars.
 struct RowPlace {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
-  Value* scale_k;  // null: K has none
+  Value* scale_k;             // null: K has none
+  Value* scales_k = nullptr;  // by key, on top of it; null: there are none
 };
 
 // What logits are in natural units multiplied with, and what their differences are then to be multiplied with for exp2.

@@ -12,6 +12,11 @@ namespace flashjit {
 namespace {
 
 std::string why_not(const AttentionSpec& spec, const Target& target) {
+  if (spec.token_scales) {
+    return fmt::format(
+        "family: naive has one scale for all keys of a head, and the spec has token_scales; use family={}",
+        floor_family(target.gpu)->name);
+  }
   if (spec.d_qk <= kMaxHeadDim && spec.d_v <= kMaxHeadDim) return {};
   return fmt::format("family: naive has room for head dims up to {}, and the spec has d={}/{}; use family={}",
                      kMaxHeadDim, spec.d_qk, spec.d_v, floor_family(target.gpu)->name);

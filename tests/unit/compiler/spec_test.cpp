@@ -85,6 +85,7 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
       {"fwd bf16 d=64 k_lens sink layout=bhsd", "fwd bf16 d=64 layout=bhsd sink k_lens"},
+      {"fwd bf16 token_scales d=64 append kv=int8", "fwd bf16 kv=int8 d=64 token_scales append"},
       {"fwd bf16 v_in_k heads=16/1 d=576/512 k_lens", "fwd bf16 d=576/512 heads=16/1 k_lens v_in_k"},
       {"fwd bf16 d=64 rope_base=1e4 rope=half(32) append lse=ln",
        "fwd bf16 d=64 lse=ln append rope=half(32) rope_base=10000"},
@@ -115,7 +116,8 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
     EXPECT_TRUE(same(a.score, b.score)) << text;
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
-              a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.dropout == b.dropout)
+              a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.token_scales == b.token_scales &&
+              a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
       << text;
