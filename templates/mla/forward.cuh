@@ -17,7 +17,8 @@ constexpr int kReadyBarrier = 1;                                  // one for eac
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
 constexpr int kConsumerThreads = kMlaConsumers * 128;
-constexpr bool kStartsEarly = config.overlap == Overlap::qk_pv;  // some scores are issued before P V of the tile before
+constexpr int kEarly0 = 2, kEarly1 = 4;
+constexpr bool kReleasesLate = false;
 
 // A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
 // so that descriptors of matrix products stay in uniform registers.
@@ -76,24 +77,29 @@ struct Consumer {
     sync_group();
   }
 
-  // Some pieces of a tile are there. Only of those that come no more before this warpgroup has seen them: of its own
-  // tiles all, of the other's those of its half.
-  __device__ void await_pieces(u32 stage, u32 parity, int first, int end) const {
+  // This warpgroup's half of a tile is there. Of the other's tiles the pieces of the other half may come again before
+  // this warpgroup has seen them.
+  __device__ void await_half(u32 stage, u32 parity) const {
+    constexpr int kPieces = kMlaPieces / kMlaConsumers;
 #pragma unroll
-    for (int piece = first; piece < end; ++piece) wait_barrier(shared.full(stage, piece), parity);
+    for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece) wait_barrier(shared.full(stage, piece), parity);
   }
 
-  __device__ void issue_first_scores(u32 parity) {
-    await_pieces(half, parity, 0, 1);
-    begin_products();
-    multiply_scores(s, descriptor(recompute(shared.q())), descriptor(recompute(shared.k(half))));
-    commit_products();
-  }
-  __device__ void issue_more_scores(u32 parity) {
-    await_pieces(half, parity, 1, kMlaPieces);
-    begin_products();
-    const u32 first = kFirstPanels * kPanelBytes;
-    multiply_more_scores(s, descriptor(recompute(shared.q() + first)), descriptor(recompute(shared.k(half) + first)));
+  // Scores from some pieces of this warpgroup's tile, which are added up.
+  template <int first, int end>
+  __device__ void issue_scores(u32 parity) {
+    if constexpr (first == end) return;
+    const u32 q = descriptor(recompute(shared.q())), k = descriptor(recompute(shared.k(half)));
+#pragma unroll
+    for (int piece = first; piece < end; ++piece) {
+      wait_barrier(shared.full(half, piece), parity);
+      begin_products();
+#pragma unroll
+      for (int panel = panels_before(piece); panel < panels_before(piece + 1); ++panel) {
+        if (panel == 0) multiply_scores(s, q, k);
+        else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
+      }
+    }
     commit_products();
   }
   __device__ void issue_output(u32 stage) {
@@ -120,7 +126,7 @@ struct Consumer {
 
   // P of the other's tile is there; this one's part of O follows its references.
   __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
-    await_pieces(stage, parity, half == 0 ? 0 : 2, half == 0 ? 2 : kMlaPieces);
+    await_half(stage, parity);
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
@@ -136,11 +142,8 @@ struct Consumer {
     clear_hidden(segment, tile, stage);
   }
 
-  // Scores of this warpgroup's tile are there: P for both.
-  __device__ void make_probabilities(const Segment& segment, int tile) {
-    apply_score_and_mask(s, params, segment, tile);
-    float factor[2];
-    const bool rose = softmax_step(s, rows, factor);
+  // P of this warpgroup's tile is handed to the other one.
+  __device__ void hand_over(bool rose, const float (&factor)[2]) {
     convert(p, s);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (lane_id() == 0) shared.rose(half, warp) = rose;
@@ -155,30 +158,45 @@ struct Consumer {
     store_probabilities(shared.p(half), p);
     fence_async_proxy();
     arrive_named(kReadyBarrier + half, kConsumerThreads);
-    if (rose) rescale(o, factor);
   }
 
   // The tile before, if `follows`, which is the other's, and one of this warpgroup's.
   template <bool follows>
   __device__ void step(const Segment& segment, int before, int tile) {
+    constexpr int kEarly = half == 0 ? kEarly0 : kEarly1;
+    constexpr bool kOverlaps = follows && kEarly == kMlaPieces;
     const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
-    if constexpr (kStartsEarly || !follows) issue_first_scores(parity);
+    issue_scores<0, kEarly>(parity);
     if constexpr (follows) {
       follow(segment, before, kOther, turn.parity());
       pin_registers(o);
       begin_products();
       issue_output_of_other(kOther);
     }
-    if constexpr (!kStartsEarly && follows) issue_first_scores(parity);
-    issue_more_scores(parity);
-    if constexpr (follows) {
-      wait_products<kStartsEarly ? 1 : 2>();
+    issue_scores<kEarly, kMlaPieces>(parity);
+    const bool mixed = is_mixed(segment, tile);
+    if constexpr (follows && !kOverlaps) {
+      wait_products<1>();
       pin_registers(o);
       release(kOther);
     }
-    wait_products<0>();
+    wait_products<kOverlaps ? 1 : 0>();
     pin_registers(s);
-    make_probabilities(segment, tile);
+    if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
+    float factor[2];
+    const bool rose = softmax_step(s, rows, factor);
+    if constexpr (kOverlaps && !kReleasesLate) {
+      wait_products<0>();
+      pin_registers(o);
+      release(kOther);
+    }
+    hand_over(rose, factor);
+    if constexpr (kOverlaps && kReleasesLate) {
+      wait_products<0>();
+      pin_registers(o);
+      release(kOther);
+    }
+    if (rose) rescale(o, factor);
     clear_hidden(segment, tile, half);
     pin_registers(o);
     begin_products();

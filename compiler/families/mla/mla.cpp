@@ -45,6 +45,8 @@ void finish(Plan& plan) {
                     .smem_bytes = kCombineBytes,
                     // Columns of rows, four at a time.
                     .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = kCombineBlocks},
+                    .adds_up = true,
+                    .overlaps = true,
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 2",
                     .call = "decode_combine(params, parts)"}};
