@@ -17,8 +17,6 @@ constexpr int kReadyBarrier = 1;                                  // one for eac
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
 constexpr int kConsumerThreads = kMlaConsumers * 128;
-constexpr int kEarly0 = 2, kEarly1 = 4;
-constexpr bool kReleasesLate = false;
 
 // A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
 // so that descriptors of matrix products stay in uniform registers.
@@ -82,16 +80,15 @@ struct Consumer {
   __device__ void await_half(u32 stage, u32 parity) const {
     constexpr int kPieces = kMlaPieces / kMlaConsumers;
 #pragma unroll
-    for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece) wait_barrier(shared.full(stage, piece), parity);
+    for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
+      wait_barrier(shared.full(stage, piece), parity);
   }
 
-  // Scores from some pieces of this warpgroup's tile, which are added up.
-  template <int first, int end>
+  // Of this warpgroup's tile, piece by piece as they come.
   __device__ void issue_scores(u32 parity) {
-    if constexpr (first == end) return;
     const u32 q = descriptor(recompute(shared.q())), k = descriptor(recompute(shared.k(half)));
 #pragma unroll
-    for (int piece = first; piece < end; ++piece) {
+    for (int piece = 0; piece < kMlaPieces; ++piece) {
       wait_barrier(shared.full(half, piece), parity);
       begin_products();
 #pragma unroll
@@ -160,62 +157,54 @@ struct Consumer {
     arrive_named(kReadyBarrier + half, kConsumerThreads);
   }
 
-  // The tile before, if `follows`, which is the other's, and one of this warpgroup's.
+  __device__ void issue_tile_of_other(const Segment& segment, int tile) {
+    follow(segment, tile, kOther, turn.parity());
+    pin_registers(o);
+    begin_products();
+    issue_output_of_other(kOther);
+  }
+  __device__ void complete_output(u32 stage) {
+    wait_products<0>();
+    pin_registers(o);
+    release(stage);
+  }
+
+  // The tile before, if `follows`, which is the other's, and one of this warpgroup's. One warpgroup begins with the
+  // tile before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that
+  // of the other one beside its own products of the tile before.
   template <bool follows>
   __device__ void step(const Segment& segment, int before, int tile) {
-    constexpr int kEarly = half == 0 ? kEarly0 : kEarly1;
-    constexpr bool kOverlaps = follows && kEarly == kMlaPieces;
+    constexpr bool kScoresFirst = half == 1;
     const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
-    issue_scores<0, kEarly>(parity);
-    if constexpr (follows) {
-      follow(segment, before, kOther, turn.parity());
-      pin_registers(o);
-      begin_products();
-      issue_output_of_other(kOther);
-    }
-    issue_scores<kEarly, kMlaPieces>(parity);
+    if constexpr (kScoresFirst || !follows) issue_scores(parity);
+    if constexpr (follows) issue_tile_of_other(segment, before);
+    if constexpr (!kScoresFirst && follows) issue_scores(parity);
     const bool mixed = is_mixed(segment, tile);
-    if constexpr (follows && !kOverlaps) {
+    if constexpr (!kScoresFirst && follows) {
       wait_products<1>();
       pin_registers(o);
       release(kOther);
     }
-    wait_products<kOverlaps ? 1 : 0>();
+    wait_products<kScoresFirst && follows ? 1 : 0>();
     pin_registers(s);
     if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
     float factor[2];
     const bool rose = softmax_step(s, rows, factor);
-    if constexpr (kOverlaps && !kReleasesLate) {
-      wait_products<0>();
-      pin_registers(o);
-      release(kOther);
-    }
+    if constexpr (kScoresFirst && follows) complete_output(kOther);
     hand_over(rose, factor);
-    if constexpr (kOverlaps && kReleasesLate) {
-      wait_products<0>();
-      pin_registers(o);
-      release(kOther);
-    }
     if (rose) rescale(o, factor);
     clear_hidden(segment, tile, half);
     pin_registers(o);
     begin_products();
     issue_output(half);
-    wait_products<0>();
-    pin_registers(o);
-    release(half);
+    complete_output(half);
     turn.count += follows ? 2 : 1;
   }
 
   // The last tile is the other's.
   __device__ void last_step(const Segment& segment, int tile) {
-    follow(segment, tile, kOther, turn.parity());
-    pin_registers(o);
-    begin_products();
-    issue_output_of_other(kOther);
-    wait_products<0>();
-    pin_registers(o);
-    release(kOther);
+    issue_tile_of_other(segment, tile);
+    complete_output(kOther);
     ++turn.count;
   }
 

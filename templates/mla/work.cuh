@@ -27,7 +27,9 @@ struct Turn {
 };
 
 // The panels behind V hold P while they are not needed: they are free when both warpgroups are done with the tile.
-__device__ inline int panels_before(int piece) { return piece == kMlaPieces ? kPlaces.k.panels() : piece * kPiecePanels; }
+__device__ inline int panels_before(int piece) {
+  return piece == kMlaPieces ? kPlaces.k.panels() : piece * kPiecePanels;
+}
 
 struct SharedMemory {
   u32 base;

@@ -60,8 +60,6 @@ std::string describe(const KernelConfig& c) {
                       c.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
-  if (c.overlap == Overlap::qk_pv)
-    text += "  the first scores of a tile are issued before P of the one before is there\n";
   text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", c.box_keys);
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
@@ -76,7 +74,7 @@ const FamilyRow kMla = {
     .name = "mla",
     .summary = "Latent attention, V being the first columns of K, split along the keys, for Hopper.",
     .loop_file = "templates/mla/forward.cuh",
-    .fields = "tile_q overlap",
+    .fields = "tile_q",
     .from_first = true,
     .splits_keys = true,
     .compiles_quickly = false,
