@@ -16,7 +16,8 @@ namespace flashjit {
 constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
-constexpr int kConsumerThreads = kMlaConsumers * 128;
+constexpr int kQueriesBarrier = kConsumersBarrier + 1;            // memory has been asked for the first rows of Q
+constexpr int kConsumerThreads = kMlaConsumers * 128, kQueriesThreads = kConsumerThreads + 32;
 
 // A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
 // so that descriptors of matrix products stay in uniform registers.
@@ -41,7 +42,7 @@ struct Consumer {
   }
 
   // The rows of this block, zeros behind the last, in panels: a row for a warp at a time.
-  __device__ void load_queries(const Segment& segment) const {
+  __device__ void issue_queries(const Segment& segment) const {
     constexpr int kChunks = kPlaces.q.panels() * 8, kInside = config.head_dim_qk / 8;
     const int count = segment.seq.q_len * kGroup - first_row(segment);
     const Stored* q = static_cast<const Stored*>(params.q);
@@ -60,8 +61,6 @@ struct Consumer {
       }
     }
     commit_copies();
-    wait_copies<0>();
-    fence_async_proxy();
   }
 
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
@@ -298,8 +297,13 @@ struct Consumer {
   }
 
   __device__ void run(Progress& at) {
+    bool first = true;
     do {
-      load_queries(at.segment);
+      issue_queries(at.segment);
+      if (first) arrive_named(kQueriesBarrier, kQueriesThreads);
+      first = false;
+      wait_copies<0>();
+      fence_async_proxy();
       sync_consumers();
       attend(at.segment);
       join_rows();  // and nobody reads Q any more
@@ -338,7 +342,11 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
   set_up(shared);
   if (threadIdx.x < 128) {
     shrink_registers<kMlaProducerRegisters>();
-    if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
+    if (threadIdx.x < 32) {
+      // Else Q would come behind the first tiles of all blocks, which nobody can use before.
+      sync_named(kQueriesBarrier, kQueriesThreads);
+      Producer{params, maps, shared}.run(progress[0]);
+    }
   } else {
     grow_registers<kMlaConsumerRegisters>();
     if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress[1]);
