@@ -92,6 +92,7 @@ struct Progress {
   Segments segments;
   Segment segment;
   bool more;
+  __device__ bool at_last() const { return segments.step + segment.steps >= segments.end; }
   __device__ void advance() { more = segments.advance(segment); }
 };
 static_assert(sizeof(Progress) <= kProgressBytes);
