@@ -306,7 +306,7 @@ struct Consumer {
       fence_async_proxy();
       sync_consumers();
       attend(at.segment);
-      join_rows();  // and nobody reads Q any more
+      join_rows();                              // and nobody reads Q any more
       if (at.at_last()) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
       store(at.segment);
       sync_consumers();

