@@ -16,8 +16,8 @@ namespace flashjit {
 constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
-constexpr int kConsumerThreads = kMlaConsumers * 128;
-constexpr bool kStartsEarly = config.overlap == Overlap::qk_pv;  // some scores are issued before P V of the tile before
+constexpr int kQueriesBarrier = kConsumersBarrier + 1;            // memory has been asked for the first rows of Q
+constexpr int kConsumerThreads = kMlaConsumers * 128, kQueriesThreads = kConsumerThreads + 32;
 
 // A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
 // so that descriptors of matrix products stay in uniform registers.
@@ -42,7 +42,7 @@ struct Consumer {
   }
 
   // The rows of this block, zeros behind the last, in panels: a row for a warp at a time.
-  __device__ void load_queries(const Segment& segment) const {
+  __device__ void issue_queries(const Segment& segment) const {
     constexpr int kChunks = kPlaces.q.panels() * 8, kInside = config.head_dim_qk / 8;
     const int count = segment.seq.q_len * kGroup - first_row(segment);
     const Stored* q = static_cast<const Stored*>(params.q);
@@ -61,8 +61,6 @@ struct Consumer {
       }
     }
     commit_copies();
-    wait_copies<0>();
-    fence_async_proxy();
   }
 
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
@@ -76,24 +74,28 @@ struct Consumer {
     sync_group();
   }
 
-  // Some pieces of a tile are there. Only of those that come no more before this warpgroup has seen them: of its own
-  // tiles all, of the other's those of its half.
-  __device__ void await_pieces(u32 stage, u32 parity, int first, int end) const {
+  // This warpgroup's half of a tile is there. Of the other's tiles the pieces of the other half may come again before
+  // this warpgroup has seen them.
+  __device__ void await_half(u32 stage, u32 parity) const {
+    constexpr int kPieces = kMlaPieces / kMlaConsumers;
 #pragma unroll
-    for (int piece = first; piece < end; ++piece) wait_barrier(shared.full(stage, piece), parity);
+    for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
+      wait_barrier(shared.full(stage, piece), parity);
   }
 
-  __device__ void issue_first_scores(u32 parity) {
-    await_pieces(half, parity, 0, 1);
-    begin_products();
-    multiply_scores(s, descriptor(recompute(shared.q())), descriptor(recompute(shared.k(half))));
-    commit_products();
-  }
-  __device__ void issue_more_scores(u32 parity) {
-    await_pieces(half, parity, 1, kMlaPieces);
-    begin_products();
-    const u32 first = kFirstPanels * kPanelBytes;
-    multiply_more_scores(s, descriptor(recompute(shared.q() + first)), descriptor(recompute(shared.k(half) + first)));
+  // Of this warpgroup's tile, piece by piece as they come.
+  __device__ void issue_scores(u32 parity) {
+    const u32 q = descriptor(recompute(shared.q())), k = descriptor(recompute(shared.k(half)));
+#pragma unroll
+    for (int piece = 0; piece < kMlaPieces; ++piece) {
+      wait_barrier(shared.full(half, piece), parity);
+      begin_products();
+#pragma unroll
+      for (int panel = panels_before(piece); panel < panels_before(piece + 1); ++panel) {
+        if (panel == 0) multiply_scores(s, q, k);
+        else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
+      }
+    }
     commit_products();
   }
   __device__ void issue_output(u32 stage) {
@@ -120,7 +122,7 @@ struct Consumer {
 
   // P of the other's tile is there; this one's part of O follows its references.
   __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
-    await_pieces(stage, parity, half == 0 ? 0 : 2, half == 0 ? 2 : kMlaPieces);
+    await_half(stage, parity);
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
@@ -136,11 +138,8 @@ struct Consumer {
     clear_hidden(segment, tile, stage);
   }
 
-  // Scores of this warpgroup's tile are there: P for both.
-  __device__ void make_probabilities(const Segment& segment, int tile) {
-    apply_score_and_mask(s, params, segment, tile);
-    float factor[2];
-    const bool rose = softmax_step(s, rows, factor);
+  // P of this warpgroup's tile is handed to the other one.
+  __device__ void hand_over(bool rose, const float (&factor)[2]) {
     convert(p, s);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (lane_id() == 0) shared.rose(half, warp) = rose;
@@ -155,49 +154,56 @@ struct Consumer {
     store_probabilities(shared.p(half), p);
     fence_async_proxy();
     arrive_named(kReadyBarrier + half, kConsumerThreads);
-    if (rose) rescale(o, factor);
   }
 
-  // The tile before, if `follows`, which is the other's, and one of this warpgroup's.
+  __device__ void issue_tile_of_other(const Segment& segment, int tile) {
+    follow(segment, tile, kOther, turn.parity());
+    pin_registers(o);
+    begin_products();
+    issue_output_of_other(kOther);
+  }
+  __device__ void complete_output(u32 stage) {
+    wait_products<0>();
+    pin_registers(o);
+    release(stage);
+  }
+
+  // The tile before, if `follows`, which is the other's, and one of this warpgroup's. One warpgroup begins with the
+  // tile before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that
+  // of the other one beside its own products of the tile before.
   template <bool follows>
   __device__ void step(const Segment& segment, int before, int tile) {
+    constexpr bool kScoresFirst = half == 1;
     const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
-    if constexpr (kStartsEarly || !follows) issue_first_scores(parity);
-    if constexpr (follows) {
-      follow(segment, before, kOther, turn.parity());
-      pin_registers(o);
-      begin_products();
-      issue_output_of_other(kOther);
-    }
-    if constexpr (!kStartsEarly && follows) issue_first_scores(parity);
-    issue_more_scores(parity);
-    if constexpr (follows) {
-      wait_products<kStartsEarly ? 1 : 2>();
+    if constexpr (kScoresFirst || !follows) issue_scores(parity);
+    if constexpr (follows) issue_tile_of_other(segment, before);
+    if constexpr (!kScoresFirst && follows) issue_scores(parity);
+    const bool mixed = is_mixed(segment, tile);
+    if constexpr (!kScoresFirst && follows) {
+      wait_products<1>();
       pin_registers(o);
       release(kOther);
     }
-    wait_products<0>();
+    wait_products<kScoresFirst && follows ? 1 : 0>();
     pin_registers(s);
-    make_probabilities(segment, tile);
+    if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
+    float factor[2];
+    const bool rose = softmax_step(s, rows, factor);
+    if constexpr (kScoresFirst && follows) complete_output(kOther);
+    hand_over(rose, factor);
+    if (rose) rescale(o, factor);
     clear_hidden(segment, tile, half);
     pin_registers(o);
     begin_products();
     issue_output(half);
-    wait_products<0>();
-    pin_registers(o);
-    release(half);
+    complete_output(half);
     turn.count += follows ? 2 : 1;
   }
 
   // The last tile is the other's.
   __device__ void last_step(const Segment& segment, int tile) {
-    follow(segment, tile, kOther, turn.parity());
-    pin_registers(o);
-    begin_products();
-    issue_output_of_other(kOther);
-    wait_products<0>();
-    pin_registers(o);
-    release(kOther);
+    issue_tile_of_other(segment, tile);
+    complete_output(kOther);
     ++turn.count;
   }
 
@@ -291,11 +297,17 @@ struct Consumer {
   }
 
   __device__ void run(Progress& at) {
+    bool first = true;
     do {
-      load_queries(at.segment);
+      issue_queries(at.segment);
+      if (first) arrive_named(kQueriesBarrier, kQueriesThreads);
+      first = false;
+      wait_copies<0>();
+      fence_async_proxy();
       sync_consumers();
       attend(at.segment);
-      join_rows();  // and nobody reads Q any more
+      join_rows();                              // and nobody reads Q any more
+      if (at.at_last()) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
       store(at.segment);
       sync_consumers();
       if (threadIdx.x == kConsumerThreads) at.advance();
@@ -331,7 +343,11 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
   set_up(shared);
   if (threadIdx.x < 128) {
     shrink_registers<kMlaProducerRegisters>();
-    if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
+    if (threadIdx.x < 32) {
+      // Else Q would come behind the first tiles of all blocks, which nobody can use before.
+      sync_named(kQueriesBarrier, kQueriesThreads);
+      Producer{params, maps, shared}.run(progress[0]);
+    }
   } else {
     grow_registers<kMlaConsumerRegisters>();
     if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress[1]);

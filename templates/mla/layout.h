@@ -14,9 +14,8 @@ constexpr int kMlaProducerRegisters = 40, kMlaConsumerRegisters = 232;
 
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
-// A tile arrives in pieces of some panels: two with which the scores begin, what else is in the first half of V, and the
-// second half. What lies behind V comes with one of the latter.
-constexpr int kMlaPieces = 3, kFirstPanels = 2;
+// A tile arrives in pieces, two for each half of V. What lies behind V comes with the last.
+constexpr int kMlaPieces = 2 * kMlaConsumers;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
 constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.cluster; }

@@ -54,28 +54,26 @@ struct Producer {
       else copy_box(to, maps.k, barrier, kEvictFirst, column, x[0], x[1], x[2]);
     }
   }
-  // This lane's boxes of some panels.
-  __device__ void copy_panels(int piece, int first, int count, const BoxPlace& at) const {
-    const u32 keys = shared.k(turn.stage()) + box_row() * kPanelWidth, full = shared.full(turn.stage(), piece);
-#pragma unroll 1
-    for (int i = lane_id() / kBoxes; i < count; i += 32 / kBoxes)
-      copy(keys + (first + i) * kPanelBytes, full, (first + i) * kPlaces.k.panel_columns(), at);
-  }
-  __device__ void copy_piece(int piece, const BoxPlace& at) const {
-    const bool last = has_last_panels(piece, turn.stage());
-    const int first = first_panel(piece), count = first_panel(piece + 1) - first;
-    if (lane_id() == 0)
-      arrive_expecting(shared.full(turn.stage(), piece), (count + (last ? kLastPanels : 0)) * kPanelBytes);
+  // The pieces of a half, as soon as its place is empty: this lane's boxes of their panels.
+  __device__ void copy_half(int half, const BoxPlace& at) const {
+    constexpr int kPieces = kMlaPieces / kMlaConsumers;
+    const u32 stage = turn.stage(), keys = shared.k(stage) + box_row() * kPanelWidth;
+    const int first = half * kPieces, end = panels_before(first + kPieces), lane = static_cast<int>(lane_id());
+    wait_barrier(shared.empty(stage, half), turn.parity() ^ 1);
+    if (lane < kPieces) {
+      const int panels = panels_before(first + lane + 1) - panels_before(first + lane);
+      arrive_expecting(shared.full(stage, first + lane), panels * kPanelBytes);
+    }
     __syncwarp();
-    copy_panels(piece, first, count, at);
-    if (last) copy_panels(piece, kPlaces.k.panels() - kLastPanels, kLastPanels, at);
+#pragma unroll 1
+    for (int panel = panels_before(first) + lane / kBoxes; panel < end; panel += 32 / kBoxes) {
+      const int piece = min(panel / kPiecePanels, kMlaPieces - 1);
+      copy(keys + panel * kPanelBytes, shared.full(stage, piece), panel * kPlaces.k.panel_columns(), at);
+    }
   }
   __device__ void copy_tile(const BoxPlace& at) {
-    wait_barrier(shared.empty(turn.stage(), 0), turn.parity() ^ 1);
-    copy_piece(0, at);
-    copy_piece(1, at);
-    wait_barrier(shared.empty(turn.stage(), 1), turn.parity() ^ 1);
-    copy_piece(2, at);
+    copy_half(0, at);
+    copy_half(1, at);
     ++turn.count;
   }
 

@@ -50,12 +50,17 @@ __device__ inline Query query_of(const Segment& s, int row) {
 }
 __device__ inline int first_row(const Segment& s) { return s.row_lo + static_cast<int>(cluster_rank()) * kMlaRows; }
 
+// Is some key of the tile hidden from some query?
+__device__ inline bool is_mixed(const Segment& segment, int tile) {
+  const int k_lo = tile * kTileKv;
+  return uniform(k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end);
+}
+
 // The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
 // the last key.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile) {
-  const int k_lo = tile * kTileKv, first = k_lo + static_cast<int>(lane_id()) % 4 * 2;
-  const bool mixed = uniform(k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end);
-  if (kScaleFolded && !mixed) return;
+__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const Segment& segment, int tile,
+                                            bool mixed) {
+  const int first = tile * kTileKv + static_cast<int>(lane_id()) % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Query query = query_of(segment, first_row(segment) + row_of_thread(h));

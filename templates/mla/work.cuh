@@ -13,7 +13,7 @@ constexpr MlaLayout kPlaces = mla_layout(config);
 constexpr int kCluster = config.cluster;
 constexpr int kPanelBytes = kPlaces.k.panel_bytes();
 constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
-constexpr int kLastPanels = kPlaces.k.panels() - kMlaConsumers * kHalfPanels;
+constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
@@ -26,13 +26,9 @@ struct Turn {
   __device__ u32 parity() const { return count / kMlaStages % 2; }
 };
 
-__device__ inline int first_panel(int piece) {
-  return piece == 0 ? 0 : piece == 1 ? kFirstPanels : (piece - 1) * kHalfPanels;
-}
-// The panels behind V hold P while they are not needed: they are free when its reader is done, the warpgroup that the
-// tiles of this place do not belong to.
-__device__ inline bool has_last_panels(int piece, u32 stage) {
-  return piece > 0 && static_cast<int>(2 - stage) == piece;
+// The panels behind V hold P while they are not needed: they are free when both warpgroups are done with the tile.
+__device__ inline int panels_before(int piece) {
+  return piece == kMlaPieces ? kPlaces.k.panels() : piece * kPiecePanels;
 }
 
 struct SharedMemory {
@@ -96,6 +92,7 @@ struct Progress {
   Segments segments;
   Segment segment;
   bool more;
+  __device__ bool at_last() const { return segments.step + segment.steps >= segments.end; }
   __device__ void advance() { more = segments.advance(segment); }
 };
 static_assert(sizeof(Progress) <= kProgressBytes);

@@ -53,11 +53,8 @@ void enumerate_mla(const Problem&, const Schedule& pins, std::vector<Schedule>& 
   Schedule s = pins;
   s.family = &kMla;
   for (const int tile_q : choices(pins.tile_q, {kMlaRows, kMostCluster * kMlaRows})) {
-    for (const Overlap overlap : choices(pins.overlap, {Overlap::none, Overlap::qk_pv})) {
-      s.tile_q = tile_q;
-      s.overlap = overlap;
-      out.push_back(s);
-    }
+    s.tile_q = tile_q;
+    out.push_back(s);
   }
 }
 

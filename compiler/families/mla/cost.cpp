@@ -8,10 +8,9 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-23, 128 heads, pages of 64, in a graph: 16 x 8192, 64 x 8192 and 128 x 4096 keys in 93, 284 and 295 us
-// by clusters, 102, 297 and 404 us by blocks alone; with early scores 102, 314 and 326 us.
+// H200, 2026-11-23, 128 heads, pages of 64, in a graph: 16 x 8192, 64 x 8192 and 128 x 4096 keys in 93, 270 and 286 us
+// by clusters; before in 98, 283 and 295 us, and 102, 297 and 404 us by blocks alone.
 constexpr double kMatrixShare = 0.57;      // of the target's rate
-constexpr double kEarlyShare = 0.9;        // of that, where scores wait for K before P of the tile before is there
 constexpr double kReadRate = 0.9;          // of the target's memory rate
 constexpr double kL2BytesPerClock = 18;    // per SM
 constexpr double kLaunchUs = 8;            // of both launches, and until the first tile is there
@@ -37,8 +36,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
             kIssuePerClock / clocks_per_us;
   p.l2 = of_range * tile_bytes / c.cluster / kL2BytesPerClock / clocks_per_us;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
-  const double share = kMatrixShare * (*s.overlap == Overlap::qk_pv ? kEarlyShare : 1);
-  p.compute = std::max({p.mma / share, p.l2, p.mma + p.issue});
+  p.compute = std::max({p.mma / kMatrixShare, p.l2, p.mma + p.issue});
   const double parts = ranges > shape.b * row_tiles ? ranges : 0;
   p.latency = kLaunchUs + 2 * parts * part_floats(c) * 4 / kPartBytesPerUs;
   p.waves = ranges / clusters;

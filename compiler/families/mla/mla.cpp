@@ -11,7 +11,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kCombineBlocks = 2;  // of the second launch, in an SM
+constexpr int kCombineBlocks = 4;  // of the second launch, in an SM
 
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
@@ -45,8 +45,10 @@ void finish(Plan& plan) {
                     .smem_bytes = kCombineBytes,
                     // Columns of rows, four at a time.
                     .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = kCombineBlocks},
+                    .adds_up = true,
+                    .overlaps = true,
                     .buffers = {0},
-                    .bounds = "flashjit::kCombineThreads, 2",
+                    .bounds = "flashjit::kCombineThreads, 4",
                     .call = "decode_combine(params, parts)"}};
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
@@ -58,8 +60,6 @@ std::string describe(const KernelConfig& c) {
                       c.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
-  if (c.overlap == Overlap::qk_pv)
-    text += "  the first scores of a tile are issued before P of the one before is there\n";
   text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", c.box_keys);
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
@@ -74,7 +74,7 @@ const FamilyRow kMla = {
     .name = "mla",
     .summary = "Latent attention, V being the first columns of K, split along the keys, for Hopper.",
     .loop_file = "templates/mla/forward.cuh",
-    .fields = "tile_q overlap",
+    .fields = "tile_q",
     .from_first = true,
     .splits_keys = true,
     .compiles_quickly = false,

@@ -87,7 +87,7 @@ constexpr std::array kPasses = {
 std::span<const Pass> mla_passes() { return kPasses; }
 
 std::array<Product, 4> mla_products(const KernelConfig& c) {
-  const int step = step_columns(c.element), first = kFirstPanels * mla_layout(c).k.panel_columns();
+  const int step = step_columns(c.element);
   Product scores = {.name = "scores",
                     .target = "S",
                     .a = "Qs",
@@ -95,13 +95,12 @@ std::array<Product, 4> mla_products(const KernelConfig& c) {
                     .issuer = Issuer::Warpgroup,
                     .rows = kMlaRows,
                     .columns = kMlaKeys,
-                    .depth = first,
+                    .depth = mla_layout(c).k.panel_columns(),
                     .m = kMlaRows,
                     .n = kMlaKeys,
                     .k = step};
   Product more_scores = scores;
   more_scores.name = "more_scores";
-  more_scores.depth = padded_dim_qk(c) - first;
   more_scores.accumulates = true;
   Product output = {.name = "output",
                     .target = "O",
