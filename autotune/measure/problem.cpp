@@ -62,7 +62,8 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
-  if (operand.repeats && spec.shared_prefix) tensor.shape[0] = 1;  // a part of K and V, which sequences share
+  if (operand.repeats && spec.shared_prefix && !spec.token_scales)
+    tensor.shape[0] = 1;  // a part of K and V, which sequences share
   return tensor;
 }
 

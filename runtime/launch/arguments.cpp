@@ -330,9 +330,9 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
 }
 
-// Scales are a part of K and V, which the sequences share.
+// Scales are a part of K and V, which the sequences share; those of tokens lie in pages.
 Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
-  if (!spec_.shared_prefix || sizes.batch <= 1) return {};
+  if (!spec_.shared_prefix || spec_.token_scales || sizes.batch <= 1) return {};
   for (const auto& [name, stride] : {std::pair("scale_k", params.scale_k_stride), {"scale_v", params.scale_v_stride}}) {
     if (stride.batch == 0) continue;
     return invalid(

@@ -392,6 +392,7 @@ const FixedCase kCases[] = {
     {"shared-prefix-tree",   "fwd bf16 d=128 heads=8/1 layout=paged(64) q_len=16 mask=\"tree(ancestors)\" lse=ln shared_prefix", {16, 16, 16}, {4000, 4100, 5000}},
     {"shared-prefix-of-k",   "fwd bf16 d=96 heads=6/2 layout=paged(24) params=\"rise: fp32[1]\" score=\"s + rise[h] * 0.01 * float(k % 7)\" shared_prefix", {3, 3}, {500, 600}},
     {"shared-prefix-bytes",  "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 lse=ln shared_prefix", Lens(7, 1), {900, 800, 1000, 2000, 899, 898, 1}},
+    {"shared-prefix-tokens", "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 token_scales lse=ln shared_prefix", Lens(4, 1), {900, 800, 1000, 899}},
     {"shared-prefix-rows",   "fwd fp16 d=72 heads=7/1 layout=paged(3) bytes=4 lse=ln max_logit shared_prefix", {1, 1, 1}, {100, 130, 99}},
     {"shared-prefix-latent", "fwd bf16 d=576/512 heads=16/1 layout=paged(64) q_len=1 v_in_k lse=ln shared_prefix", Lens(5, 1), {900, 800, 1000, 2000, 899}},
     {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000), Data::Normal, false, true},

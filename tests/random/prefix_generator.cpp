@@ -98,7 +98,9 @@ Case take_shared_prefix(Case c) {
   const auto spec = parse_spec(c.spec);
   if (!spec->shared_prefix) return c;
   pack_queries(c, *spec);
-  for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);  // there may be one for each sequence
+  if (!spec->token_scales) {  // there may be one for each sequence
+    for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);
+  }
   promise(c, *spec, std::max<std::int64_t>(share_pages(c, *spec, whole_pages(c, *spec)) - 1, 0));
   return c;
 }
