@@ -87,14 +87,16 @@ __device__ inline void merge_warps(const KernelParams& params, const Segment& s,
     } else if (s.part < 0) {
       store_quad(params, s.seq, s.row_lo + row, column, whole);
     } else if (folds_parts(params)) {
-      float* sum = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
-      Quad before = whole;
+      // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
+      float* first = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
+      const int turn = s.part_number % 2;
+      Quad sum = whole;
       if (s.part_number > 0) {
-        before = load_quad(sum, row, column);
-        before.add(whole);
+        sum = load_quad(first + (1 - turn) * kPartFloats, row, column);
+        sum.add(whole);
       }
-      if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, before);
-      else save_quad(sum, row, column, before);
+      if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, sum);
+      else save_quad(first + turn * kPartFloats, row, column, sum);
     } else {
       save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
     }
