@@ -77,7 +77,7 @@ Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const
   const Arguments arguments = data->host_arguments();  // the problem points into it
   if (auto ran = gpu ? run_on_gpu(kernel, *gpu, *data) : kernel.run(arguments); !ran) {
     // What was drawn is no call of this spec: a scalar of 1, say, with which an index runs below 0.
-    return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : std::move(ran.error());
+    return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : ran.error();
   }
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   const reference::Comparison compared =
