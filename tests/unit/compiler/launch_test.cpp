@@ -6,7 +6,7 @@
 namespace flashjit {
 namespace {
 
-// As an H200 says of a kernel that fills an SM; two heads, tiles of four queries and 16 keys.
+// As an H200 says of a kernel that fills an SM; eight heads, tiles of four queries and 16 keys.
 constexpr ResidentClusters kH200 = {132, 66, 32, 15};
 
 GridRule rule(bool even) {

@@ -33,9 +33,15 @@ TEST(SpecDoc, FunctionsAreNamed) {
 
 TEST(SpecDoc, NamedRowsAreThoseOfTheTable) {
   const std::string text = page();
+  constexpr std::size_t kWidest = 90;  // what is longer has a line of its own, behind the table
   for (const NamedRow& row : named_rows()) {
-    const std::string line = fmt::format("| `{}` | `{}` |", signature(row), row.body);
+    const bool is_long = row.body.size() > kWidest;
+    const std::string line =
+        fmt::format("| `{}` | {} |", signature(row), is_long ? "written out below" : fmt::format("`{}`", row.body));
     EXPECT_NE(text.find(line), text.npos) << "SPEC.md has no line that begins: " << line;
+    if (is_long) {
+      EXPECT_NE(text.find(fmt::format("\n{}\n", row.body)), text.npos) << "SPEC.md has no line: " << row.body;
+    }
   }
 }
 
