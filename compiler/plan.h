@@ -39,6 +39,7 @@ struct Plan {
   std::vector<WorkspaceBuffer> workspace;        // what they pass on
   int rotated_q = -1;                            // of these the one that `launches` find Q in; none: Q is as given
   TileAnalysis tiles;                            // of spec.mask
+  TileAnalysis query_tiles;                      // of backward: likewise along the queries, for tiles of keys
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;                // what is slower than it could be, and why
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied

@@ -35,6 +35,7 @@ struct KernelConfig {
   Sequences sequences = Sequences::dense;  // of Q and O, and of K and V unless they lie in pages
   Lse lse = Lse::none;
   bool max_logit = false;
+  bool dlse = false;  // backward: KernelParams has the gradient of lse
   bool sink = false;
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K

@@ -64,6 +64,12 @@ struct KernelParams {
   const void* k_new;         // append: rows of K and V of the tokens of Q; the ends of sequences in K and V are written
   const void* v_new;
   Strides k_new_stride, v_new_stride;
+  const void* d_o;  // backward: gradients of O and, like lse, of that; o and lse are read, ...
+  const float* d_lse;
+  void* dq;  // ... and these are written
+  void* dk;
+  void* dv;
+  Strides d_o_stride, dq_stride, dk_stride, dv_stride;
   const float* cos;  // rope: [position, pair of columns], at least k_len positions
   const float* sin;
 };

@@ -21,6 +21,9 @@ struct Plain {
     return s;
   }
 
+  // The derivative of that by s, for backward.
+  __device__ static float score_slope(const KernelParams&, const Sequence&, float, int, int) { return 1.0f; }
+
   // The tensors that score() reads at every key: visit(Parameter<i>(), x, y) with their indices besides query and key.
   template <class Visit>
   __device__ static void visit_inputs(const KernelParams&, const Sequence&, const Visit&) {}
@@ -33,6 +36,11 @@ struct Plain {
   __device__ static int full_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
   // ... and neither are those from this one on.
   __device__ static int full_end(const KernelParams&, const Sequence& seq, int, int) { return seq.k_len; }
+  // The same for the queries that see keys k_lo..k_hi, for backward.
+  __device__ static int q_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
+  __device__ static int q_end(const KernelParams&, const Sequence& seq, int, int) { return seq.q_len; }
+  __device__ static int full_q_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
+  __device__ static int full_q_end(const KernelParams&, const Sequence& seq, int, int) { return seq.q_len; }
   // False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.
   __device__ static bool may_see(const KernelParams&, const Sequence&, int, int, int, int) { return true; }
 };

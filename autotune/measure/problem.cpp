@@ -50,7 +50,7 @@ bool is_offsets(const Operand& operand) { return operand.dims[0] == Dim::Offsets
 NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const ProblemShape& shape) {
   NamedTensor tensor{std::string(operand.name), Role::Input, operand.dtype_of(spec), {}, {}};
   if (is_offsets(operand)) tensor.role = Role::Offsets;
-  if (operand.role == OperandRole::Output) tensor.role = Role::Output;
+  if (operand.is_output_of(spec)) tensor.role = Role::Output;
   if (operand.updated_by(spec)) tensor.role = Role::Updated;
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;

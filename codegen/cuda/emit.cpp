@@ -185,27 +185,36 @@ std::string inputs_function(const Plan& plan) {
 // What the tiles of the mask begin and end with, where it is not what Plain says.
 std::string limit_functions(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
-  const TileAnalysis& t = plan.tiles;
-  const Expr none = Expr::integer(0), all = Expr::variable(Variable::KLen), yes = Expr::boolean(true);
+  const TileAnalysis &t = plan.tiles, &of_keys = plan.query_tiles;
+  const Expr none = Expr::integer(0), all = Expr::variable(Variable::KLen), yes = Expr::boolean(true),
+             every = Expr::variable(Variable::QLen);
+  constexpr std::string_view kQueries = "{0} q_lo, {0} q_hi", kKeys = "{0} k_lo, {0} k_hi",
+                             kBoth = "{0} q_lo, {0} q_hi, {0} k_lo, {0} k_hi";
   struct Limit {
-    std::string_view comment, declaration;
+    std::string_view comment, declaration, ends;
     Expr expr, plain;
-    bool of_keys = false;
   };
-  const Limit limits[] = {
-      {"Queries q_lo..q_hi see nothing before this key.", "int kv_begin", t.begin, none},
-      {"Queries q_lo..q_hi see nothing from this key on.", "int kv_end", t.end, all},
-      {"Keys before this one are not visible to all of q_lo..q_hi.", "int full_begin", t.full_begin, none},
-      {"Keys from this one on are not visible to all of q_lo..q_hi.", "int full_end", t.full_end, all},
-      {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", t.may_see ? t.may_see : yes,
-       yes, true}};
+  std::vector<Limit> limits = {
+      {"Queries q_lo..q_hi see nothing before this key.", "int kv_begin", kQueries, t.begin, none},
+      {"Queries q_lo..q_hi see nothing from this key on.", "int kv_end", kQueries, t.end, all},
+      {"Keys before this one are not visible to all of q_lo..q_hi.", "int full_begin", kQueries, t.full_begin, none},
+      {"Keys from this one on are not visible to all of q_lo..q_hi.", "int full_end", kQueries, t.full_end, all},
+      {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", kBoth,
+       t.may_see ? t.may_see : yes, yes}};
+  if (is_backward(plan.spec)) {
+    limits.insert(limits.end(),
+                  {{"No query before this one sees any of k_lo..k_hi.", "int q_begin", kKeys, of_keys.begin, none},
+                   {"No query from this one on sees any of k_lo..k_hi.", "int q_end", kKeys, of_keys.end, every},
+                   {"Queries before this one do not see all of k_lo..k_hi.", "int full_q_begin", kKeys,
+                    of_keys.full_begin, none},
+                   {"Queries from this one on do not see all of k_lo..k_hi.", "int full_q_end", kKeys, of_keys.full_end,
+                    every}});
+  }
   std::string text;
   for (const Limit& limit : limits) {
     const std::string body = body_of(limit.expr, context);
     if (body == body_of(limit.plain, context)) continue;
-    const std::string_view integer = plan.wide_ints ? "Int64" : "int";
-    std::string arguments = fmt::format("{0} q_lo, {0} q_hi", integer);
-    if (limit.of_keys) arguments += fmt::format(", {0} k_lo, {0} k_hi", integer);
+    const std::string arguments = fmt::format(fmt::runtime(limit.ends), plan.wide_ints ? "Int64" : "int");
     text += function(
         limit.comment,
         fmt::format("{}(const KernelParams& params, const Sequence& seq, {})", limit.declaration, arguments), body);

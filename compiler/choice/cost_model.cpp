@@ -87,6 +87,11 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
   if (shape.q_len < kFewQueries) p.memory = kReadStartUs + p.memory / kReadShare;
 }
 
+double summed_dims(const AttentionSpec& spec) {
+  if (merges(spec)) return spec.d_v;
+  return is_backward(spec) ? 3 * spec.d_qk + 2 * spec.d_v : spec.d_qk + spec.d_v;
+}
+
 double score_slots(const Work& work) { return kScoreSlotsPerNode * work.score_nodes; }
 
 double mask_slots(const Work& work, int free_nodes) {
@@ -100,6 +105,11 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   if (merges(spec)) {
     const double rows = b * q * spec.heads_q;
     return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));
+  }
+  if (is_backward(spec)) {
+    const double row = spec.d_qk + spec.d_v, of_queries = b * q * spec.heads_q, of_keys = b * k * spec.heads_kv;
+    return element_bytes_of(spec) * (of_queries * (row + spec.d_v) + of_keys * row) +
+           size_of(spec.out_dtype) * (of_queries * spec.d_qk + of_keys * row);
   }
   const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
                       b * k * spec.heads_kv * cached_dims(spec) * size_of(spec.kv_dtype);
@@ -198,7 +208,7 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   Roofline r;
   r.visible = work.visible;
   r.exact = work.exact;
-  r.flops = 2 * scores * work.visible * (attends(spec) ? spec.d_qk + spec.d_v : spec.d_v);
+  r.flops = 2 * scores * work.visible * summed_dims(spec);
   r.append_bytes = append_bytes(spec, shape);
   r.fused_bytes = unique_bytes(spec, shape) + r.append_bytes;
   // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.

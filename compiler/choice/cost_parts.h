@@ -37,6 +37,9 @@ struct TileClocks {
 double score_slots(const Work& work);
 double mask_slots(const Work& work, int free_nodes);
 
+// Multiply-adds of each score, in all products: S and O; S, dP, dV, dK and dQ; those of a merge.
+double summed_dims(const AttentionSpec& spec);
+
 // Q, K and V read once, or the parts of a merge; O written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 

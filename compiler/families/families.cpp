@@ -10,12 +10,14 @@
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/naive/naive.h"
 #include "compiler/families/sync/sync.h"
+#include "compiler/families/sync_backward/sync_backward.h"
 
 namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla, &kSync, &kNaive, &kMerge, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla,  &kSync,
+                                                        &kNaive,  &kMerge,  &kSyncBackward, &kHost};
 
 }  // namespace
 

@@ -40,7 +40,7 @@ struct FamilyRow {
   std::string_view loop_file;                             // of templates/; GPUs only
   std::string_view fields;                                // of its schedules, besides `family`: "tile_q tile_kv ..."
   bool gpu = true;                                        // on which targets: GPUs, or processors
-  bool (*computes)(const AttentionSpec& spec) = attends;  // the operations that it is for
+  bool (*computes)(const AttentionSpec& spec) = is_forward;  // the operations that it is for
   bool is_default = true;    // takes part where nothing is pinned; others are for comparisons, where pins ask for them
   bool from_first = false;   // KV tiles are visited from the first to the last
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
@@ -75,7 +75,7 @@ struct FamilyRow {
 };
 
 // In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.
-inline constexpr std::size_t kFamilyCount = 7;
+inline constexpr std::size_t kFamilyCount = 8;
 std::span<const Family, kFamilyCount> families();
 // The one that computes every spec of this operation on targets of this kind.
 Family floor_family(bool gpu, Operation operation = Operation::Forward);

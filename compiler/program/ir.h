@@ -78,6 +78,7 @@ enum class Kind {
   Score,     // the score function
   Mask,      // -inf where a key is hidden
   Softmax,   // scores to probabilities, running reference and sum
+  Gradient,  // of the logits, from P and the gradients of P
   Rescale,   // O and sums to a new reference
   Convert,   // to the operand type
   Reduce,    // over the owners of a row

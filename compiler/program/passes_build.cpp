@@ -34,20 +34,23 @@ Statement make(const Program& p, Kind kind, std::initializer_list<std::string_vi
   return s;
 }
 
-Result<Statement> make_loop(const Program& p, const PassContext& context) {
-  const AttentionSpec& spec = context.problem.spec;
-  Statement loop = make(p, Kind::Loop, {}, {});
-  loop.along = context.problem.tiles.along;
-  loop.body.push_back(make(p, Kind::Fill, {"S"}, {}));
-  loop.body.push_back(make(p, Kind::Mma, {"S"}, {"q", "k"}));
-  if (spec.score) {
-    loop.body.push_back(make(p, Kind::Score, {"S"}, {"S"}));
-    FLASHJIT_TRY(loop.body.back().attributes.set("fn", std::string("score"), kBuild));
+Result<std::vector<Statement>> make_scores(const Program& p, const PassContext& context) {
+  std::vector<Statement> body = {make(p, Kind::Fill, {"S"}, {}), make(p, Kind::Mma, {"S"}, {"q", "k"})};
+  if (context.problem.spec.score) {
+    body.push_back(make(p, Kind::Score, {"S"}, {"S"}));
+    FLASHJIT_TRY(body.back().attributes.set("fn", std::string("score"), kBuild));
   }
   // Without a mask the keys behind k_len must still be hidden.
-  loop.body.push_back(make(p, Kind::Mask, {"S"}, {"S"}));
-  FLASHJIT_TRY(
-      loop.body.back().attributes.set("fn", std::string(context.config.has_mask ? "visible" : "inside"), kBuild));
+  body.push_back(make(p, Kind::Mask, {"S"}, {"S"}));
+  FLASHJIT_TRY(body.back().attributes.set("fn", std::string(context.config.has_mask ? "visible" : "inside"), kBuild));
+  return body;
+}
+
+Result<Statement> make_loop(const Program& p, const PassContext& context) {
+  Statement loop = make(p, Kind::Loop, {}, {});
+  loop.along = context.problem.tiles.along;
+  FLASHJIT_ASSIGN(scores, make_scores(p, context));
+  loop.body = std::move(scores);
   loop.body.push_back(make(p, Kind::Rescale, {"O", "rows"}, {"S", "rows"}));
   loop.body.push_back(make(p, Kind::Softmax, {"S", "rows"}, {"S", "rows"}));
   loop.body.push_back(make(p, Kind::Convert, {"P"}, {"S"}));
@@ -89,11 +92,47 @@ Result<Program> build_merge(Program p, const PassContext& context) {
   return p;
 }
 
+// For each tile P is made again, from what forward has left of its rows.
+Result<Program> build_backward(Program p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  p.title = fmt::format("backward for {}: {}", context.problem.target.name, print(spec));
+  p.schedule = print(context.schedule);
+  const std::string qk = extent(spec.d_qk), v = extent(spec.d_v);
+  p.buffers = {
+      {"q", Space::Global, spec.dtype, "q_len", qk},        {"k", Space::Global, spec.dtype, "k_len", qk},
+      {"v", Space::Global, spec.dtype, "k_len", v},         {"given o", Space::Global, spec.dtype, "q_len", v},
+      {"do", Space::Global, spec.dtype, "q_len", v},        {"given lse", Space::Global, Dtype::F32, "q_len", "1"},
+      {"dq", Space::Global, spec.out_dtype, "q_len", qk},   {"dk", Space::Global, spec.out_dtype, "k_len", qk},
+      {"dv", Space::Global, spec.out_dtype, "k_len", v},    {"rows", Space::Register, Dtype::F32, "q_len", "2"},
+      {"S", Space::Register, Dtype::F32, "q_len", "k_len"}, {"P", Space::Register, Dtype::F32, "q_len", "k_len"},
+      {"dS", Space::Register, Dtype::F32, "q_len", "k_len"}, {"dQ", Space::Register, Dtype::F32, "q_len", qk},
+      {"dK", Space::Register, Dtype::F32, "k_len", qk},     {"dV", Space::Register, Dtype::F32, "k_len", v},
+  };
+  p.body = {make(p, Kind::Reduce, {"rows"}, {"given o", "do", "given lse"}),
+            make(p, Kind::Fill, {"dQ", "dK", "dV"}, {})};
+  Statement loop = make(p, Kind::Loop, {}, {});
+  loop.along = context.problem.tiles.along;
+  FLASHJIT_ASSIGN(scores, make_scores(p, context));
+  loop.body = std::move(scores);
+  loop.body.push_back(make(p, Kind::Softmax, {"P"}, {"S", "rows"}));
+  loop.body.push_back(make(p, Kind::Mma, {"dS"}, {"do", "v"}));
+  loop.body.push_back(make(p, Kind::Gradient, {"dS"}, {"dS", "P", "S", "rows"}));
+  loop.body.push_back(make(p, Kind::Mma, {"dV"}, {"P", "do"}));
+  loop.body.push_back(make(p, Kind::Mma, {"dK"}, {"dS", "q"}));
+  loop.body.push_back(make(p, Kind::Mma, {"dQ"}, {"dS", "k"}));
+  p.body.push_back(std::move(loop));
+  p.body.push_back(make(p, Kind::Store, {"dq"}, {"dQ"}));
+  p.body.push_back(make(p, Kind::Store, {"dk"}, {"dK"}));
+  p.body.push_back(make(p, Kind::Store, {"dv"}, {"dV"}));
+  return p;
+}
+
 }  // namespace
 
 Result<Program> build(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   if (merges(spec)) return build_merge(std::move(p), context);
+  if (is_backward(spec)) return build_backward(std::move(p), context);
   p.title = fmt::format("forward for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
   add_buffers(p, spec);

@@ -22,6 +22,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"k_lens", &AttentionSpec::k_lens, &KernelConfig::k_lens},
     SpecFlag{"v_in_k", &AttentionSpec::v_in_k, &KernelConfig::v_in_k},
     SpecFlag{"token_scales", &AttentionSpec::token_scales, &KernelConfig::token_scales},
+    SpecFlag{"dlse", &AttentionSpec::dlse, &KernelConfig::dlse},
     SpecFlag{"append", &AttentionSpec::append, &KernelConfig::append},
     SpecFlag{"shared_prefix", &AttentionSpec::shared_prefix, &KernelConfig::shared_prefix},
 };

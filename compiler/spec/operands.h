@@ -60,6 +60,7 @@ struct Operand {
   Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
   bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
+  bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
   std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
@@ -73,8 +74,15 @@ struct Operand {
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
-  bool written_by(const AttentionSpec& spec) const { return role == OperandRole::Output || updated_by(spec); }
-  Dtype dtype_of(const AttentionSpec& spec) const { return dtype ? spec.*dtype : always_dtype; }
+  bool is_output_of(const AttentionSpec& spec) const {
+    return role == OperandRole::Output && !(is_read && is_read(spec));
+  }
+  bool written_by(const AttentionSpec& spec) const { return is_output_of(spec) || updated_by(spec); }
+  // What others have written is of their dtype.
+  Dtype dtype_of(const AttentionSpec& spec) const {
+    if (!dtype) return always_dtype;
+    return is_read && is_read(spec) ? spec.dtype : spec.*dtype;
+  }
 };
 
 // The dimensions of an operand in a spec's layout, and where its tensor has them. Packed ones have the tokens of all
@@ -87,6 +95,7 @@ struct OperandAxes {
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
 inline constexpr std::string_view kOfAttention = "a merge reads o_parts and lse_parts; leave it out or use fwd";
+inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 
 // clang-format off
@@ -107,7 +116,7 @@ inline constexpr std::array kOperands = {
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .aligned = true,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_read = is_backward, .aligned = true,
             .pointer = offsetof(KernelParams, o),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
     Operand{.name = "offsets_q", .what = "Where the queries of a sequence begin", .always_dtype = Dtype::I32,
@@ -120,7 +129,7 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, offsets_k)},
     Operand{.name = "lse", .what = "Logarithms of the sums of a row", .role = OperandRole::Output,
             .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
-            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::none; },
+            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::none; }, .is_read = is_backward,
             .absent = "the spec does not ask for it; add lse=ln to the spec or leave it out",
             .pointer = offsetof(KernelParams, lse), .strides_kind = OperandStrides::Row},
     Operand{.name = "max_logit", .what = "Largest logits of a row", .role = OperandRole::Output,
@@ -185,6 +194,26 @@ inline constexpr std::array kOperands = {
                       "those of v in them", .has_field = false,
             .aligned = true, .pointer = offsetof(KernelParams, v_new),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_new_stride},
+    Operand{.name = "do", .what = "Gradients of outputs", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_in = is_backward, .absent = kOfBackward,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, d_o),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::d_o_stride},
+    Operand{.name = "dlse", .what = "Gradients of lse", .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
+            .is_in = [](const AttentionSpec& spec) { return spec.dlse; },
+            .absent = "the spec does not ask for it; add dlse to the spec, a bwd, or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, d_lse), .strides_kind = OperandStrides::Row},
+    Operand{.name = "dq", .what = "Gradients of queries", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dq),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::dq_stride},
+    Operand{.name = "dk", .what = "Gradients of keys", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dk),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::dk_stride},
+    Operand{.name = "dv", .what = "Gradients of values", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = is_backward, .absent = kOfBackward,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dv),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::dv_stride},
     Operand{.name = "cos", .what = "Cosines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,

@@ -376,6 +376,26 @@ std::string print_params(const std::vector<Param>& params) {
   return out;
 }
 
+// Of a spec that does not say: bwd has to read it.
+Lse usual_lse(const AttentionSpec& spec) { return is_backward(spec) ? Lse::ln : Lse::none; }
+
+// What bwd does not have, although fwd does.
+Result<void> check_backward(const AttentionSpec& spec) {
+  if (spec.dlse && !is_backward(spec)) return invalid("dlse: only bwd reads gradients; use bwd, or leave it out");
+  if (!is_backward(spec)) return {};
+  const auto refuse = [](std::string_view field, std::string_view way_out) {
+    return invalid(fmt::format("{}: bwd has no such thing; {}", field, way_out));
+  };
+  if (spec.max_logit) return refuse("max_logit", "it has no gradient, leave it out");
+  if (spec.append) return refuse("append", "append in fwd, and give bwd all of k and v");
+  if (spec.shared_prefix) return refuse("shared_prefix", "give every sequence its own keys");
+  if (spec.v_in_k) return refuse("v_in_k", "give v, the first columns of k, as a tensor, and add dv to those of dk");
+  if (is_paged(spec)) return refuse("layout", "keys in pages have no gradients, use layout=packed");
+  if (spec.k_lens) return refuse("k_lens", "use layout=packed, whose offsets lie on the device");
+  if (spec.kv_dtype != spec.dtype) return refuse("kv", "k and v are of the dtype, convert them");
+  return {};
+}
+
 }  // namespace
 
 double AttentionSpec::effective_scale() const {
@@ -410,7 +430,7 @@ std::string print(const AttentionSpec& spec) {
   if (spec.scale != 0) out += fmt::format(" scale={}", print_real(spec.scale));
   if (spec.alignment != Alignment::BottomRight)
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
-  if (spec.lse != Lse::none) out += fmt::format(" lse={}", word(spec.lse));
+  if (spec.lse != usual_lse(spec)) out += fmt::format(" lse={}", word(spec.lse));
   for (const SpecFlag& flag : kSpecFlags) {
     if (spec.*flag.of_spec && !(flag.of_spec == &AttentionSpec::k_lens && implies_k_lens(spec)))
       out += fmt::format(" {}", flag.name);
@@ -439,6 +459,8 @@ Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
   FLASHJIT_TRY(check_sizes(spec));
   if (implies_k_lens(spec)) spec.k_lens = true;
+  if (spec.lse == Lse::none) spec.lse = usual_lse(spec);
+  FLASHJIT_TRY(check_backward(spec));
   if (merges(spec)) return check_merge(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
@@ -446,9 +468,6 @@ Result<void> validate(AttentionSpec& spec) {
 
 Result<void> check_supported(const AttentionSpec& spec) {
   const auto fp8 = [](Dtype dtype) { return dtype == Dtype::E4M3 || dtype == Dtype::E5M2; };
-  if (spec.operation == Operation::Backward) {
-    return unsupported("operation: bwd has no kernel in this build; use fwd");
-  }
   if (fp8(spec.dtype)) {
     return unsupported(
         fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));

@@ -37,7 +37,7 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O, or of gradients
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
@@ -49,9 +49,10 @@ struct AttentionSpec {
   std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block
   double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
-  Lse lse = Lse::none;                           // lse=ln | log2
+  Lse lse = Lse::none;                           // lse=ln | log2; bwd reads it, and ln is the default there
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
+  bool dlse = false;                             // dlse: bwd reads the gradient of lse as well
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
   bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
@@ -86,6 +87,8 @@ Result<void> validate(AttentionSpec& spec);
 // Not attention, but what it gave for parts of the keys, put together.
 inline bool merges(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
+inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Operation::Forward; }
+inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 
 // How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.

@@ -9,6 +9,7 @@
 #include "templates/mask_bits.cuh"
 #include "templates/sync/softmax.cuh"
 #include "templates/sync/work.cuh"
+#include "templates/tile_operands.cuh"
 
 namespace flashjit {
 
@@ -27,9 +28,7 @@ using HeldQueries = QueryFragments[kHeldSteps];
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 
-// A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only
-// and regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and
-// 16 rows down is an immediate: three registers instead of one address per fragment.
+// Of three tiles: see tile_operands.cuh.
 __device__ inline u32 query_lane(u32 queries) {
   return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
 }
@@ -37,12 +36,6 @@ __device__ inline u32 key_lane(u32 keys) {
   return keys + kLayout.k.offset(lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2);
 }
 __device__ inline u32 value_lane(u32 values) { return values + kLayout.v.offset(lane_id() % 16, lane_id() / 16); }
-
-__device__ inline u32 along(u32 lane, const TileLayout layout, int step) {
-  const u32 bytes = step * kStepBytes, low = layout.group() * kChunkBytes - 1;
-  return (lane ^ (bytes & low)) + (bytes & ~low);
-}
-__device__ inline u32 down(const TileLayout layout, int step) { return step * 16 * layout.row_bytes(); }
 
 __device__ inline void clear(Scores& s) {
 #pragma unroll

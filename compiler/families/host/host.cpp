@@ -80,7 +80,7 @@ Prediction predict_host(const Problem& problem, const Schedule& s, const Shape& 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
-  if (merges(context.problem.spec)) return p;
+  if (!is_forward(context.problem.spec)) return p;
   size_tiles(p, context.config, context.problem.spec.d_v);
   return p;
 }

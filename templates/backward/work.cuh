@@ -1,0 +1,206 @@
+// What a block of the backward loop works on: its rows, which tiles of columns it visits, and how they come to shared
+// memory.
+#pragma once
+
+#include "templates/backward/prepare.cuh"
+#include "templates/kv_rows.cuh"
+#include "templates/sequence.cuh"
+#include "templates/tile_copy.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+constexpr BackwardLayout kLayout = backward_layout(config);
+constexpr int kThreads = backward_threads(config);
+constexpr int kBlockRows = block_rows(config), kBlockColumns = block_columns(config), kStages = config.stages;
+using Stored = Bits<config.element>;
+
+__device__ inline float load_float(u32 address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
+  return value;
+}
+
+// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
+// this kernel is short of.
+struct BlockState {
+  Sequence seq;
+  const Stored* qk;  // where the columns of this sequence and head begin
+  const Stored* v;
+  int row_lo, row_hi;
+  int first_tile, last_tile;  // of columns that some row sees or is seen by
+  int full_begin, full_end;   // columns in between are visible with every row: no mask code
+};
+static_assert(sizeof(BlockState) <= kBackwardStateBytes);
+
+template <Side side>
+__device__ inline int rows_of(const Sequence& seq) {
+  return side == Side::keys ? seq.k_len : seq.q_len;
+}
+template <Side side>
+__device__ inline int columns_of(const Sequence& seq) {
+  return side == Side::keys ? seq.q_len : seq.k_len;
+}
+
+// The visible tile at or after `tile`: those in a hole of the mask are stepped over. Above last_tile: none is left.
+template <Side side>
+__device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
+  if constexpr (config.mask_has_holes) {
+    for (; tile <= block.last_tile; ++tile) {
+      const int lo = tile * kBlockColumns, hi = min(lo + kBlockColumns, columns_of<side>(block.seq)) - 1;
+      if (side == Side::keys ? Variant::may_see(params, block.seq, lo, hi, block.row_lo, block.row_hi)
+                             : Variant::may_see(params, block.seq, block.row_lo, block.row_hi, lo, hi))
+        break;
+    }
+  }
+  return tile;
+}
+
+__device__ inline bool is_mixed(const BlockState& block, int tile) {
+  return tile * kBlockColumns < block.full_begin || (tile + 1) * kBlockColumns > block.full_end;
+}
+
+// The block's rows, and their copies. False: behind the last one of the sequence.
+template <Side side>
+__device__ inline bool begin_rows(const KernelParams& params, BlockState& block, u32 memory) {
+  constexpr int kHeads = side == Side::keys ? config.heads_kv : config.heads_q, kParts = gradient_parts(config, side);
+  const int tiles = ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
+  const int heads = kHeads * params.batch, number = blockIdx.x / kParts;
+  // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
+  int tile = kLongestFirst ? number / heads : number % tiles;
+  if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
+  const int head = kLongestFirst ? number % heads : number / tiles;
+  const int h = side == Side::keys ? head % kHeads * group_size(config) : head % kHeads;
+  const Sequence seq = sequence_of(params, head / kHeads, h);
+  const int row_lo = tile * kBlockRows, count = rows_of<side>(seq);
+  if (row_lo >= count) return false;
+  const auto copy = [&](const void* qk, Int64 qk_begin, Int64 qk_stride, const void* v, Int64 v_begin, Int64 v_stride) {
+    copy_tile<kThreads, kBlockRows, config.head_dim_qk, config.copy_bytes>(
+        memory, StridedRows<Stored>{static_cast<const Stored*>(qk) + qk_begin, qk_stride}, row_lo, count);
+    copy_tile<kThreads, kBlockRows, config.head_dim_v, config.copy_bytes>(
+        memory + kLayout.rows_v_offset, StridedRows<Stored>{static_cast<const Stored*>(v) + v_begin, v_stride}, row_lo,
+        count);
+  };
+  if constexpr (side == Side::keys) {
+    copy(params.k, key_begin(params.k_stride, seq), params.k_stride.token, params.v, key_begin(params.v_stride, seq),
+         params.v_stride.token);
+  } else {
+    copy(params.q, query_row(params.q_stride, seq, seq.h, 0), params.q_stride.token, params.d_o,
+         query_row(params.d_o_stride, seq, seq.h, 0), params.d_o_stride.token);
+  }
+  commit_copies();
+  if (threadIdx.x == 0) {
+    block.seq = seq;
+    block.row_lo = row_lo;
+    block.row_hi = min(row_lo + kBlockRows, count) - 1;
+  }
+  __syncthreads();
+  return true;
+}
+
+// Which columns of one head of the group meet the rows.
+template <Side side>
+__device__ inline void begin_head(const KernelParams& params, BlockState& block, int head) {
+  if (threadIdx.x == 0) {
+    Sequence seq = block.seq;
+    seq.h = side == Side::keys ? seq.hk * group_size(config) + head : seq.h;
+    const int lo = block.row_lo, hi = block.row_hi;
+    int begin, end;
+    if constexpr (side == Side::keys) {
+      begin = Variant::q_begin(params, seq, lo, hi);
+      end = Variant::q_end(params, seq, lo, hi);
+      block.full_begin = Variant::full_q_begin(params, seq, lo, hi);
+      block.full_end = Variant::full_q_end(params, seq, lo, hi);
+      block.qk = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
+      block.v = static_cast<const Stored*>(params.d_o) + query_row(params.d_o_stride, seq, seq.h, 0);
+    } else {
+      begin = Variant::kv_begin(params, seq, lo, hi);
+      end = Variant::kv_end(params, seq, lo, hi);
+      block.full_begin = Variant::full_begin(params, seq, lo, hi);
+      block.full_end = Variant::full_end(params, seq, lo, hi);
+      block.qk = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, seq);
+      block.v = static_cast<const Stored*>(params.v) + key_begin(params.v_stride, seq);
+    }
+    block.seq = seq;
+    block.last_tile = begin < end ? (end - 1) / kBlockColumns : -1;
+    block.first_tile = visible_tile<side>(params, block, begin / kBlockColumns);
+  }
+  __syncthreads();
+}
+
+// Of the thread's rows, if those are queries.
+template <Side side>
+__device__ inline RowFacts facts_of_row(const KernelParams& params, const BlockState& block, const RowFacts* facts,
+                                        int half) {
+  if constexpr (side == Side::keys) return {};
+  const int q = block.row_lo + threadIdx.x / 32 * kRowsOfWarp + threadIdx.x % 32 / 4 + half * 8;
+  return q < block.seq.q_len ? facts[facts_row(params, block.seq, block.seq.h, q)] : RowFacts{kInfinity, 0.0f};
+}
+
+// Tiles of columns on their way to shared memory, as many ahead as there are stages less one.
+template <Side side>
+struct ColumnCopies {
+  const KernelParams& params;
+  const BlockState& block;
+  const RowFacts* facts;
+  u32 memory;
+  int ahead = 0;  // the next tile to copy
+  int slot = 0;   // where the tile lies that is computed
+
+  __device__ u32 place(int of) const { return memory + kLayout.columns_offset + of * kLayout.stage_bytes; }
+  __device__ u32 facts_place(int of) const {
+    return memory + kLayout.facts_offset + of * kBlockColumns * static_cast<int>(sizeof(RowFacts));
+  }
+  __device__ u32 facts_place() const { return facts_place(slot); }
+
+  // Commits also where nothing is left to copy: waiting counts groups.
+  __device__ void copy_ahead(int to) {
+    if (ahead <= block.last_tile) {
+      const int first = ahead * kBlockColumns, count = columns_of<side>(block.seq);
+      const Strides &qk = side == Side::keys ? params.q_stride : params.k_stride,
+                    &v = side == Side::keys ? params.d_o_stride : params.v_stride;
+      copy_tile<kThreads, kBlockColumns, config.head_dim_qk, config.copy_bytes>(
+          place(to), StridedRows<Stored>{block.qk, qk.token}, first, count);
+      copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(
+          place(to) + kLayout.columns_qk.bytes(), StridedRows<Stored>{block.v, v.token}, first, count);
+      if constexpr (side == Side::keys) {
+        for (int i = threadIdx.x; i < kBlockColumns; i += kThreads)
+          copy_async<sizeof(RowFacts)>(facts_place(to) + i * sizeof(RowFacts),
+                                       facts + facts_row(params, block.seq, block.seq.h, min(first + i, count - 1)),
+                                       first + i < count);
+      }
+      ahead = visible_tile<side>(params, block, ahead + 1);
+    }
+    commit_copies();
+  }
+
+  __device__ void begin() {
+    ahead = block.first_tile;
+#pragma unroll
+    for (int to = 0; to < max(1, kStages - 1); ++to) copy_ahead(to);
+  }
+
+  // The next tile is there for all warps. With more than one stage the place of the tile before it is free then, and
+  // takes the newest copy.
+  __device__ u32 await() {
+    wait_copies<kStages == 1 ? 0 : kStages - 2>();
+    __syncthreads();
+    if constexpr (kStages > 1) copy_ahead(slot == 0 ? kStages - 1 : slot - 1);
+    return place(slot);
+  }
+  __device__ void release() {
+    if constexpr (kStages > 1) {
+      slot = slot + 1 == kStages ? 0 : slot + 1;
+      return;
+    }
+    __syncthreads();
+    copy_ahead(0);
+  }
+  // Of this head; the next one overwrites state and places.
+  __device__ void end() {
+    wait_copies<0>();
+    __syncthreads();
+  }
+};
+
+}  // namespace flashjit
