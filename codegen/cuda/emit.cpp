@@ -11,6 +11,7 @@
 #include "codegen/cuda/matrix.h"
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
+#include "compiler/language/gradient.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
 
@@ -171,6 +172,19 @@ std::string score_function(const Plan& plan) {
       body_of(plan.spec.score, context));
 }
 
+// For kernels that go backward. Of plain numbers: nothing is multiplied into an exponent there.
+Result<std::string> slope_function(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, {}));
+  const std::vector<Expr> values = {gradients.score, gradients.by_s};
+  return "\n  struct ScoreAndSlope {\n    float score, slope;\n  };" +
+         function("The logit of query q and key k, and its derivative by s, which is scale * q.k.",
+                  fmt::format("ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, "
+                              "{0} q, {0} k)",
+                              plan.wide_ints ? "Int64" : "int"),
+                  locals(values, context) + cuda_function_body(values, context));
+}
+
 // For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
@@ -222,13 +236,17 @@ std::string limit_functions(const Plan& plan) {
   return text;
 }
 
-std::string emit_variant(const Plan& plan) {
+Result<std::string> emit_variant(const Plan& plan) {
   const KernelConfig& c = plan.config;
   std::string text = short_header("The mask and the score of this kernel, where they are not those of Plain.");
   text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
   std::string functions;
   if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
   if (c.has_score) functions += score_function(plan);
+  if (plan.spec.operation == Operation::Backward) {
+    FLASHJIT_ASSIGN(slope, slope_function(plan));
+    functions += slope;
+  }
   if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
   functions += limit_functions(plan);
   if (!functions.empty()) functions.erase(0, 1);  // the blank line before the first
@@ -275,7 +293,8 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   if (!plan.target.gpu) return internal(fmt::format("emit_cuda: target {} is not a GPU", plan.target.name));
   const FamilyRow& family = *plan.schedule.family;
   KernelSource source;
-  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", emit_variant(plan)}};
+  FLASHJIT_ASSIGN(variant, emit_variant(plan));
+  source.generated = {{"config.gen.cuh", emit_config(plan)}, {"variant.gen.cuh", variant}};
   if (const std::string products = emit_matrix(plan.program); !products.empty()) {
     source.generated.push_back({"matrix.gen.cuh", short_header("The matrix products of this kernel.") + products});
   }

@@ -57,6 +57,19 @@ class CudaPrinter {
     return statements_ + "  return " + wrapped(expr) + ";\n";
   }
 
+  std::string body(const std::vector<Expr>& values) {
+    for (const Expr& value : values) count_uses(value);
+    std::string result;
+    for (const Expr& value : values) {
+      name_shared(value, false);
+      shorten(value);
+      const std::string text = render(value, kTernary);
+      if (!result.empty()) result += result.size() + text.size() > kLine ? ",\n          " : ", ";
+      result += text;
+    }
+    return statements_ + "  return {" + result + "};\n";
+  }
+
   std::string visit_inputs(const std::vector<Expr>& inputs) {
     std::string visits;
     for (const Expr& input : inputs) {
@@ -370,6 +383,10 @@ class CudaPrinter {
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context) {
   // Simplifying shares equal parts, which is what temporaries are found by.
   return CudaPrinter(context).body(simplify(expr));
+}
+
+std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprContext& context) {
+  return CudaPrinter(context).body(values);
 }
 
 std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context) {

@@ -20,6 +20,10 @@ struct CudaExprContext {
 // with the helpers of templates/extra_params.cuh: scalar_i32(params, i), load_f16(params, i, index...) and so on.
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context);
 
+// The same for a function that returns a struct of `values`. They are simplified, and by one Simplifier, so that what
+// they share is written once: gradients_of() gives such.
+std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprContext& context);
+
 // The body of a function that shows `visit` the outer indices of each of `inputs` (compiler/analysis/score_inputs.h).
 std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context);
 
