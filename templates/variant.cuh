@@ -21,9 +21,6 @@ struct Plain {
     return s;
   }
 
-  // The derivative of that by s, for backward.
-  __device__ static float score_slope(const KernelParams&, const Sequence&, float, int, int) { return 1.0f; }
-
   // The tensors that score() reads at every key: visit(Parameter<i>(), x, y) with their indices besides query and key.
   template <class Visit>
   __device__ static void visit_inputs(const KernelParams&, const Sequence&, const Visit&) {}

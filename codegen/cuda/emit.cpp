@@ -159,7 +159,7 @@ std::string mask_function(const Plan& plan) {
                   body_of(plan.spec.mask, context));
 }
 
-std::string score_function(const Plan& plan) {
+Result<std::string> score_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints, true};
   // With 64-bit ints nothing may be computed from 32-bit operands alone: there the key is one of them, not a symbol.
   const std::string_view key = plan.wide_ints ? "" : ", class Key",
@@ -242,10 +242,9 @@ Result<std::string> emit_variant(const Plan& plan) {
   text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
   std::string functions;
   if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
-  if (c.has_score) functions += score_function(plan);
-  if (plan.spec.operation == Operation::Backward) {
-    FLASHJIT_ASSIGN(slope, slope_function(plan));
-    functions += slope;
+  if (c.has_score) {
+    FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));
+    functions += score;
   }
   if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
   functions += limit_functions(plan);

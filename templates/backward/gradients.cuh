@@ -101,8 +101,9 @@ __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams&
         // Behind the ends a tensor that the score reads may end as well.
         const Place<side> at = first.moved(e / 2 * 8, n * 8 + e % 2);
         const int q = min(at.q, seq.q_len - 1), k = min(at.k, seq.k_len - 1);
-        slope[n][e] = Variant::score_slope(params, seq, s[n][e], q, k);
-        s[n][e] = Variant::score(FullRange(), params, seq, s[n][e], q, k);
+        const auto [score, by_s] = Variant::score_and_slope(params, seq, s[n][e], q, k);
+        s[n][e] = score;
+        slope[n][e] = by_s;
       }
     }
 }
