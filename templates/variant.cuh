@@ -21,6 +21,14 @@ struct Plain {
     return s;
   }
 
+  // The same with its derivative by s, for backward.
+  struct ScoreAndSlope {
+    float score, slope;
+  };
+  __device__ static ScoreAndSlope score_and_slope(const KernelParams&, const Sequence&, float s, int, int) {
+    return {s, 1.0f};
+  }
+
   // The tensors that score() reads at every key: visit(Parameter<i>(), x, y) with their indices besides query and key.
   template <class Visit>
   __device__ static void visit_inputs(const KernelParams&, const Sequence&, const Visit&) {}

@@ -177,8 +177,7 @@ Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, {}));
   const std::vector<Expr> values = {gradients.score, gradients.by_s};
-  return "\n  struct ScoreAndSlope {\n    float score, slope;\n  };" +
-         function("The logit of query q and key k, and its derivative by s, which is scale * q.k.",
+  return function("The logit of query q and key k, and its derivative by s, which is scale * q.k.",
                   fmt::format("ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, "
                               "{0} q, {0} k)",
                               plan.wide_ints ? "Int64" : "int"),
@@ -216,13 +215,12 @@ std::string limit_functions(const Plan& plan) {
       {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", kBoth,
        t.may_see ? t.may_see : yes, yes}};
   if (is_backward(plan.spec)) {
-    limits.insert(limits.end(),
-                  {{"No query before this one sees any of k_lo..k_hi.", "int q_begin", kKeys, of_keys.begin, none},
-                   {"No query from this one on sees any of k_lo..k_hi.", "int q_end", kKeys, of_keys.end, every},
-                   {"Queries before this one do not see all of k_lo..k_hi.", "int full_q_begin", kKeys,
-                    of_keys.full_begin, none},
-                   {"Queries from this one on do not see all of k_lo..k_hi.", "int full_q_end", kKeys, of_keys.full_end,
-                    every}});
+    limits.insert(
+        limits.end(),
+        {{"No query before this one sees any of k_lo..k_hi.", "int q_begin", kKeys, of_keys.begin, none},
+         {"No query from this one on sees any of k_lo..k_hi.", "int q_end", kKeys, of_keys.end, every},
+         {"Queries before this one do not see all of k_lo..k_hi.", "int full_q_begin", kKeys, of_keys.full_begin, none},
+         {"Queries from this one on do not see all of k_lo..k_hi.", "int full_q_end", kKeys, of_keys.full_end, every}});
   }
   std::string text;
   for (const Limit& limit : limits) {

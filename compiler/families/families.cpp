@@ -16,7 +16,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla,  &kSync,
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla,          &kSync,
                                                         &kNaive,  &kMerge,  &kSyncBackward, &kHost};
 
 }  // namespace

@@ -30,8 +30,8 @@ constexpr AttributeRow kRows[] = {
 };
 
 constexpr std::array<std::string_view, 22> kKindNames = {
-    "load", "commit", "wait", "barrier", "producer", "consumer", "await",  "release",  "fragment", "fill", "loop",
-    "mma",  "score",  "mask", "softmax", "gradient", "rescale",  "convert",  "reduce", "finalize", "stage",    "store"};
+    "load", "commit", "wait", "barrier", "producer", "consumer", "await",   "release", "fragment", "fill",  "loop",
+    "mma",  "score",  "mask", "softmax", "gradient", "rescale",  "convert", "reduce",  "finalize", "stage", "store"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

@@ -99,14 +99,14 @@ Result<Program> build_backward(Program p, const PassContext& context) {
   p.schedule = print(context.schedule);
   const std::string qk = extent(spec.d_qk), v = extent(spec.d_v);
   p.buffers = {
-      {"q", Space::Global, spec.dtype, "q_len", qk},        {"k", Space::Global, spec.dtype, "k_len", qk},
-      {"v", Space::Global, spec.dtype, "k_len", v},         {"given o", Space::Global, spec.dtype, "q_len", v},
-      {"do", Space::Global, spec.dtype, "q_len", v},        {"given lse", Space::Global, Dtype::F32, "q_len", "1"},
-      {"dq", Space::Global, spec.out_dtype, "q_len", qk},   {"dk", Space::Global, spec.out_dtype, "k_len", qk},
-      {"dv", Space::Global, spec.out_dtype, "k_len", v},    {"rows", Space::Register, Dtype::F32, "q_len", "2"},
-      {"S", Space::Register, Dtype::F32, "q_len", "k_len"}, {"P", Space::Register, Dtype::F32, "q_len", "k_len"},
+      {"q", Space::Global, spec.dtype, "q_len", qk},         {"k", Space::Global, spec.dtype, "k_len", qk},
+      {"v", Space::Global, spec.dtype, "k_len", v},          {"given o", Space::Global, spec.dtype, "q_len", v},
+      {"do", Space::Global, spec.dtype, "q_len", v},         {"given lse", Space::Global, Dtype::F32, "q_len", "1"},
+      {"dq", Space::Global, spec.out_dtype, "q_len", qk},    {"dk", Space::Global, spec.out_dtype, "k_len", qk},
+      {"dv", Space::Global, spec.out_dtype, "k_len", v},     {"rows", Space::Register, Dtype::F32, "q_len", "2"},
+      {"S", Space::Register, Dtype::F32, "q_len", "k_len"},  {"P", Space::Register, Dtype::F32, "q_len", "k_len"},
       {"dS", Space::Register, Dtype::F32, "q_len", "k_len"}, {"dQ", Space::Register, Dtype::F32, "q_len", qk},
-      {"dK", Space::Register, Dtype::F32, "k_len", qk},     {"dV", Space::Register, Dtype::F32, "k_len", v},
+      {"dK", Space::Register, Dtype::F32, "k_len", qk},      {"dV", Space::Register, Dtype::F32, "k_len", v},
   };
   p.body = {make(p, Kind::Reduce, {"rows"}, {"given o", "do", "given lse"}),
             make(p, Kind::Fill, {"dQ", "dK", "dV"}, {})};

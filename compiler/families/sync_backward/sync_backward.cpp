@@ -69,10 +69,11 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   const KernelConfig c = config_of(problem, s);
   const int smem = backward_layout(c).bytes, blocks = *s.blocks_per_sm;
   if (smem > target.smem_per_block) {
-    return refuse(why,
-                  "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use fewer warps or stages, or a "
-                  "smaller tile_q",
-                  smem, target.name, target.smem_per_block);
+    return refuse(
+        why,
+        "tile_kv: tiles take {} bytes of shared memory, a block of {} has {}; use fewer warps or stages, or a "
+        "smaller tile_q",
+        smem, target.name, target.smem_per_block);
   }
   if (blocks * (smem + kReservedSmemPerBlock) > target.smem_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
@@ -111,7 +112,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   tile.smem = (*s.warps * columns + rows) * dims * size_of(c.element) / target.smem_bytes_per_clock;
   const double pairs = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
                        static_cast<double>(shape.k_len) * work.visible;
-  const double blocks = static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / rows);
+  const double blocks =
+      static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / rows);
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();
@@ -161,8 +163,8 @@ void finish(Plan& plan) {
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
-  return fmt::format("  dK and dV of {} keys, then dQ of {} queries, by a block; scores are made twice\n", block_rows(c),
-                     block_rows(c));
+  return fmt::format("  dK and dV of {} keys, then dQ of {} queries, by a block; scores are made twice\n",
+                     block_rows(c), block_rows(c));
 }
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
