@@ -52,6 +52,6 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
 }
 
 // The first launch: a warp has a row at a time.
-constexpr int kPrepareThreads = 256, kPrepareRows = 64;
+constexpr int kPrepareThreads = 128, kPrepareRows = 32;
 
 }  // namespace flashjit
