@@ -19,6 +19,8 @@ enum class RowSum : unsigned char { adds, matrix };         // matrix: from a co
 enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
 enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
+enum class DqSums : unsigned char { launch, atomics };      // of backward: dQ has a launch of its own, or is added up
+                                                            // in memory, in any order, by that of dK and dV
 
 constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
 constexpr int kMaxInputs = 4;  // of these, that a producer copies beside K
@@ -87,6 +89,8 @@ struct KernelConfig {
   Copies copies = Copies::rows;
   int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
+  // of the backward loop
+  DqSums dq = DqSums::launch;
   // of the mla loop
   int cluster = 1;   // blocks that share K: each has some of the rows of a tile
   int box_keys = 0;  // not 0: TMA copies K so many keys at a time, from pages as well, and nothing else

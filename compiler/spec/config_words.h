@@ -45,6 +45,8 @@ template <>
 inline constexpr WordTable<2> kWords<Copies> = {"Copies", {"rows", "boxes"}};
 template <>
 inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grouped"}};
+template <>
+inline constexpr WordTable<2> kWords<DqSums> = {"DqSums", {"launch", "atomics"}};
 
 template <class Enum>
 struct Words {

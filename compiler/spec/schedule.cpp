@@ -110,6 +110,7 @@ constexpr std::array kFields = {
     choice<&Schedule::head_tiles, &KernelConfig::head_tiles>("head_tiles"),
     choice<&Schedule::order, &KernelConfig::order>("order"),
     choice<&Schedule::copies, &KernelConfig::copies>("copies"),
+    choice<&Schedule::dq, &KernelConfig::dq>("dq"),
 };
 
 using FieldSet = std::uint32_t;  // bit i: kFields[i]

@@ -1,6 +1,7 @@
-// Backward attention for every GPU from sm_80 on: cp.async copies, ldmatrix, mma.sync. Two launches of one loop, which
-// see the scores from their two sides (layout.h): dK and dV of a block of keys, dQ of a block of queries. Each makes the
-// scores anew, so gradients are sums in a fixed order, of which nothing goes through memory.
+// Backward attention for every GPU from sm_80 on: cp.async copies, ldmatrix, mma.sync. With dq=launch there are two
+// launches of one loop, which see the scores from their two sides (layout.h): dK and dV of a block of keys, dQ of a block
+// of queries. Each makes the scores anew, so gradients are sums in a fixed order, of which nothing goes through memory.
+// With dq=atomics the first of them adds its share of dQ to sums in memory, with five products instead of seven.
 //
 // A warp owns 16 rows, and sees all columns. With s the logits of its rows and the columns of a tile, in registers:
 //   P = exp(s - lse), dP = dO V^T, ds = P (dP - delta) ds/d(scale q.k)
@@ -189,8 +190,76 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
+// ds to shared memory, [key, query].
+__device__ inline void share_score_gradients(const Scores& ds, u32 place) {
+  const u32 lane = recompute(lane_id());
+#pragma unroll
+  for (int n = 0; n < kNTiles; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      store_shared(place + kLayout.ds.offset(warp_id() * kRowsOfWarp + lane / 4 + h * 8, n) + lane % 4 * 4,
+                   pack<config.element>(ds[n][2 * h], ds[n][2 * h + 1]));
+}
+
+// Four sums of two rows of a 16 x 8 tile to memory. Lanes exchange halves, so that each has four columns of a row.
+__device__ inline void add_to_memory(float* row, Int64 eight_rows, bool first, bool second, const float (&sums)[4]) {
+  const u32 lane = recompute(lane_id());
+#if __CUDA_ARCH__ >= 900
+  const bool odd = lane % 2;
+  const float a = __shfl_xor_sync(0xffffffff, odd ? sums[0] : sums[2], 1),
+              b = __shfl_xor_sync(0xffffffff, odd ? sums[1] : sums[3], 1);
+  float* at = row + (odd ? eight_rows : 0) + lane % 4 / 2 * 4;
+  if (odd ? second : first)
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(odd ? a : sums[0]),
+                 "f"(odd ? b : sums[1]), "f"(odd ? sums[2] : a), "f"(odd ? sums[3] : b)
+                 : "memory");
+#else
+  float* at = row + lane % 4 * 2;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (e < 2 ? first : second) atomicAdd(at + e / 2 * eight_rows + e % 2, sums[e]);
+  }
+#endif
+}
+
+// dQ += ds K, of all keys of the block and the columns of its part.
+template <int tiles>
+__device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int part, u32 ds,
+                                           u32 keys, float* dq_sums) {
+  constexpr int kPairs = tiles / 2, kOfWarp = (kPairs + column_groups(config) - 1) / column_groups(config);
+  constexpr int kMost = config.head_dim_qk / 8;
+  const u32 lane = recompute(lane_id());
+  const int group = warp_id() % query_groups(config), first = warp_id() / query_groups(config) * kOfWarp;
+  const u32 ds_lane = along(ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2), kLayout.ds, group);
+  const u32 key_lane = keys + kLayout.rows_qk.offset(lane % 16, lane / 16);
+  float sums[kOfWarp * 2][4] = {};
+#pragma unroll 2
+  for (int step = 0; step < kBlockRows / 16; ++step) {
+    u32 a[4];
+    load_matrices_transposed(a, ds_lane + down(kLayout.ds, step));
+#pragma unroll
+    for (int n = 0; n < kOfWarp; ++n) {
+      // A warp may have fewer columns, or none.
+      const int pair = min(part * kPairs + first + n, padded_dim_qk(config) / 16 - 1);
+      u32 b[4];
+      load_matrices_transposed(b, along(key_lane, kLayout.rows_qk, pair) + down(kLayout.rows_qk, step));
+      mma<config.element>(sums[2 * n], a, b[0], b[1]);
+      mma<config.element>(sums[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+  const int q = q_lo + group * 16 + lane / 4;
+  float* row = dq_sums + facts_row(params, seq, seq.h, q) * config.head_dim_qk;
+#pragma unroll
+  for (int n = 0; n < kOfWarp * 2; ++n) {
+    const int tile = (part * kPairs + first) * 2 + n;
+    const bool own = first * 2 + n < tiles && tile < kMost;
+    add_to_memory(row + tile * 8, Int64{8} * config.head_dim_qk, own && q < seq.q_len, own && q + 8 < seq.q_len, sums[n]);
+  }
+}
+
 template <Side side>
-__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts) {
+__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts,
+                                          float* dq_sums = nullptr) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kParts = gradient_parts(config, side);
   constexpr int kTilesQk = part_of(padded_dim_qk(config), kParts) / 8, kTilesV = part_of(padded_dim_v(config), kParts) / 8;
@@ -223,7 +292,12 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       multiply_rows<padded_dim_v(config)>(ds, rows_v, kLayout.rows_v, columns_v, kLayout.columns_v);
       if constexpr (side == Side::keys) add_products(d_v, p, columns_v, kLayout.columns_v, column_v / 16);
       make_score_gradients<side>(ds, p, slope, of_rows, of_columns);
+      if constexpr (config.dq == DqSums::atomics) share_score_gradients(ds, memory + kLayout.ds_offset);
       add_products(d_qk, ds, columns_qk, kLayout.columns_qk, column_qk / 16);
+      if constexpr (config.dq == DqSums::atomics) {
+        __syncthreads();
+        add_query_gradients<kTilesQk>(params, block.seq, column_lo, part, memory + kLayout.ds_offset, rows_qk, dq_sums);
+      }
       copies.release();
     }
     copies.end();

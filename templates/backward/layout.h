@@ -28,9 +28,14 @@ struct RowFacts {
   float lse, delta;
 };
 
+// With dq=atomics a block of keys multiplies what its warps have left of ds in shared memory, all rows, with K: a warp
+// has 16 queries, and a share of the columns of the block's part.
+constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / 16; }
+constexpr int column_groups(const KernelConfig& c) { return c.warps / query_groups(c); }
+
 struct BackwardLayout {
-  TileLayout rows_qk, rows_v, columns_qk, columns_v;
-  int rows_v_offset, columns_offset, facts_offset, state_offset;
+  TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;
+  int rows_v_offset, columns_offset, ds_offset, facts_offset, state_offset;
   int stage_bytes;  // of columns_qk, and columns_v behind it
   int bytes;
 };
@@ -45,13 +50,15 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   l.rows_v_offset = l.rows_qk.bytes();
   l.columns_offset = l.rows_v_offset + l.rows_v.bytes();
   l.stage_bytes = l.columns_qk.bytes() + l.columns_v.bytes();
-  l.facts_offset = l.columns_offset + c.stages * l.stage_bytes;
+  l.ds = tile_layout(block_rows(c), block_columns(c), c.element);
+  l.ds_offset = l.columns_offset + c.stages * l.stage_bytes;
+  l.facts_offset = l.ds_offset + (c.dq == DqSums::atomics ? l.ds.bytes() : 0);
   l.state_offset = l.facts_offset + c.stages * block_columns(c) * static_cast<int>(sizeof(RowFacts));
   l.bytes = l.state_offset + kBackwardStateBytes;
   return l;
 }
 
-// The first launch: a warp has a row at a time.
+// The first launch, and with dq=atomics the last: a warp has a row at a time.
 constexpr int kPrepareThreads = 128, kPrepareRows = 32;
 
 }  // namespace flashjit

@@ -13,27 +13,37 @@ namespace flashjit {
 
 namespace {
 
+constexpr std::string_view kBounds = "flashjit::backward_threads(flashjit::config), flashjit::config.blocks_per_sm";
 constexpr int kMostWarps = 8;
 constexpr int kMostColumns = 64;  // of a tile: scores and dP of a warp are a register for every two of its elements
 constexpr int kReservedSmemPerBlock = 1024;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
+// Only `fast` may add up in any order.
+std::vector<DqSums> dq_choices(const Problem& problem, const Schedule& pins) {
+  if (pins.dq || problem.spec.numerics == Numerics::Fast) return choices(pins.dq, {DqSums::atomics, DqSums::launch});
+  return {DqSums::launch};
+}
+
 void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   Schedule s = pins;
   s.family = &kSyncBackward;
   // With a mask, blocks have unequal work.
   s.order = pins.order.value_or(problem.config.has_mask ? TileOrder::longest_first : TileOrder::natural);
-  for (const int warps : choices(pins.warps, {2, 4, 8})) {
-    for (const int tile_q : choices(pins.tile_q, {16, 32, 64})) {
-      for (const int stages : choices(pins.stages, {1, 2})) {
-        for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
-          s.warps = warps;
-          s.tile_q = tile_q;
-          s.tile_kv = pins.tile_kv.value_or(std::min(warps, kMostWarps) * kRowsOfWarp);
-          s.stages = stages;
-          s.blocks_per_sm = blocks;
-          out.push_back(s);
+  for (const DqSums dq : dq_choices(problem, pins)) {
+    for (const int warps : choices(pins.warps, {2, 4, 8})) {
+      for (const int tile_q : choices(pins.tile_q, {16, 32, 64})) {
+        for (const int stages : choices(pins.stages, {1, 2})) {
+          for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+            s.dq = dq;
+            s.warps = warps;
+            s.tile_q = tile_q;
+            s.tile_kv = pins.tile_kv.value_or(std::min(warps, kMostWarps) * kRowsOfWarp);
+            s.stages = stages;
+            s.blocks_per_sm = blocks;
+            out.push_back(s);
+          }
         }
       }
     }
@@ -51,7 +61,9 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   return {kBase + sums + scores + score_registers(problem.spec), std::min(kMost, share / kGranule * kGranule)};
 }
 
-bool refuses_fields(const Schedule& s, std::string* why) {
+bool refuses_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
+    return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
   if (*s.warps < 1 || *s.warps > kMostWarps) return refuse(why, "warps: {} is outside 1..{}", *s.warps, kMostWarps);
   if (*s.tile_kv != *s.warps * kRowsOfWarp)
     return refuse(why, "tile_kv: {} is not {}, {} rows for each of {} warps", *s.tile_kv, *s.warps * kRowsOfWarp,
@@ -59,12 +71,15 @@ bool refuses_fields(const Schedule& s, std::string* why) {
   if (*s.tile_q % 16 != 0 || *s.tile_q < 16 || *s.tile_q > kMostColumns)
     return refuse(why, "tile_q: {} is no multiple of 16 up to {}", *s.tile_q, kMostColumns);
   if (*s.stages < 1 || *s.stages > kMaxStages) return refuse(why, "stages: {} is outside 1..{}", *s.stages, kMaxStages);
+  if (*s.dq == DqSums::atomics && *s.warps % (*s.tile_q / 16) != 0)
+    return refuse(why, "tile_q: {} queries, 16 for a warp, are no share of {} warps; use dq=launch", *s.tile_q,
+                  *s.warps);
   if (*s.blocks_per_sm < 1) return refuse(why, "blocks_per_sm: {} is below 1", *s.blocks_per_sm);
   return false;
 }
 
 bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
-  if (refuses_fields(s, why)) return true;
+  if (refuses_fields(problem.spec, s, why)) return true;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const int smem = backward_layout(c).bytes, blocks = *s.blocks_per_sm;
@@ -97,19 +112,22 @@ double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8, kOverlap = 0.46, kTileClocks = 1500;
+  constexpr double kL2BytesPerClock = 15;  // of sums; facts of an H200, 2026-11-23
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const double rows = block_rows(c), columns = block_columns(c), scores = rows * columns;
   const double qk = padded_dim_qk(c), v = padded_dim_v(c), parts = gradient_parts(c, Side::keys);
-  // Scores and dP twice, for the parts of dK and dV again.
-  const double dims = (1 + parts) * (qk + v) + 2 * qk + v;
+  // Scores and dP are made for each part of dK and dV, and for dQ, if that has a launch of its own.
+  const bool atomics = c.dq == DqSums::atomics;
+  const double times = parts + (atomics ? 0 : 1), dims = times * (qk + v) + 2 * qk + v;
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.mma_flops_per_clock;
-  tile.exp = scores * (1 + parts) / target.exp_per_clock;
-  tile.issue = scores * (1 + parts) * (2 * kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
+  tile.exp = scores * times / target.exp_per_clock;
+  tile.issue = scores * times * (2 * kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
   // Every warp loads all columns as operands, and its rows.
   tile.smem = (*s.warps * columns + rows) * dims * size_of(c.element) / target.smem_bytes_per_clock;
+  tile.l2 = (atomics ? columns * qk * sizeof(float) : 0) / kL2BytesPerClock;
   const double pairs = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
                        static_cast<double>(shape.k_len) * work.visible;
   const double blocks =
@@ -117,8 +135,9 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();
-  const double clocks = tile.bound() + excess / std::pow(warps_per_scheduler, kOverlap) +
-                        kTileClocks / (*s.stages > 1 ? 2.0 : 1.0) / (resident * resident);
+  const double busy = tile.bound() + excess / std::pow(warps_per_scheduler, kOverlap) +
+                      kTileClocks / (*s.stages > 1 ? 2.0 : 1.0) / (resident * resident);
+  const double clocks = std::max(busy, tile.l2);
   const double tiles = pairs / scores, sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
@@ -129,42 +148,61 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
+// What adds up to dQ: the launch before, or one of its own.
+KernelLaunch last_launch(const KernelConfig& c) {
+  if (c.dq == DqSums::atomics) {
+    return {.entry = "flashjit_backward_finish",
+            .threads = kPrepareThreads,
+            .grid = {.queries = kPrepareRows, .heads = c.heads_q},
+            .buffers = {1},
+            .bounds = "flashjit::kPrepareThreads",
+            .call = "backward_finish(params, dq_sums)"};
+  }
+  return {.entry = "flashjit_backward_queries",
+          .threads = backward_threads(c),
+          .smem_bytes = backward_layout(c).bytes,
+          .grid = {.queries = block_rows(c), .heads = c.heads_q * gradient_parts(c, Side::queries)},
+          .buffers = {0},
+          .bounds = kBounds,
+          .call = "backward_gradients<flashjit::Side::queries>(params, facts)"};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  constexpr std::string_view kBounds = "flashjit::backward_threads(flashjit::config), flashjit::config.blocks_per_sm";
-  const int smem = backward_layout(c).bytes;
+  const bool atomics = c.dq == DqSums::atomics;
+  const std::vector<int> buffers = atomics ? std::vector<int>{0, 1} : std::vector<int>{0};
   plan.launches = {{.entry = "flashjit_backward_prepare",
                     .threads = kPrepareThreads,
                     .grid = {.queries = kPrepareRows, .heads = c.heads_q},
-                    .buffers = {0},
+                    .buffers = buffers,
                     .bounds = "flashjit::kPrepareThreads",
-                    .call = "backward_prepare(params, facts)"},
+                    .call = atomics ? "backward_prepare(params, facts, dq_sums)" : "backward_prepare(params, facts)"},
                    {.entry = "flashjit_backward_keys",
                     .threads = backward_threads(c),
-                    .smem_bytes = smem,
+                    .smem_bytes = backward_layout(c).bytes,
                     .grid = {.keys = block_rows(c), .heads = c.heads_kv * gradient_parts(c, Side::keys)},
-                    .buffers = {0},
+                    .buffers = buffers,
                     .bounds = kBounds,
-                    .call = "backward_gradients<flashjit::Side::keys>(params, facts)"},
-                   {.entry = "flashjit_backward_queries",
-                    .threads = backward_threads(c),
-                    .smem_bytes = smem,
-                    .grid = {.queries = block_rows(c), .heads = c.heads_q * gradient_parts(c, Side::queries)},
-                    .buffers = {0},
-                    .bounds = kBounds,
-                    .call = "backward_gradients<flashjit::Side::queries>(params, facts)"}};
-  plan.workspace = {{"facts",
-                     "flashjit::RowFacts",
-                     static_cast<std::int64_t>(sizeof(RowFacts)) * c.heads_q,
-                     {{&CallSizes::q_tokens}}}};
+                    .call = atomics ? "backward_gradients<flashjit::Side::keys>(params, facts, dq_sums)"
+                                    : "backward_gradients<flashjit::Side::keys>(params, facts)"},
+                   last_launch(c)};
+  const auto of_rows = [&](std::string name, std::string_view type, std::size_t bytes) {
+    return WorkspaceBuffer{name, type, static_cast<std::int64_t>(bytes) * c.heads_q, {{&CallSizes::q_tokens}}};
+  };
+  plan.workspace = {of_rows("facts", "flashjit::RowFacts", sizeof(RowFacts))};
+  if (atomics)
+    plan.workspace.push_back(of_rows("dq_sums", "float", sizeof(float) * static_cast<std::size_t>(c.head_dim_qk)));
 }
 
 // Those that spill get somewhat slower; the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
-  return fmt::format("  dK and dV of {} keys, then dQ of {} queries, by a block; scores are made twice\n",
-                     block_rows(c), block_rows(c));
+  if (c.dq == DqSums::atomics)
+    return fmt::format("  a block has {} keys, and adds its share of dQ to sums in memory, in any order\n",
+                       block_rows(c));
+  return fmt::format("  dK and dV of {0} keys, then dQ of {0} queries, by a block; scores are made twice\n",
+                     block_rows(c));
 }
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
@@ -175,7 +213,7 @@ const FamilyRow kSyncBackward = {
     .name = "sync_backward",
     .summary = "Gradients of attention.",
     .loop_file = "templates/backward/gradients.cuh",
-    .fields = "tile_q tile_kv warps stages blocks_per_sm order",
+    .fields = "tile_q tile_kv warps stages blocks_per_sm order dq",
     .computes = is_backward,
     .from_first = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
