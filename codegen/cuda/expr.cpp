@@ -58,6 +58,7 @@ class CudaPrinter {
   }
 
   std::string body(const std::vector<Expr>& values) {
+    several_values_ = true;
     for (const Expr& value : values) count_uses(value);
     std::string result;
     for (const Expr& value : values) {
@@ -98,6 +99,7 @@ class CudaPrinter {
   // Small enough to be written again: a temporary would make the reader look up a name for less than the name's length.
   bool worth_a_name(const Expr& expr) {
     if (expr->op == Op::Load || expr->op == Op::Scalar) return true;
+    if (several_values_ && function_count(expr) > 0) return true;  // not left to the compiler to find
     return !expr->args.empty() && (expr->tree_nodes > 3 || render(expr, kTernary).size() > 16);
   }
 
@@ -376,6 +378,7 @@ class CudaPrinter {
   std::unordered_map<const Node*, std::string> names_;
   std::map<std::string, int> taken_;
   std::string statements_;
+  bool several_values_ = false;
 };
 
 }  // namespace

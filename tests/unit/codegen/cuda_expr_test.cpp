@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "codegen/cuda/emit.h"
 #include "compiler/analysis/interval.h"
+#include "compiler/language/gradient.h"
+#include "compiler/plan.h"
 
 namespace flashjit {
 namespace {
@@ -70,6 +73,69 @@ TEST(CudaExpr, SymbolicNumbers) {
        "  const int element = load_i32(params, 2, k);\n  return to_float(element * q - element);\n"},
   };
   for (const auto& [text, expected] : kRows) EXPECT_EQ(body_of(text, false, true), expected) << text;
+}
+
+// What they share is one line.
+TEST(CudaExpr, ScoresWithTheirSlopes) {
+  static const char* const kRows[][2] = {
+      {"s", "  return {s, 1.0f};\n"},
+      {"alibi", "  return {s + load_f32(params, 1, h) * to_float(k + q_len - q - k_len), 1.0f};\n"},
+      {"softcap(50)",
+       "  const float squashed = tanh_(s * 0.02f);\n"
+       "  return {50.0f * squashed, 1.0f - squashed * squashed};\n"},
+      {"where(s < 5000, s * cap * (s + 1.5) * (s - 2.5), cap * (s + 3.5) * s)",
+       "  const float scalar = scalar_f32(params, 0);\n"
+       "  const float x = s * scalar * (s + 1.5f);\n"
+       "  const float x_2 = scalar * (s + 3.5f);\n"
+       "  return {s < 5000.0f ? x * (s - 2.5f) : x_2 * s,\n"
+       "          s < 5000.0f ? (s - 2.5f) * ((s + 1.5f) * scalar + s * scalar) + x : s * scalar + x_2};\n"},
+      {"exp(s * cap)",
+       "  const float scalar = scalar_f32(params, 0);\n"
+       "  const float power = exp_(s * scalar);\n"
+       "  return {power, power * scalar};\n"},
+      {"where(k <= q, s * sigmoid(s), -inf)",
+       "  const float squashed = sigmoid_(s);\n"
+       "  return {k <= q ? s * squashed : -kInfinity, k <= q ? squashed + s * (squashed * (1.0f - squashed)) : 0.0f};\n"},
+  };
+  for (const auto& [text, expected] : kRows) {
+    std::vector<Param> params = {{"cap", Dtype::F32, 0}};
+    const Result<Expr> score = parse_expr(text, {&params, true, true});
+    ASSERT_TRUE(score) << text;
+    const Result<ScoreGradients> gradients = gradients_of(*score, {}, {});
+    ASSERT_TRUE(gradients) << text;
+    EXPECT_EQ(cuda_function_body({gradients->score, gradients->by_s}, {&params}), expected) << text;
+  }
+}
+
+// Of kernels that go backward alone.
+TEST(CudaExpr, VariantsHaveSlopes) {
+  const auto variant = [](std::string_view text, Operation operation) {
+    auto plan = make_plan(*parse_spec(text), **find_target("sm_80"), {});
+    EXPECT_TRUE(plan) << text;
+    plan->spec.operation = operation;
+    const Result<KernelSource> source = emit_cuda(*plan);
+    EXPECT_TRUE(source) << text;
+    return source->generated.at(1).text;
+  };
+  const std::string_view softcap = "fwd bf16 d=64 score=\"softcap(50)\"";
+  EXPECT_EQ(variant(softcap, Operation::Forward).find("slope"), std::string::npos);
+  EXPECT_NE(variant(softcap, Operation::Backward).find(R"(
+  struct ScoreAndSlope {
+    float score, slope;
+  };
+  // The logit of query q and key k, and its derivative by s, which is scale * q.k.
+  __device__ static ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, int q, int k) {
+    const float squashed = tanh_(s * 0.02f);
+    return {50.0f * squashed, 1.0f - squashed * squashed};
+  }
+)"),
+            std::string::npos)
+      << variant(softcap, Operation::Backward);
+  const std::string plain = variant("fwd bf16 d=64", Operation::Backward);
+  EXPECT_NE(plain.find("    return {s, 1.0f};\n"), std::string::npos) << plain;
+  const std::string wide =
+      variant("fwd bf16 d=64 params=\"n: i64\" score=\"where(k < n, s, h * s)\"", Operation::Backward);
+  EXPECT_NE(wide.find("float s, Int64 q, Int64 k) {\n    const Int64 h = seq.h;\n"), std::string::npos) << wide;
 }
 
 TEST(CudaExpr, InputsAndTheirOuterIndices) {
