@@ -1,5 +1,5 @@
 // Gradients of scores, derived from their expressions. Which subgradients are taken where a function bends, and where
-// one counts as 0 instead of 0 times infinity, is in SPEC.md, "Gradients".
+// one counts as 0 instead of 0 times infinity, is in SPEC.md, "Derivatives".
 #pragma once
 
 #include <span>
