@@ -109,32 +109,24 @@ TEST(CudaExpr, ScoresWithTheirSlopes) {
 
 // Of kernels that go backward alone.
 TEST(CudaExpr, VariantsHaveSlopes) {
-  const auto variant = [](std::string_view text, Operation operation) {
-    auto plan = make_plan(*parse_spec(text), **find_target("sm_80"), {});
+  const auto variant = [](std::string_view text) {
+    const auto plan = make_plan(*parse_spec(text), **find_target("sm_80"), {});
     EXPECT_TRUE(plan) << text;
-    plan->spec.operation = operation;
     const Result<KernelSource> source = emit_cuda(*plan);
     EXPECT_TRUE(source) << text;
     return source->generated.at(1).text;
   };
-  const std::string_view softcap = "fwd bf16 d=64 score=\"softcap(50)\"";
-  EXPECT_EQ(variant(softcap, Operation::Forward).find("slope"), std::string::npos);
-  EXPECT_NE(variant(softcap, Operation::Backward).find(R"(
-  struct ScoreAndSlope {
-    float score, slope;
-  };
-  // The logit of query q and key k, and its derivative by s, which is scale * q.k.
+  EXPECT_EQ(variant("fwd bf16 d=64 score=\"softcap(50)\"").find("slope"), std::string::npos);
+  const std::string softcap = variant("bwd bf16 d=64 score=\"softcap(50)\"");
+  EXPECT_NE(softcap.find(R"(
   __device__ static ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, int q, int k) {
     const float squashed = tanh_(s * 0.02f);
     return {50.0f * squashed, 1.0f - squashed * squashed};
   }
 )"),
             std::string::npos)
-      << variant(softcap, Operation::Backward);
-  const std::string plain = variant("fwd bf16 d=64", Operation::Backward);
-  EXPECT_NE(plain.find("    return {s, 1.0f};\n"), std::string::npos) << plain;
-  const std::string wide =
-      variant("fwd bf16 d=64 params=\"n: i64\" score=\"where(k < n, s, h * s)\"", Operation::Backward);
+      << softcap;
+  const std::string wide = variant("bwd bf16 d=64 params=\"n: i64\" score=\"where(k < n, s, h * s)\"");
   EXPECT_NE(wide.find("float s, Int64 q, Int64 k) {\n    const Int64 h = seq.h;\n"), std::string::npos) << wide;
 }
 
