@@ -137,7 +137,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();
   const double busy = tile.bound() + excess / std::pow(warps_per_scheduler, kOverlap) +
                       kTileClocks / (*s.stages > 1 ? 2.0 : 1.0) / (resident * resident);
-  const double clocks = std::max(busy, tile.l2);
+  const double clocks = busy + tile.l2 / 2;  // half of it is hidden
   const double tiles = pairs / scores, sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
