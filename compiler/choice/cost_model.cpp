@@ -210,7 +210,8 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.exact = work.exact;
   r.flops = 2 * scores * work.visible * summed_dims(spec);
   r.append_bytes = append_bytes(spec, shape);
-  r.fused_bytes = unique_bytes(spec, shape) + r.append_bytes;
+  const Shape read{shape.b, shape.q_len, seen_keys(spec, plan.tiles, shape)};
+  r.fused_bytes = unique_bytes(spec, read) + r.append_bytes;
   // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.
   if (attends(spec)) r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;

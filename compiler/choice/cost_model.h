@@ -60,7 +60,7 @@ std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, 
 // The teaching figures: what a fused kernel saves, and which limit binds.
 struct Roofline {
   double flops = 0;                      // 2 (d_qk + d_v) per visible score
-  double fused_bytes = 0;                // Q, K, V read once, O written once, and `append_bytes`
+  double fused_bytes = 0;                // Q, visible K and V read once, O written once, and `append_bytes`
   double append_bytes = 0;               // of the launch that writes new rows, where there is one
   double textbook_bytes = 0;             // the same, and S and P written and read between three kernels
   double score_bytes_never_written = 0;  // memory of S and P, fp32 and the dtype

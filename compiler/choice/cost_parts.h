@@ -40,6 +40,9 @@ double mask_slots(const Work& work, int free_nodes);
 // Multiply-adds of each score, in all products: S and O; S, dP, dV, dK and dQ; those of a merge.
 double summed_dims(const AttentionSpec& spec);
 
+// Keys that some query sees, as far as that does not depend on what a call brings: of head 0 of sequence 0.
+std::int64_t seen_keys(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape);
+
 // Q, K and V read once, or the parts of a merge; O written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 

@@ -216,6 +216,30 @@ const Work& WorkSampler::with(int visited) {
   return work;
 }
 
+std::int64_t seen_keys(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape) {
+  constexpr std::int64_t kGroup = 16, kMostGroups = 4096;  // keys looked at together, where a mask has holes
+  if (!spec.mask || tiles.along != Axis::Keys || shape.q_len < 1 || shape.k_len < 1) return shape.k_len;
+  SampleEnvironment sample(spec, shape);
+  const AxisVariables along = variables_of(Axis::Keys), across = variables_of(Axis::Queries);
+  sample.set(across.lo, 0);
+  sample.set(across.hi, shape.q_len - 1);
+  const auto known = [](const Expr& expr) { return params_of(expr).empty(); };
+  const auto bound = [&](const Expr& expr, std::int64_t unknown) {
+    return known(expr) ? std::clamp<std::int64_t>(sample.get(expr), 0, shape.k_len) : unknown;
+  };
+  const std::int64_t begin = bound(tiles.begin, 0), end = std::max(begin, bound(tiles.end, shape.k_len));
+  if (!tiles.may_see || !known(tiles.may_see)) return end - begin;
+  const std::int64_t group = std::max(kGroup, (end - begin + kMostGroups - 1) / kMostGroups);
+  std::int64_t seen = 0;
+  for (std::int64_t lo = begin; lo < end; lo += group) {
+    const std::int64_t keys = std::min(group, end - lo);
+    sample.set(along.lo, lo);
+    sample.set(along.hi, lo + keys - 1);
+    if (sample.get(tiles.may_see)) seen += keys;
+  }
+  return seen;
+}
+
 Work work_of(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int tile_q, int tile_kv) {
   const bool keys = tiles.along == Axis::Keys;
   return WorkSampler(spec, tiles, shape, keys ? tile_q : tile_kv).with(keys ? tile_kv : tile_q);

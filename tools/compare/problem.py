@@ -62,7 +62,8 @@ class Problem:
         self.q = drawn(row.heads, row.queries or row.s, row.packed)
         if row.q_lens:
             self.q = torch.randn(sum(row.q_lens), row.heads, row.d, device=device, dtype=DTYPES[row.dtype])
-        self.k, self.v = (drawn(row.kv_heads, row.s, row.lengths) for _ in range(2))
+        self.k = drawn(row.kv_heads, row.s, row.lengths)
+        self.v = self.k[..., :row.d_v] if row.d_v else drawn(row.kv_heads, row.s, row.lengths)
         for tensor in (self.k, self.v) if row.prefix else ():
             tensor[1:, :, :row.prefix] = tensor[:1, :, :row.prefix]
         shape_logits(row.data, self.q, self.k)
@@ -89,10 +90,11 @@ class Problem:
         self.block_table = torch.zeros(self.row.b, max(counts), dtype=torch.int32, device=device)
         self.k_lens = torch.tensor(self.row.keys, dtype=torch.int32, device=device)
         shape = (sum(counts), self.row.page, self.row.kv_heads, self.row.d)
-        self.k_pool, self.v_pool = (torch.zeros(shape, device=device, dtype=self.k.dtype) for _ in range(2))
+        filled = {"k": self.k} if self.row.d_v else {"k": self.k, "v": self.v}
+        self.pools = {name: torch.zeros(shape, device=device, dtype=self.k.dtype) for name in filled}
         for b, (own, length) in enumerate(zip(self.pages, self.row.keys)):
             self.block_table[b, :len(own)] = own
-            for pool, tensor in ((self.k_pool, self.k), (self.v_pool, self.v)):
+            for pool, tensor in ((self.pools[name], filled[name]) for name in filled):
                 keys = tensor[self.starts[b]:self.starts[b + 1]] if self.row.lengths else tensor[b].transpose(0, 1)
                 padded = pool.new_zeros(len(own) * self.row.page, *keys.shape[1:])
                 padded[:length] = keys
@@ -102,14 +104,14 @@ class Problem:
 
     def launch_of(self, kernel, stream=None, shared=True):
         """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one?"""
-        o = torch.full_like(self.q, math.nan)
-        operands = {"q": self.q, "k": self.k, "v": self.v, "o": o}
+        o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format)
+        operands = {"q": self.q, "k": self.k, "o": o} | ({} if self.row.d_v else {"v": self.v})
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
         if self.row.page:  # queries by tokens, then heads
             by_tokens = (lambda tensor: tensor) if self.packed else (lambda tensor: tensor.transpose(1, 2))
-            operands = {"q": by_tokens(self.q), "k": self.k_pool, "v": self.v_pool, "o": by_tokens(o),
-                        "k_lens": self.k_lens, "block_table": self.block_table}
+            operands = {"q": by_tokens(self.q), "o": by_tokens(o), "k_lens": self.k_lens,
+                        "block_table": self.block_table, **self.pools}
             if self.packed:
                 operands["offsets_q"] = self.offsets
             if self.row.prefix and shared:

@@ -6,8 +6,9 @@ import statistics
 
 from compare import rows
 
-PEERS = ("before", "unshared", "cudnn", "fa2", "flex", "flashinfer", "torch")
-SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer", "torch": "PyTorch"}
+SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer",
+         "flashmla": "FlashMLA", "efficient": "efficient", "products": "products", "torch": "PyTorch"}
+PEERS = tuple(SHOWN)
 
 
 def emit(line):
@@ -52,6 +53,8 @@ def least_over(peer, results, count):
 
 def most_us(row):
     """How long a row of few queries may take, if that is known."""
+    if row.table == "mla":
+        return rows.MOST_MLA_US.get((row.b, row.s)) if row.page else None
     if (row.heads, row.kv_heads) != (32, 8):
         return None
     if row.table == "decode" and not row.numerics:
@@ -63,6 +66,13 @@ def most_us(row):
 def decode_figures(results, wanted):
     return [figure(f"us of {row.name}", result["flashjit_ms"] * 1e3, most=most_us(row) if wanted else None)
             for row, result in results.items() if most_us(row)]
+
+
+def mla_figures(results, wanted):
+    """Reading the latents is not all that a launch of 128 heads does: products take longer."""
+    return [figure(f"time over that of reading K at {rows.READ_TBS} TB/s: {row.name}",
+                   result["flashjit_ms"] * 1e9 * rows.READ_TBS / row.kv_bytes)
+            for row, result in results.items() if row.table == "mla" and wanted]
 
 
 def prefix_figures(results, wanted):
@@ -82,7 +92,7 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "cpu", "decode") and not row.numerics or peer == "before") and "over_" + peer in result:
+            if (row.table in ("forward", "cpu", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
         for (threads, dtype), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
@@ -152,7 +162,9 @@ def error_figures(results):
 
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
-    made = peer_figures(results, wanted) + product_figures(results, products, wanted) + decode_figures(results, wanted) + prefix_figures(results, wanted) + mixed_figures(results, wanted)
+    made = peer_figures(results, wanted) + product_figures(results, products, wanted)
+    for of_table in (decode_figures, mla_figures, prefix_figures, mixed_figures):
+        made += of_table(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)

@@ -4,8 +4,8 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "prefix", "mixed")  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -41,6 +41,9 @@ MOST_DECODE_US = {(1, 1024): 7.5, (1, 8192): 16.5}
 # The same through a page table, with pages of 64 or 256 tokens; smaller ones may take a little more.
 MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048): 255}
 MOST_SMALL_PAGES = 1.05
+# Latents of 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
+MOST_MLA_US = {(16, 8192): 66, (64, 8192): 205, (128, 4096): 205}
+READ_TBS = 4.54  # what an H200 reads at its best
 LEAST_UNEVEN_OVER_EVEN = 0.88
 MOST_INVARIANT_OVER_DEFAULT = 1.08
 LEAST_SHARED_OVER_UNSHARED = 5.0
@@ -68,6 +71,7 @@ class Row:
     lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
     page: int = 0         # tokens of a page, where keys lie in pages
     prefix: int = 0       # tokens that all sequences begin with, in the same pages
+    d_v: int = 0          # V is so many first columns of K; 0: it has `d` of its own
     numerics: str = ""    # of the spec, where it is not the default
     threads: int = 0      # processor only
 
@@ -95,8 +99,9 @@ class Row:
         score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
         numerics = f" numerics={self.numerics}" if self.numerics else ""
-        shared = " shared_prefix" if self.prefix else ""
-        return f"fwd {self.dtype} d={self.d} heads={heads} layout={self.layout}{queries}{mask}{score}{shared}{numerics}"
+        dims = f"{self.d}/{self.d_v}" if self.d_v else self.d
+        more = (" v_in_k" if self.d_v else "") + (" shared_prefix" if self.prefix else "")
+        return f"fwd {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
     def unshared(self):
@@ -118,18 +123,18 @@ class Row:
 
     @property
     def flops(self):
-        """4 d per visible score; the diagonal counts half, as it is usual."""
+        """2 (d of K + d of V) per visible score; the diagonal counts half, as it is usual."""
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
         if self.queries:
-            return 4.0 * self.d * self.heads * self.queries * sum(self.keys)
+            return 2.0 * (self.d + (self.d_v or self.d)) * self.heads * self.queries * sum(self.keys)
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
         return 4.0 * self.d * self.heads * sum(visible(n) for n in self.keys)
 
     @property
     def kv_bytes(self):
-        return 4.0 * sum(self.keys) * self.kv_heads * self.d
+        return (2.0 if self.d_v else 4.0) * sum(self.keys) * self.kv_heads * self.d
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
@@ -183,6 +188,11 @@ def paged_ratios():
         ratios.append(Ratio(f"64 sequences of {min(lengths)}..{max(lengths)} tokens in pages, over 64 of {mean}, in TB/s",
                             paged_row(max(lengths), 64, 64, lengths), paged_row(mean, 64, 64), "rate", LEAST_UNEVEN_OVER_EVEN))
     return ratios
+
+
+def mla_rows():
+    return [Row("mla", 576, "full", s, b, 128, 1, queries=1, page=page, d_v=512)
+            for b, s in ((1, 8192), *MOST_MLA_US) for page in (0, 64)]
 
 
 def prefix_rows():
@@ -280,7 +290,7 @@ def ratios_of(table):
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "prefix": prefix_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]

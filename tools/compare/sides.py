@@ -56,7 +56,33 @@ def flashinfer(problem):
         paged_kv_last_page_len_buffer=torch.empty_like(last))
     wrapper.plan(starts, indices, last, row.heads, row.kv_heads, row.d, row.page, q_data_type=problem.q.dtype,
                  kv_data_type=problem.q.dtype)
-    return lambda: wrapper.run(problem.q[:, :, 0], (problem.k_pool, problem.v_pool))[:, :, None]
+    return lambda: wrapper.run(problem.q[:, :, 0], (problem.pools["k"], problem.pools["v"]))[:, :, None]
+
+
+def latents(problem):
+    """The query heads as queries of one head: what memory-efficient attention takes, and two products with a softmax."""
+    row = problem.row
+    q = problem.q.view(row.b, 1, row.heads, row.d)
+
+    def efficient():
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+            return F.scaled_dot_product_attention(q, problem.k, problem.v).transpose(1, 2)
+
+    def products():
+        return (torch.softmax(q @ problem.k.transpose(2, 3) * row.d ** -0.5, dim=-1) @ problem.v).transpose(1, 2)
+
+    return {"efficient": lambda: efficient, "products": lambda: products}
+
+
+def flashmla(problem):
+    """DeepSeek's decode over the same pages, planned ahead."""
+    from flash_mla import flash_mla_with_kvcache, get_mla_metadata
+    row = problem.row
+    plan, splits = get_mla_metadata(problem.k_lens, row.heads // row.kv_heads, row.kv_heads)
+    q = problem.q.transpose(1, 2)
+    return lambda: flash_mla_with_kvcache(q, problem.pools["k"], problem.block_table, problem.k_lens, row.d_v, plan,
+                                          splits)[0].transpose(1, 2)
 
 
 def launches_of(problem, with_flex, report):
@@ -65,6 +91,10 @@ def launches_of(problem, with_flex, report):
     makers = {}
     if row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
+    elif row.d_v:
+        makers = latents(problem)
+        if row.page and importlib.util.find_spec("flash_mla"):
+            makers["flashmla"] = lambda: flashmla(problem)
     elif not row.lengths:
         if row.mask != "window" and row.score == "plain":
             makers["cudnn"] = lambda: sdpa(problem, "CUDNN_ATTENTION")
@@ -72,7 +102,7 @@ def launches_of(problem, with_flex, report):
                 makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
         if with_flex:
             makers["flex"] = lambda: flex(problem)
-    if row.page and importlib.util.find_spec("flashinfer"):
+    if row.page and not row.d_v and importlib.util.find_spec("flashinfer"):
         makers["flashinfer"] = lambda: flashinfer(problem)
     made = {}
     for name, maker in makers.items():

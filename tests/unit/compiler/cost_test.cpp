@@ -247,6 +247,25 @@ TEST(Roofline, Figures) {
   EXPECT_LT(decode.intensity, decode.balance_point) << "decode is limited by memory";
 }
 
+// By hand: 64 sequences, one query of 32 heads, K and V of 8 heads at the keys that the mask shows.
+TEST(Roofline, BytesAreThoseOfVisibleKeys) {
+  const auto keys = [](const std::string& more, std::int64_t q_len = 1, std::int64_t k_len = 8192) {
+    const Plan plan = planned("fwd bf16 d=128 heads=32/8 " + more, "sm_90a");
+    const double of_queries = 64.0 * static_cast<double>(q_len) * 32 * 128 * 2 * 2, of_key = 64.0 * 8 * 2 * 128 * 2;
+    return (roofline(plan, {64, q_len, k_len}).fused_bytes - of_queries) / of_key;
+  };
+  EXPECT_DOUBLE_EQ(keys("q_len=1"), 8192);
+  EXPECT_DOUBLE_EQ(keys("q_len=1 mask=\"causal\""), 8192);
+  EXPECT_DOUBLE_EQ(keys("q_len=1 mask=\"window(1023, 0)\""), 1024);
+  EXPECT_DOUBLE_EQ(keys("q_len=4 mask=\"causal & window(1023, 0)\"", 4), 1027) << "the queries see 1024 each";
+  EXPECT_DOUBLE_EQ(keys("q_len=1 mask=\"window(1023, 0)\"", 1, 100), 100);
+  EXPECT_NEAR(keys("q_len=1 mask=\"causal & (window(1023, 0) | k < 4)\""), 1028, 32) << "in groups of 16";
+  EXPECT_DOUBLE_EQ(keys("mask=\"causal & window(1023, 0)\"", 8192), 8192) << "each key has a query that sees it";
+  EXPECT_DOUBLE_EQ(keys("q_len=1 align=top_left mask=\"causal\""), 1);
+  EXPECT_DOUBLE_EQ(keys("q_len=1 params=\"left: u8\" mask=\"k >= qpos - left\""), 8192) << "nobody knows `left`";
+  EXPECT_DOUBLE_EQ(keys("q_len=1 mask=\"k < 0\""), 0);
+}
+
 TEST(ReferenceShape, FollowsPinsAndBounds) {
   const auto shape = [](const char* text) { return reference_shape(*parse_spec(text)); };
   EXPECT_EQ(shape("fwd bf16 d=64"), (Shape{4, 4096, 4096}));
