@@ -3,6 +3,7 @@
 
   compare.py                           the forward table on a GPU: cuDNN and FlashAttention-2, as PyTorch ships them
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
+  compare.py --table backward          gradients: cuDNN's and FlashAttention-2's, as PyTorch launches them
   compare.py --table data              sinks, outliers, wide logits: is it as fast on them as on normal data?
   compare.py --table decode            one query for each sequence, replayed from CUDA graphs, in TB/s of K and V
   compare.py --table paged             the same through page tables of 16, 64 and 256 tokens, and with very uneven lengths
@@ -36,7 +37,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without data, decode, paged, mla, prefix, mixed")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, data, decode, paged, mla, prefix, mixed")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")

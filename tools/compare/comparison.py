@@ -9,10 +9,19 @@ import torch
 from compare import report, rows
 from compare.capi import Engine, FlashJitError, Library
 from compare.clock import CpuClock, GpuClock, graphed, product_rate, race
+from compare.gradients import GradientProblem, GradientReference
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
 
 LOST = "the GPU reports an error that ends this process; the rows after this one were not run"
+
+
+def problem_of(row, device):
+    return (GradientProblem if row.table == "backward" else Problem)(row, device)
+
+
+def reference_of(problem, seed):
+    return (GradientReference if problem.row.table == "backward" else Reference)(problem, seed)
 
 
 class Comparison:
@@ -72,12 +81,12 @@ class Comparison:
 
     def set_up(self, row):
         """(result so far, launch by side, reference)."""
-        problem = Problem(row, self.device)
+        problem = problem_of(row, self.device)
         kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
         stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
         as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
         launches = {"flashjit": as_timed(problem.launch_of(kernel, stream))}
-        reference = Reference(problem, seed=row.s + row.d)
+        reference = reference_of(problem, seed=row.s + row.d)
         result = dict(kind="row", **row.shown(), spec=row.spec, limit=reference.limit, schedule=kernel.facts["schedule"],
                       family=kernel.facts["family"])
         launches["flashjit"]()
@@ -110,7 +119,8 @@ class Comparison:
                 continue
             launches.update({(row, name): launch for name, launch in sides.items()})
         try:
-            times = race(self.clock, launches, self.options.rounds, self.options.budget)
+            timed = {key: getattr(launch, "timed", launch) for key, launch in launches.items()}
+            times = race(self.clock, timed, self.options.rounds, self.options.budget)
             for row, result in results.items():
                 # Once more, after all those launches: a race in a kernel does not show every time.
                 again = references[row].errors(launches[row, "flashjit"]())
@@ -165,8 +175,8 @@ class Comparison:
         return self.good and not self.failed
 
     def sweep_row(self, row, schedules):
-        problem = Problem(row, self.device)
-        reference = Reference(problem, seed=1)
+        problem = problem_of(row, self.device)
+        reference = reference_of(problem, seed=1)
         launches, facts = {}, {}
         for schedule in schedules:
             name = schedule or "(default)"

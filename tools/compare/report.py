@@ -48,6 +48,8 @@ def least_over(peer, results, count):
         return None, None
     if all(row.table == "decode" for row in results):
         return (rows.LEAST_DECODE_MEAN_OVER_CUDNN if count == len(rows.decode_rows()) else None), rows.LEAST_DECODE_OVER_CUDNN
+    if all(row.table == "backward" for row in results):
+        return (rows.LEAST_BACKWARD_MEAN_OVER_CUDNN if count == len(rows.forward_rows()) else None), rows.LEAST_BACKWARD_OVER_CUDNN
     return (rows.LEAST_MEAN_OVER_CUDNN if count == len(rows.forward_rows()) else None), None
 
 
@@ -92,10 +94,10 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "cpu", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
-                groups.setdefault((row.threads, row.dtype), []).append(result["over_" + peer])
-        for (threads, dtype), values in groups.items():
-            where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "")
+            if (row.table in ("forward", "backward", "cpu", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
+                groups.setdefault((row.threads, row.dtype, row.d in rows.USUAL_DIMS or row.table == "mla"), []).append(result["over_" + peer])
+        for (threads, dtype, usual), values in groups.items():
+            where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "") + ("" if usual else ", other head dims")
             least_mean, least = least_over(peer, results, len(values)) if wanted else (None, None)
             made.append(figure(f"over {SHOWN[peer]}, geometric mean of {where}", geometric_mean(values), least=least_mean))
             made.append(figure(f"over {SHOWN[peer]}, least of {where}", min(values), least=least))
@@ -251,6 +253,6 @@ def markdown(command, machine, results, failed, made, wanted):
     for name in dict.fromkeys(row.table for row in results):
         chosen = {row: result for row, result in results.items() if row.table == name}
         lines += [f"{name}:", ""]
-        lines += rate_table(chosen, wanted and name == "forward") if name in ("forward", "cpu") else time_table(chosen)
+        lines += rate_table(chosen, wanted and name == "forward") if name in ("forward", "backward", "cpu") else time_table(chosen)
     lines += [f"FAILED `{line['row']}`: {line['error']}\n" for line in failed]
     return "\n".join(lines + figure_table(made))

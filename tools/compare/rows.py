@@ -4,7 +4,7 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
+GPU_TABLES = (*ALL_TABLES, "backward", "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
 IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
@@ -18,6 +18,7 @@ BEST_PEER_OVER_CUDNN = {
     (256, "causal", 1024): 1.05, (256, "causal", 4096): 1.19, (256, "causal", 16384): 1.10,
 }
 LEAST_OF_BEST_PEER = 0.97
+LEAST_BACKWARD_OVER_CUDNN, LEAST_BACKWARD_MEAN_OVER_CUDNN = 1.10, 1.26
 LEAST_MEAN_OVER_CUDNN = 1.10
 # Of the rate of a bf16 8192^3 matrix product in the same run; None: shown only.
 LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (64, "full", 16384): 0.76,
@@ -50,6 +51,7 @@ LEAST_SHARED_OVER_UNSHARED = 5.0
 MOST_MIXED_OVER_ALONE = 1.03  # the sum of prompts alone and single tokens alone
 MOST_TREE_OVER_ONE = 1.2  # drafts in a tree, over one token
 
+USUAL_DIMS = (64, 128, 256)
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
 
@@ -92,6 +94,9 @@ class Row:
 
     @property
     def spec(self):
+        return self.spec_of("bwd" if self.table == "backward" else "fwd")
+
+    def spec_of(self, operation):
         queries = f" q_len={self.queries}" if self.queries else ""
         heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"',
@@ -101,7 +106,7 @@ class Row:
         numerics = f" numerics={self.numerics}" if self.numerics else ""
         dims = f"{self.d}/{self.d_v}" if self.d_v else self.d
         more = (" v_in_k" if self.d_v else "") + (" shared_prefix" if self.prefix else "")
-        return f"fwd {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
+        return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
     def unshared(self):
@@ -130,7 +135,8 @@ class Row:
             return 2.0 * (self.d + (self.d_v or self.d)) * self.heads * self.queries * sum(self.keys)
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
-        return 4.0 * self.d * self.heads * sum(visible(n) for n in self.keys)
+        products = 10.0 if self.table == "backward" else 4.0
+        return products * self.d * self.heads * sum(visible(n) for n in self.keys)
 
     @property
     def kv_bytes(self):
@@ -162,6 +168,12 @@ class Sum:
 def forward_rows():
     return [Row("forward", d, mask, s, 16384 // s, 2048 // d, 2048 // d)
             for d in (64, 128, 256) for mask in ("full", "causal") for s in (1024, 4096, 16384)]
+
+
+def backward_rows():
+    shapes = [(d, s) for d in (64, 128, 256) for s in (1024, 4096, 16384)] + [(d, 4096) for d in (40, 80, 96, 112, 160, 192)]
+    return [Row("backward", d, mask, s, 16384 // s, max(1, 2048 // d), max(1, 2048 // d))
+            for d, s in shapes for mask in ("full", "causal")]
 
 
 def decode_rows():
@@ -290,7 +302,7 @@ def ratios_of(table):
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]

@@ -4,6 +4,7 @@ import importlib.util
 import torch
 import torch.nn.functional as F
 
+from compare.gradients import backward_of
 from compare.rows import SOFTCAP, WINDOW
 
 
@@ -91,6 +92,9 @@ def launches_of(problem, with_flex, report):
     makers = {}
     if row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
+    elif row.table == "backward":
+        makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
+        makers["fa2"] = lambda: backward_of(problem, "FLASH_ATTENTION")
     elif row.d_v:
         makers = latents(problem)
         if row.page and importlib.util.find_spec("flash_mla"):
