@@ -75,12 +75,24 @@ std::vector<Row> every_row() {
       " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
       " kv=int8 q_len=1",
   };
+  constexpr const char* kBackward[] = {
+      "",
+      " mask=\"causal\"",
+      " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
+      " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
+      " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
+  };
   std::vector<Row> rows;
   for (const Target& target : targets()) {
     if (!target.gpu) continue;
     for (const char* dtype : {"bf16", "fp16"}) {
       for (int d = 8; d <= 256; d += 8)
         rows.push_back({fmt::format("merge {} d={} heads=32 lse=ln", dtype, d), target.name, ""});
+      for (const char* variant : kBackward) {
+        for (int d = 8; d <= 256; d += 8)
+          rows.push_back({fmt::format("bwd {} d={} heads=32/8{}", dtype, d, variant), target.name, ""});
+        rows.push_back({fmt::format("bwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, ""});
+      }
       for (const char* variant : kVariants) {
         for (const std::string_view pins : pins_for(target)) {
           for (int d = 8; d <= 256; d += 8) {
