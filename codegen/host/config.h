@@ -35,6 +35,11 @@ struct HostConfig {
   int words_qk = 0;  // words of a row of Q and K, padded
   int width_v = 0;   // columns of V and O, padded to panels
 
+  // Of a row of `d` elements that is summed over. AMX consumes 16 words per step.
+  int words_of(int d) const {
+    return static_cast<int>(round_up((d + pack - 1) / pack, product == Product::Amx ? 16 : 1));
+  }
+
   // Row strides of the scratch matrices in words. One line of padding keeps rows out of each other's cache sets.
   int q_stride() const { return words_qk + 16; }
   int s_stride() const { return tile_kv + 16; }
@@ -73,12 +78,16 @@ inline HostConfig config_of(const Plan& plan) {
   c.lanes = c.avx512 ? 16 : 8;
   c.panel = 2 * c.lanes;
   c.pack = c.product == Product::Fma ? 1 : 2;
-  // AMX consumes 16 words per step.
-  c.words_qk = static_cast<int>(round_up((c.d_qk + c.pack - 1) / c.pack, c.product == Product::Amx ? 16 : 1));
+  c.words_qk = c.words_of(c.d_qk);
   c.width_v = static_cast<int>(round_up(c.d_v, c.panel));
   c.tile_q = plan.schedule.tile_q.value_or(64);
-  // A block is no taller than the tile: one query must not cost as much as eight.
-  c.row_block = c.product == Product::Amx ? 32 : std::min(c.avx512 ? 8 : 6, c.tile_q);
+  c.row_block = c.product == Product::Amx ? 32 : c.avx512 ? 8 : 6;
+  if (is_backward(plan.spec)) {
+    c.tile_q = static_cast<int>(round_up(c.tile_q, c.row_block));
+  } else if (c.product != Product::Amx) {
+    // A block is no taller than the tile: one query must not cost as much as eight.
+    c.row_block = std::min(c.row_block, c.tile_q);
+  }
   c.tile_kv = static_cast<int>(round_up(plan.schedule.tile_kv.value_or(256), c.panel));
   return c;
 }

@@ -1,7 +1,5 @@
 #include "codegen/host/kernel.h"
 
-#include <xmmintrin.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -11,6 +9,8 @@
 
 #include "codegen/host/emit/attention.h"
 #include "codegen/host/append.h"
+#include "codegen/host/backward.h"
+#include "codegen/host/float_mode.h"
 #include "codegen/host/jit.h"
 #include "codegen/host/merge.h"
 #include "codegen/host/emit/pack.h"
@@ -25,18 +25,6 @@ namespace {
 constexpr std::int64_t kLargestPacked = std::int64_t{192} << 20;
 constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
 constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
-
-// Subnormal results are microcode on some processors; the softmax's tail makes many of them, and they do not matter.
-class FlushSubnormals {
- public:
-  FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
-  ~FlushSubnormals() { _mm_setcsr(saved_); }
-  FlushSubnormals(const FlushSubnormals&) = delete;
-  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
-
- private:
-  unsigned saved_;
-};
 
 struct Generated {
   std::unique_ptr<llvm::LLVMContext> context = std::make_unique<llvm::LLVMContext>();
@@ -53,11 +41,13 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
   Ir ir(*generated.module, config);
   if (merges(plan.spec)) {  // nothing
+  } else if (is_backward(plan.spec)) {
+    FLASHJIT_TRY(emit_gradients(ir, plan));
   } else if (naive) {
     emit_naive(ir, plan);
   } else {
-    emit_pack_k(ir);
-    emit_pack_v(ir);
+    emit_pack_k(ir, kPackKName, config.d_qk, config.words_qk);
+    emit_pack_v(ir, kPackVName, config.d_v, true);
     emit_tile(ir, plan);
   }
   std::string problem;
@@ -67,10 +57,6 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   }
   optimise(*generated.module, *generated.machine);
   return generated;
-}
-
-Error out_of_memory(std::int64_t bytes, const char* way_out) {
-  return {ErrorKind::Io, "workspace: no memory for " + std::to_string(bytes >> 20) + " MiB; " + way_out, {}};
 }
 
 class BlockedKernel final : public HostKernel {
@@ -170,14 +156,6 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
   return {};
 }
 
-// The pair that owns work item `item`, by the member that counts the items before a pair.
-template <class Pairs, class Member>
-const auto& owner(const Pairs& pairs, std::int64_t item, Member member) {
-  const auto after = std::upper_bound(pairs.begin(), pairs.end(), item,
-                                      [&](std::int64_t value, const auto& pair) { return value < pair.*member; });
-  return *(after - 1);
-}
-
 void BlockedKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
                               std::vector<Pair> pairs, char* packed, char* scratch) const {
   const std::int64_t group = spec_.heads_q / spec_.heads_kv;
@@ -188,8 +166,6 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     chunks += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
-  // A pair without keys has no packing item, so it shares first_pack with the next pair; the search finds the last
-  // such.
   parallel.run(chunks, [&](std::int64_t item, int) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
     pack(problem, pair, item - pair.first_pack, packed);
@@ -378,6 +354,7 @@ class NaiveKernel final : public HostKernel {
 Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   const HostConfig config = config_of(plan);
   FLASHJIT_ASSIGN(code, Code::link(object));
+  if (is_backward(plan.spec)) return gradients_kernel(plan, config, std::move(code));
   if (naive) {
     FLASHJIT_ASSIGN(scores, code->find<NaiveFunction>(kNaiveScoresName));
     FLASHJIT_ASSIGN(softmax, code->find<NaiveFunction>(kNaiveSoftmaxName));

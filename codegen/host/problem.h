@@ -35,7 +35,7 @@ class Problem {
     return s;
   }
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return at(params_.q, params_.q_stride, packed_ ? 0 : b, h, token, element_);
+    return like_q(params_.q, params_.q_stride, b, h, token);
   }
   // Where the rows of keys first..first + count - 1 lie.
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
@@ -47,8 +47,20 @@ class Problem {
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
   }
-  // Of lse and max_logit.
-  float* row_value(float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
+  // Of tensors of gradients: rows that are read, of queries, and those that are written.
+  const char* like_q(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return at(base, stride, packed_ ? 0 : b, h, token, element_);
+  }
+  char* query_result(void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token) const {
+    return const_cast<char*>(at(base, stride, packed_ ? 0 : b, h, token, out_element_));
+  }
+  char* key_result(void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
+    const std::int64_t token = sequence(b).k_first + key;
+    return const_cast<char*>(at(base, stride, packed_keys_ ? 0 : b, hk, token, out_element_));
+  }
+  // Of lse, max_logit and dlse.
+  template <class Float>
+  Float* row_value(Float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
     if (!base) return nullptr;
     return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
   }
@@ -96,5 +108,14 @@ class Problem {
   int page_size_;
   int element_, key_element_, out_element_;
 };
+
+// The pair that owns work item `item`, by the member that counts the items before a pair. Pairs without items share that
+// number with the next one: the last such is found.
+template <class Pairs, class Member>
+const auto& owner(const Pairs& pairs, std::int64_t item, Member member) {
+  const auto after = std::upper_bound(pairs.begin(), pairs.end(), item,
+                                      [&](std::int64_t value, const auto& pair) { return value < pair.*member; });
+  return *(after - 1);
+}
 
 }  // namespace flashjit::host

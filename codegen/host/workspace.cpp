@@ -46,4 +46,8 @@ void WorkspacePool::give_back(std::unique_ptr<Workspace> workspace) {
   if (free_.size() < kKept) free_.push_back(std::move(workspace));
 }
 
+Error out_of_memory(std::int64_t bytes, const char* way_out) {
+  return {ErrorKind::Io, "workspace: no memory for " + std::to_string(bytes >> 20) + " MiB; " + way_out, {}};
+}
+
 }  // namespace flashjit::host

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "compiler/result.h"
+
 namespace flashjit::host {
 
 class Workspace {
@@ -33,5 +35,7 @@ class WorkspacePool {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> free_;
 };
+
+Error out_of_memory(std::int64_t bytes, const char* way_out);
 
 }  // namespace flashjit::host

@@ -390,7 +390,7 @@ void TileEmitter::emit_end(const Tile& tile) {
     Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
     Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
     Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));
-    emit_store_row(ir_, target, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
+    emit_store_row(ir_, target, c_.d_v, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
   });
 }
 

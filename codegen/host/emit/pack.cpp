@@ -5,9 +5,7 @@
 #include "codegen/host/emit/math.h"
 
 namespace flashjit::host {
-namespace {
 
-// `count` elements from `address`, the rest of `lanes` zero.
 Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int count) {
   llvm::Type* type = ir.vector_of(element, lanes);
   const llvm::Align align(element->getScalarSizeInBits() / 8);
@@ -20,7 +18,7 @@ Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int
 
 llvm::Type* element_type(Ir& ir) { return ir.config.dtype == Dtype::F32 ? ir.f32 : ir.i16; }
 
-// Transposes `lanes` vectors of words: log2(lanes) rounds that exchange halves of pairs of rows.
+// In log2(lanes) rounds that exchange halves of pairs of rows.
 void transpose(Ir& ir, std::vector<Value*>& rows) {
   const int n = static_cast<int>(rows.size());
   for (int half = n / 2; half > 0; half /= 2) {
@@ -39,8 +37,6 @@ void transpose(Ir& ir, std::vector<Value*>& rows) {
   }
 }
 
-}  // namespace
-
 Value* load_words(Ir& ir, Value* row, int first, int d) {
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir);
@@ -50,11 +46,11 @@ Value* load_words(Ir& ir, Value* row, int first, int d) {
   return ir.b.CreateBitCast(c.pack == 2 ? raw : widen(ir, raw, c.dtype), ir.i32v);
 }
 
-void emit_pack_k(Ir& ir) {
+void emit_pack_k(Ir& ir, const char* name, int d, int words_of_row) {
   auto& b = ir.b;
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir);
-  llvm::Function* function = ir.function(kPackKName, {ir.ptr}, true);
+  llvm::Function* function = ir.function(name, {ir.ptr}, true);
   Value* call = function->getArg(0);
   Value* sources = ir.member(call, offsetof(PackCall, rows), ir.ptr, "rows");
   Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
@@ -65,7 +61,7 @@ void emit_pack_k(Ir& ir) {
     for (int lane = 0; lane < c.lanes; ++lane) rows.push_back(ir.row(sources, b.CreateAdd(key, ir.integer(lane))));
     Value* panel = b.CreateSDiv(key, ir.integer(c.panel));
     Value* column = b.CreateSub(key, b.CreateMul(panel, ir.integer(c.panel)));
-    Value* to = ir.word(target, b.CreateAdd(b.CreateMul(panel, ir.integer(c.words_qk * c.panel)), column));
+    Value* to = ir.word(target, b.CreateAdd(b.CreateMul(panel, ir.integer(words_of_row * c.panel)), column));
     // A block of `words` words of `lanes` keys, of which `elements` elements are inside the row.
     auto block = [&](Value* first, int elements, int words) {
       std::vector<Value*> square;
@@ -80,16 +76,16 @@ void emit_pack_k(Ir& ir) {
       }
     };
     const int block_elements = c.lanes * c.pack;
-    const int whole = c.d_qk / block_elements * c.lanes;
+    const int whole = d / block_elements * c.lanes;
     ir.loop(ir.integer(0), ir.integer(whole), c.lanes, "word",
             [&](Value* first) { block(first, block_elements, c.lanes); });
-    if (whole < c.words_qk) block(ir.integer(whole), c.d_qk - whole * c.pack, c.words_qk - whole);
+    if (whole < words_of_row) block(ir.integer(whole), d - whole * c.pack, words_of_row - whole);
   });
   ir.finish();
 }
 
 // Of each element: is it an infinity or NaN?
-Value* not_finite(Ir& ir, Value* raw) {
+static Value* not_finite(Ir& ir, Value* raw) {
   const Dtype dtype = ir.config.dtype;
   const std::int64_t exponent = dtype == Dtype::F32 ? 0x7f800000 : dtype == Dtype::BF16 ? 0x7f80 : 0x7c00;
   llvm::Type* integers = ir.vector_of(dtype == Dtype::F32 ? ir.i32 : ir.i16);
@@ -97,45 +93,48 @@ Value* not_finite(Ir& ir, Value* raw) {
   return ir.b.CreateICmpEQ(ir.b.CreateAnd(ir.b.CreateBitCast(raw, integers), mask), mask);
 }
 
-void emit_pack_v(Ir& ir) {
+Value* load_pairs(Ir& ir, const std::vector<Value*>& rows, int column, int d, std::vector<Value*>* found) {
   auto& b = ir.b;
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir);
-  llvm::Function* function = ir.function(kPackVName, {ir.ptr}, true);
+  std::vector<Value*> values;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Value* zero = llvm::Constant::getNullValue(ir.vector_of(element));
+    values.push_back(zero);
+    if (column >= d) continue;
+    Value* raw = load_elements(ir, element, b.CreateConstGEP1_64(element, rows[i], column), c.lanes, d - column);
+    values.back() = raw;
+    if (!found) continue;
+    Value* here = not_finite(ir, raw);
+    (*found)[i] = b.CreateOr((*found)[i], here);
+    values.back() = b.CreateSelect(here, zero, raw);
+  }
+  if (c.pack == 1) return b.CreateBitCast(widen(ir, values[0], c.dtype), ir.i32v);
+  return b.CreateOr(b.CreateZExt(values[0], ir.i32v), b.CreateShl(b.CreateZExt(values[1], ir.i32v), 16));
+}
+
+void emit_pack_v(Ir& ir, const char* name, int d, bool with_flags) {
+  auto& b = ir.b;
+  const HostConfig& c = ir.config;
+  llvm::Function* function = ir.function(name, {ir.ptr}, true);
   Value* call = function->getArg(0);
   Value* sources = ir.member(call, offsetof(PackCall, rows), ir.ptr, "rows");
   Value* target = ir.member(call, offsetof(PackCall, target), ir.ptr, "target");
   Value* keys = ir.member(call, offsetof(PackCall, keys), ir.i64, "keys");
   Value* panel_words = ir.member(call, offsetof(PackCall, v_panel_words), ir.i64, "panel_words");
-  Value* flags = ir.member(call, offsetof(PackCall, not_finite), ir.ptr, "not_finite");
+  Value* flags = with_flags ? ir.member(call, offsetof(PackCall, not_finite), ir.ptr, "not_finite") : nullptr;
   Value* padded = b.CreateAnd(b.CreateAdd(keys, ir.integer(c.panel - 1)), ir.integer(-c.panel));
   ir.loop(ir.integer(0), padded, c.pack, "key", [&](Value* key) {
     std::vector<Value*> rows;
     std::vector<Value*> found(static_cast<std::size_t>(c.pack), llvm::Constant::getNullValue(ir.vector_of(ir.i1)));
     for (int i = 0; i < c.pack; ++i) rows.push_back(ir.row(sources, b.CreateAdd(key, ir.integer(i))));
     Value* to = ir.word(target, b.CreateMul(b.CreateSDiv(key, ir.integer(c.pack)), ir.integer(c.panel)));
-    for (int column = 0; column < c.width_v; column += c.lanes) {
-      std::vector<Value*> values;
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        Value* zero = llvm::Constant::getNullValue(ir.vector_of(element));
-        values.push_back(zero);
-        if (column >= c.d_v) continue;
-        Value* from = b.CreateConstGEP1_64(element, rows[i], column);
-        Value* raw = load_elements(ir, element, from, c.lanes, c.d_v - column);
-        Value* here = not_finite(ir, raw);
-        found[i] = b.CreateOr(found[i], here);
-        values.back() = b.CreateSelect(here, zero, raw);
-      }
-      Value* words = nullptr;
-      if (c.pack == 2) {
-        words = b.CreateOr(b.CreateZExt(values[0], ir.i32v), b.CreateShl(b.CreateZExt(values[1], ir.i32v), 16));
-      } else {
-        words = b.CreateBitCast(widen(ir, values[0], c.dtype), ir.i32v);
-      }
+    for (int column = 0; column < round_up(d, c.panel); column += c.lanes) {
+      Value* words = load_pairs(ir, rows, column, d, &found);
       Value* panel = b.CreateMul(panel_words, ir.integer(column / c.panel));
       ir.store(words, ir.word(ir.word(to, panel), column % c.panel), 4 * c.lanes);
     }
-    for (int i = 0; i < c.pack; ++i) {
+    for (int i = 0; i < (flags ? c.pack : 0); ++i) {
       Value* flag = b.CreateZExt(b.CreateOrReduce(found[static_cast<std::size_t>(i)]), ir.i8);
       ir.store(flag, ir.byte_offset(flags, b.CreateAdd(key, ir.integer(i))), 1);
     }

@@ -26,6 +26,12 @@ Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double u
 }
 
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key) {
+  const ScoreGradients score_only{plan.spec.score, {}, {}};
+  return emit_logits_and_slopes(ir, plan, score_only, row, products, first_key, end_key).logits;
+}
+
+LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowPlace& row,
+                                       Value* products, Value* first_key, Value* end_key) {
   auto& b = ir.b;
   const AttentionSpec& spec = plan.spec;
   Value* exists = nullptr;
@@ -44,17 +50,18 @@ Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* product
   expressions.set_int(Variable::QLen, row.q_len);
   expressions.set_int(Variable::KLen, row.k_len);
   expressions.set_keys(first_key);
-  Value* logits = nullptr;
+  Value *logits = nullptr, *slopes = nullptr;
   if (spec.score) {
     expressions.set(Variable::S, b.CreateFMul(products, emit_product_unit(ir, plan, row, 1)));
-    logits = expressions.vector(spec.score);
+    logits = expressions.vector(gradients.score);
+    if (gradients.by_s) slopes = expressions.vector(gradients.by_s);
   } else {
     logits = b.CreateFMul(products, emit_product_unit(ir, plan, row, logit_unit(plan)));
   }
-  if (!end_key) return logits;
+  if (!end_key) return {logits, slopes};
   Value* hidden = Ir::real(ir.f32v, -kInfinity);
   if (spec.mask) logits = b.CreateSelect(expressions.vector(spec.mask), logits, hidden);
-  return b.CreateSelect(exists, logits, hidden);
+  return {b.CreateSelect(exists, logits, hidden), slopes};
 }
 
 Value* reference_of(Ir& ir, Value* m) {
@@ -96,20 +103,20 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
   return b.CreateSelect(empty, zero, factor);
 }
 
-void emit_store_row(Ir& ir, Value* target, Value* factor, const std::function<Value*(int first)>& values) {
+void emit_store_row(Ir& ir, Value* target, int d, Value* factor, const std::function<Value*(int first)>& values) {
   const HostConfig& c = ir.config;
   llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
   const llvm::Align align(static_cast<std::uint64_t>(size_of(c.out_dtype)));
   Value* factors = ir.splat(factor);
-  for (int first = 0; first < c.d_v; first += c.lanes) {
+  for (int first = 0; first < d; first += c.lanes) {
     Value* raw = narrow(ir, ir.b.CreateFMul(values(first), factors), c.out_dtype);
     Value* address = ir.b.CreateConstGEP1_64(element, target, first);
-    if (c.d_v - first >= c.lanes) {
+    if (d - first >= c.lanes) {
       ir.b.CreateAlignedStore(raw, address, align);
       continue;
     }
     std::vector<llvm::Constant*> mask;
-    for (int lane = 0; lane < c.lanes; ++lane) mask.push_back(ir.b.getInt1(lane < c.d_v - first));
+    for (int lane = 0; lane < c.lanes; ++lane) mask.push_back(ir.b.getInt1(lane < d - first));
     ir.b.CreateMaskedStore(raw, address, align, llvm::ConstantVector::get(mask));
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/host/emit/ir.h"
+#include "compiler/language/gradient.h"
 
 namespace flashjit::host {
 
@@ -23,6 +24,12 @@ Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 // Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get
 // -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
+// Likewise, with the derivatives of the logits, in natural units, by the scaled products. Null: they are 1.
+struct LogitsAndSlopes {
+  Value *logits, *slopes;
+};
+LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowPlace& row,
+                                       Value* products, Value* first_key, Value* end_key);
 
 // The end of a row with maximum m (a logit) and sum l: writes LSE and maximum where asked for, returns the factor
 // that makes the sum of the row's outputs the result.
@@ -32,8 +39,8 @@ struct RowOutputs {
 };
 Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l);
 
-// Writes one row of d_v results: values[i] * factor, i counted in vectors.
-void emit_store_row(Ir& ir, Value* target, Value* factor, const std::function<Value*(int first)>& values);
+// Writes one row of `d` results: values[i] * factor, i counted in vectors.
+void emit_store_row(Ir& ir, Value* target, int d, Value* factor, const std::function<Value*(int first)>& values);
 
 // The maximum as it is subtracted: 0 for a row that has seen nothing, so that exp2(-inf - 0) = 0.
 Value* reference_of(Ir& ir, Value* m);

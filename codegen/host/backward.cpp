@@ -1,0 +1,336 @@
+#include "codegen/host/backward.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "codegen/host/backward_config.h"
+#include "codegen/host/emit/backward.h"
+#include "codegen/host/emit/pack.h"
+#include "codegen/host/float_mode.h"
+#include "codegen/host/problem.h"
+#include "codegen/host/workspace.h"
+
+namespace flashjit::host {
+namespace {
+
+// What is packed and summed in one round; more (sequence, KV head) pairs than fit are done in several.
+constexpr std::int64_t kLargestRound = std::int64_t{448} << 20;
+// The keys of a pair are cut into so many chunks at most, whose gradients of queries are summed in their order: pairs
+// alone would be too few items for many processors. It must not depend on how many there are.
+constexpr std::int64_t kMostChunks = 8;
+constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
+constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
+alignas(64) constexpr char kZeros[kMostBytesOfRow] = {};  // in place of rows behind the last one
+
+struct Functions {
+  QueryPackFunction pack_queries;
+  PackFunction pack_k_columns, pack_v_columns, pack_k_rows;
+  BackwardFunction tile;
+  KeyStoreFunction store_keys;
+  QueryStoreFunction store_queries;
+};
+
+class BackwardKernel final : public HostKernel {
+ public:
+  BackwardKernel(const AttentionSpec& spec, const BackwardConfig& config, std::unique_ptr<Code> code,
+                 const Functions& functions)
+      : spec_(spec), c_(config), code_(std::move(code)), call_(functions) {}
+
+  Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
+
+ private:
+  // What is kept of one query head, in bytes from the start of its place.
+  struct HeadPlace {
+    std::int64_t q_rows, do_rows, q_transposed, do_transposed, lse, delta, dq, bytes;
+  };
+  // A (sequence, KV head) pair of a round; places in bytes from the start of the round's memory.
+  struct Pair {
+    std::int64_t b = 0, hk = 0;
+    Sequence sequence;
+    std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, heads = 0, bytes = 0;
+    HeadPlace head{};
+    std::int64_t first_pack = 0, first_query_tile = 0, first_chunk = 0;  // items before this pair's
+  };
+  std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
+  std::int64_t chunk_keys(std::int64_t keys) const {
+    return std::max<std::int64_t>(c_.tile_kv, round_up((keys + kMostChunks - 1) / kMostChunks, c_.tile_kv));
+  }
+  std::int64_t chunks(std::int64_t keys) const { return (keys + chunk_keys(keys) - 1) / chunk_keys(keys); }
+  char* head_at(const Pair& pair, std::int64_t head, char* memory) const {
+    return memory + pair.heads + (head - pair.hk * group()) * pair.head.bytes;
+  }
+
+  void place(Pair& pair, std::int64_t at) const;
+  std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
+  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
+                 std::vector<Pair> pairs, char* memory, char* scratch) const;
+  void pack_keys(const Problem& problem, const Pair& pair, std::int64_t item, char* memory) const;
+  void pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+                    std::int64_t tile, char* memory) const;
+  void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk, char* memory,
+               char* scratch) const;
+  void store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
+                  std::int64_t keys, char* scratch) const;
+  void store_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+                     std::int64_t tile, char* memory) const;
+
+  AttentionSpec spec_;
+  BackwardConfig c_;
+  std::unique_ptr<Code> code_;
+  Functions call_;
+  mutable WorkspacePool workspaces_;
+};
+
+void BackwardKernel::place(Pair& pair, std::int64_t at) const {
+  const std::int64_t queries = pair.sequence.q_len, keys = pair.sequence.k_len;
+  std::int64_t next = at;
+  const auto take = [&next](std::int64_t bytes) {
+    const std::int64_t first = next;
+    next += round_up(bytes, 64);
+    return first;
+  };
+  pair.k_columns = take(c_.k_bytes(keys));
+  pair.v_columns = take(c_.v_columns_bytes(keys));
+  pair.k_rows = take(c_.k_rows_bytes(keys));
+  pair.heads = next;
+  next = 0;
+  pair.head.q_rows = take(c_.q_bytes(queries));
+  pair.head.do_rows = take(c_.do_bytes(queries));
+  pair.head.q_transposed = take(c_.transposed_bytes(queries, c_.d_qk));
+  pair.head.do_transposed = take(c_.transposed_bytes(queries, c_.d_v));
+  pair.head.lse = take(c_.facts_bytes(queries));
+  pair.head.delta = take(c_.facts_bytes(queries));
+  pair.head.dq = take(c_.dq_bytes(queries) * chunks(keys));
+  pair.head.bytes = next;
+  pair.bytes = pair.heads - at + group() * pair.head.bytes;
+}
+
+std::vector<BackwardKernel::Pair> BackwardKernel::all_pairs(const Problem& problem, const KernelParams& params) const {
+  std::vector<Pair> pairs;
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const Sequence sequence = problem.sequence(b);
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      pairs.push_back({.b = b, .hk = hk, .sequence = sequence});
+      place(pairs.back(), 0);
+    }
+  }
+  return pairs;
+}
+
+Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
+  const Problem problem(spec_, params);
+  std::vector<Pair> pairs = all_pairs(problem, params);
+  if (pairs.empty()) return {};
+  std::vector<std::size_t> round_ends;
+  std::int64_t largest = 0, bytes = 0;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (bytes > 0 && bytes + pairs[i].bytes > kLargestRound) {
+      round_ends.push_back(i);
+      bytes = 0;
+    }
+    place(pairs[i], bytes);
+    bytes += pairs[i].bytes;
+    largest = std::max(largest, bytes);
+  }
+  round_ends.push_back(pairs.size());
+  const std::int64_t scratch = parallel.workers * c_.scratch_bytes();
+  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + largest);
+  if (!workspace) return out_of_memory(scratch + largest, "use fewer threads or shorter sequences");
+  std::size_t begin = 0;
+  for (const std::size_t end : round_ends) {
+    run_round(problem, params, parallel,
+              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)},
+              workspace->data() + scratch, workspace->data());
+    begin = end;
+  }
+  workspaces_.give_back(std::move(workspace));
+  return {};
+}
+
+void BackwardKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
+                               std::vector<Pair> pairs, char* memory, char* scratch) const {
+  std::int64_t packs = 0, tiles = 0, all_chunks = 0;
+  for (Pair& pair : pairs) {
+    pair.first_pack = packs;
+    pair.first_query_tile = tiles;
+    pair.first_chunk = all_chunks;
+    packs += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
+    tiles += c_.tiles_of(pair.sequence.q_len) * group();
+    all_chunks += chunks(pair.sequence.k_len);
+  }
+  const auto head_and_tile = [&](const Pair& pair, std::int64_t item) {
+    const std::int64_t index = item - pair.first_query_tile, of_head = c_.tiles_of(pair.sequence.q_len);
+    return std::pair(pair.hk * group() + index / of_head, index % of_head);
+  };
+  parallel.run(packs + tiles, [&](std::int64_t item, int) {
+    const FlushSubnormals flush;
+    if (item < packs) {
+      const Pair& pair = owner(pairs, item, &Pair::first_pack);
+      return pack_keys(problem, pair, item - pair.first_pack, memory);
+    }
+    const Pair& pair = owner(pairs, item - packs, &Pair::first_query_tile);
+    const auto [head, tile] = head_and_tile(pair, item - packs);
+    pack_queries(problem, params, pair, head, tile, memory);
+  });
+  parallel.run(all_chunks, [&](std::int64_t item, int worker) {
+    const FlushSubnormals flush;
+    const Pair& pair = owner(pairs, item, &Pair::first_chunk);
+    compute(problem, params, pair, item - pair.first_chunk, memory, scratch + worker * c_.scratch_bytes());
+  });
+  parallel.run(tiles, [&](std::int64_t item, int) {
+    const FlushSubnormals flush;
+    const Pair& pair = owner(pairs, item, &Pair::first_query_tile);
+    const auto [head, tile] = head_and_tile(pair, item);
+    store_queries(problem, params, pair, head, tile, memory);
+  });
+}
+
+void BackwardKernel::pack_keys(const Problem& problem, const Pair& pair, std::int64_t item, char* memory) const {
+  const std::int64_t first = item * kPackKeys;
+  PackCall call{};
+  call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
+  call.v_panel_words = c_.v_panel_words(pair.sequence.k_len);
+  const void* rows[kPackKeys];
+  call.rows = rows;
+  const std::int64_t padded = c_.padded_keys(call.keys);
+  problem.k_rows(pair.b, pair.hk, first, call.keys, rows);
+  std::fill(rows + call.keys, rows + padded, kZeros);
+  call.target = memory + pair.k_columns + first * c_.words_qk * 4;
+  call_.pack_k_columns(&call);
+  call.target = memory + pair.k_rows + first / c_.pack * c_.panel * 4;
+  call_.pack_k_rows(&call);
+  problem.v_rows(pair.b, pair.hk, first, call.keys, rows);
+  call.target = memory + pair.v_columns + first * c_.words_v * 4;
+  call_.pack_v_columns(&call);
+}
+
+void BackwardKernel::pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair,
+                                  std::int64_t head, std::int64_t tile, char* memory) const {
+  const Sequence& s = pair.sequence;
+  const std::int64_t q_lo = tile * c_.tile_q, token = s.q_first + q_lo;
+  const std::int64_t rows = std::min<std::int64_t>(c_.tile_q, s.q_len - q_lo);
+  const auto padded = static_cast<std::size_t>(c_.tile_words * c_.pack);
+  std::vector<const void*> q(padded, kZeros), d_o(padded, kZeros), o(padded, kZeros);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    q[at] = problem.q(pair.b, head, token + i);
+    d_o[at] = problem.like_q(params.d_o, params.d_o_stride, pair.b, head, token + i);
+    o[at] = problem.like_q(params.o, params.o_stride, pair.b, head, token + i);
+  }
+  char* const place = head_at(pair, head, memory);
+  const QueryPackCall call{
+      .q = q.data(),
+      .d_o = d_o.data(),
+      .o = o.data(),
+      .lse = problem.row_value(params.lse, pair.b, head, token),
+      .d_lse = spec_.dlse ? problem.row_value(params.d_lse, pair.b, head, token) : nullptr,
+      .q_rows = place + pair.head.q_rows + q_lo * c_.q_stride() * 4,
+      .do_rows = place + pair.head.do_rows + q_lo * c_.do_stride() * 4,
+      .q_transposed = place + pair.head.q_transposed + tile * c_.transposed_tile_bytes(c_.d_qk),
+      .do_transposed = place + pair.head.do_transposed + tile * c_.transposed_tile_bytes(c_.d_v),
+      .lse_facts = reinterpret_cast<float*>(place + pair.head.lse) + q_lo,
+      .delta = reinterpret_cast<float*>(place + pair.head.delta) + q_lo,
+      .rows = rows,
+  };
+  call_.pack_queries(&call);
+}
+
+void BackwardKernel::compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
+                             char* memory, char* scratch) const {
+  const Sequence& s = pair.sequence;
+  const std::int64_t first_head = pair.hk * group();
+  const std::int64_t begin = chunk * chunk_keys(s.k_len), end = std::min(s.k_len, begin + chunk_keys(s.k_len));
+  const std::int64_t dq_bytes = c_.dq_bytes(s.q_len);
+  for (std::int64_t h = first_head; h < first_head + group(); ++h)
+    std::memset(head_at(pair, h, memory) + pair.head.dq + chunk * dq_bytes, 0, static_cast<std::size_t>(dq_bytes));
+  for (std::int64_t k_lo = begin; k_lo < end; k_lo += c_.tile_kv) {
+    const std::int64_t keys = std::min<std::int64_t>(c_.tile_kv, end - k_lo);
+    std::memset(scratch + c_.dk_at(), 0, static_cast<std::size_t>(c_.unused_row_at() - c_.dk_at()));
+    for (std::int64_t h = first_head; h < first_head + group(); ++h) {
+      char* const place = head_at(pair, h, memory);
+      const BackwardCall call{
+          .params = &params,
+          .q_rows = place + pair.head.q_rows,
+          .do_rows = place + pair.head.do_rows,
+          .q_transposed = place + pair.head.q_transposed,
+          .do_transposed = place + pair.head.do_transposed,
+          .lse_facts = reinterpret_cast<const float*>(place + pair.head.lse),
+          .delta = reinterpret_cast<const float*>(place + pair.head.delta),
+          .k_columns = memory + pair.k_columns + k_lo * c_.words_qk * 4,
+          .v_columns = memory + pair.v_columns + k_lo * c_.words_v * 4,
+          .k_rows = memory + pair.k_rows + k_lo / c_.pack * c_.panel * 4,
+          .dq = reinterpret_cast<float*>(place + pair.head.dq + chunk * dq_bytes),
+          .scratch = scratch,
+          .k_panel_words = c_.v_panel_words(s.k_len),
+          .b = pair.b,
+          .h = h,
+          .hk = pair.hk,
+          .q_len = s.q_len,
+          .k_len = s.k_len,
+          .k_lo = k_lo,
+          .keys = keys,
+      };
+      call_.tile(&call);
+    }
+    store_keys(problem, params, pair, k_lo, keys, scratch);
+  }
+}
+
+void BackwardKernel::store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
+                                std::int64_t keys, char* scratch) const {
+  const KeyStoreCall call{.scratch = scratch,
+                          .dk = problem.key_result(params.dk, params.dk_stride, pair.b, pair.hk, k_lo),
+                          .dv = problem.key_result(params.dv, params.dv_stride, pair.b, pair.hk, k_lo),
+                          .dk_token = params.dk_stride.token,
+                          .dv_token = params.dv_stride.token,
+                          .keys = keys};
+  call_.store_keys(&call);
+}
+
+void BackwardKernel::store_queries(const Problem& problem, const KernelParams& params, const Pair& pair,
+                                   std::int64_t head, std::int64_t tile, char* memory) const {
+  const Sequence& s = pair.sequence;
+  const std::int64_t q_lo = tile * c_.tile_q;
+  const char* sums = head_at(pair, head, memory) + pair.head.dq + q_lo * c_.width_qk * 4;
+  const QueryStoreCall call{
+      .sums = reinterpret_cast<const float*>(sums),
+      .dq = problem.query_result(params.dq, params.dq_stride, pair.b, head, s.q_first + q_lo),
+      .dq_token = params.dq_stride.token,
+      .chunk_words = c_.dq_bytes(s.q_len) / 4,
+      .chunks = chunks(s.k_len),
+      .rows = std::min<std::int64_t>(c_.tile_q, s.q_len - q_lo),
+  };
+  call_.store_queries(&call);
+}
+
+}  // namespace
+
+Result<void> emit_gradients(Ir& ir, const Plan& plan) {
+  const BackwardConfig c(ir.config);
+  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, {}));
+  emit_pack_queries(ir, plan);
+  emit_pack_k(ir, kPackKColumnsName, c.d_qk, c.words_qk);
+  emit_pack_k(ir, kPackVColumnsName, c.d_v, c.words_v);
+  emit_pack_v(ir, kPackKRowsName, c.d_qk, false);
+  emit_backward(ir, plan, gradients);
+  emit_store_keys(ir, plan);
+  emit_store_queries(ir, plan);
+  return {};
+}
+
+Result<std::unique_ptr<HostKernel>> gradients_kernel(const Plan& plan, const HostConfig& config,
+                                                     std::unique_ptr<Code> code) {
+  Functions functions{};
+  FLASHJIT_ASSIGN(pack_queries, code->find<QueryPackFunction>(kPackQueriesName));
+  FLASHJIT_ASSIGN(pack_k_columns, code->find<PackFunction>(kPackKColumnsName));
+  FLASHJIT_ASSIGN(pack_v_columns, code->find<PackFunction>(kPackVColumnsName));
+  FLASHJIT_ASSIGN(pack_k_rows, code->find<PackFunction>(kPackKRowsName));
+  FLASHJIT_ASSIGN(tile, code->find<BackwardFunction>(kBackwardName));
+  FLASHJIT_ASSIGN(store_keys, code->find<KeyStoreFunction>(kStoreKeysName));
+  FLASHJIT_ASSIGN(store_queries, code->find<QueryStoreFunction>(kStoreQueriesName));
+  functions = {pack_queries, pack_k_columns, pack_v_columns, pack_k_rows, tile, store_keys, store_queries};
+  return std::unique_ptr<HostKernel>(
+      std::make_unique<BackwardKernel>(plan.spec, BackwardConfig(config), std::move(code), functions));
+}
+
+}  // namespace flashjit::host

@@ -1,0 +1,23 @@
+// Gradients: what is made of queries beforehand, the products of a tile of keys, and how results are written.
+#pragma once
+
+#include "codegen/host/backward_config.h"
+#include "codegen/host/emit/ir.h"
+#include "compiler/language/gradient.h"
+
+namespace flashjit::host {
+
+inline constexpr char kPackQueriesName[] = "flashjit_pack_queries";
+inline constexpr char kPackKColumnsName[] = "flashjit_pack_k_columns";
+inline constexpr char kPackVColumnsName[] = "flashjit_pack_v_columns";
+inline constexpr char kPackKRowsName[] = "flashjit_pack_k_rows";
+inline constexpr char kBackwardName[] = "flashjit_backward";
+inline constexpr char kStoreKeysName[] = "flashjit_store_keys";
+inline constexpr char kStoreQueriesName[] = "flashjit_store_queries";
+
+void emit_pack_queries(Ir& ir, const Plan& plan);
+void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients);
+void emit_store_keys(Ir& ir, const Plan& plan);
+void emit_store_queries(Ir& ir, const Plan& plan);
+
+}  // namespace flashjit::host

@@ -1,0 +1,184 @@
+// What gradients need of each query, and how they leave.
+#include <limits>
+#include <numbers>
+
+#include "codegen/host/emit/backward.h"
+#include "codegen/host/emit/math.h"
+#include "codegen/host/emit/pack.h"
+#include "codegen/host/emit/softmax.h"
+
+namespace flashjit::host {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class QueryPacker {
+ public:
+  QueryPacker(Ir& ir, const Plan& plan) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan) {}
+
+  void emit() {
+    llvm::Function* function = ir_.function(kPackQueriesName, {ir_.ptr}, true);
+    call_ = function->getArg(0);
+    Value* rows = ir_.member(call_, offsetof(QueryPackCall, rows), ir_.i64, "rows");
+    Value* padded = b_.CreateMul(
+        b_.CreateSDiv(b_.CreateAdd(rows, ir_.integer(c_.row_block - 1)), ir_.integer(c_.row_block)),
+        ir_.integer(c_.row_block));
+    Value *q = pointer(offsetof(QueryPackCall, q)), *d_o = pointer(offsetof(QueryPackCall, d_o));
+    Value* q_rows = pointer(offsetof(QueryPackCall, q_rows));
+    Value* do_rows = pointer(offsetof(QueryPackCall, do_rows));
+    ir_.loop(ir_.integer(0), padded, 1, "row", [&](Value* row) {
+      copy_row(ir_.row(q, row), ir_.word(q_rows, b_.CreateMul(row, ir_.integer(c_.q_stride()))), c_.words_qk, c_.d_qk);
+      copy_row(ir_.row(d_o, row), ir_.word(do_rows, b_.CreateMul(row, ir_.integer(c_.do_stride()))), c_.words_v,
+               c_.d_v);
+      emit_facts(row, rows);
+    });
+    // A query with an infinity or NaN has them in all of its visible scores: from there they reach the gradients of those
+    // keys. Times the 0 of a key that is hidden they would reach that as well.
+    transpose_rows(q, pointer(offsetof(QueryPackCall, q_transposed)), padded, c_.d_qk, true);
+    transpose_rows(d_o, pointer(offsetof(QueryPackCall, do_transposed)), padded, c_.d_v, false);
+    ir_.finish();
+  }
+
+ private:
+  Value* pointer(std::size_t offset) { return ir_.member(call_, offset, ir_.ptr, "pointer"); }
+
+  // The last vector may run into the padding between rows, which nothing reads.
+  void copy_row(Value* from, Value* to, int words, int d) {
+    for (int first = 0; first < words; first += c_.lanes)
+      ir_.store(load_words(ir_, from, first, d), ir_.word(to, first));
+  }
+
+  // Rows behind the last one are there for whole blocks only: as if they saw nothing.
+  void emit_facts(Value* row, Value* rows) {
+    Value* exists = b_.CreateICmpSLT(row, rows);
+    Value* at = b_.CreateSelect(exists, row, ir_.integer(0));
+    const double natural = plan_.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0;  // of what is given
+    auto given = [&](std::size_t offset) { return ir_.load(ir_.f32, ir_.word(pointer(offset), at)); };
+    Value* lse = given(offsetof(QueryPackCall, lse));
+    // ln2 log2(e) is not 1 in floats.
+    const double unit = plan_.spec.lse == Lse::log2 && logit_unit(plan_) != 1 ? 1.0 : natural * logit_unit(plan_);
+    Value* sees = b_.CreateAnd(exists, b_.CreateFCmpUNE(lse, Ir::real(ir_.f32, -kInfinity)));
+    lse = b_.CreateSelect(sees, b_.CreateFMul(lse, Ir::real(ir_.f32, unit)), Ir::real(ir_.f32, kInfinity));
+    ir_.store(lse, ir_.word(pointer(offsetof(QueryPackCall, lse_facts)), row));
+    Value* delta = emit_delta(row);
+    if (plan_.spec.dlse) {
+      Value* of_lse = b_.CreateFMul(given(offsetof(QueryPackCall, d_lse)), Ir::real(ir_.f32, 1 / natural));
+      delta = b_.CreateFSub(delta, of_lse);
+    }
+    ir_.store(delta, ir_.word(pointer(offsetof(QueryPackCall, delta)), row));
+  }
+
+  // The sum of dO O.
+  Value* emit_delta(Value* row) {
+    llvm::Type* element = element_type(ir_);
+    Value* o = ir_.row(pointer(offsetof(QueryPackCall, o)), row);
+    Value* d_o = ir_.row(pointer(offsetof(QueryPackCall, d_o)), row);
+    Value* sum = Ir::real(ir_.f32v, 0);
+    for (int first = 0; first < c_.d_v; first += c_.lanes) {
+      auto values = [&](Value* of) {
+        Value* raw =
+            load_elements(ir_, element, b_.CreateConstGEP1_64(element, of, first), c_.lanes, c_.d_v - first);
+        return widen(ir_, raw, c_.dtype);
+      };
+      sum = ir_.fma(values(d_o), values(o), sum);
+    }
+    return sum_lanes(ir_, sum);
+  }
+
+  // Rows to columns, queries in words. `finite`: zeros in place of values that are not.
+  void transpose_rows(Value* sources, Value* target, Value* padded, int d, bool finite) {
+    std::vector<Value*> found(static_cast<std::size_t>(c_.pack), llvm::Constant::getNullValue(ir_.vector_of(ir_.i1)));
+    Value* words = b_.CreateSDiv(padded, ir_.integer(c_.pack));
+    ir_.loop(ir_.integer(0), words, c_.lanes, "word", [&](Value* first) {
+      for (int column = 0; column < d; column += c_.lanes) {
+        std::vector<Value*> square;
+        for (int lane = 0; lane < c_.lanes; ++lane) {
+          Value* row = b_.CreateMul(b_.CreateAdd(first, ir_.integer(lane)), ir_.integer(c_.pack));
+          std::vector<Value*> rows;
+          for (int i = 0; i < c_.pack; ++i) rows.push_back(ir_.row(sources, b_.CreateAdd(row, ir_.integer(i))));
+          square.push_back(load_pairs(ir_, rows, column, d, finite ? &found : nullptr));
+        }
+        transpose(ir_, square);
+        Value* to = ir_.word(target, first);
+        for (int lane = 0; lane < c_.lanes && column + lane < d; ++lane)
+          ir_.store(square[static_cast<std::size_t>(lane)], ir_.word(to, std::int64_t{column + lane} * c_.tile_words));
+      }
+    });
+  }
+
+  Ir& ir_;
+  llvm::IRBuilder<>& b_;
+  const BackwardConfig c_;
+  const Plan& plan_;
+  Value* call_ = nullptr;
+};
+
+}  // namespace
+
+void emit_pack_queries(Ir& ir, const Plan& plan) { QueryPacker(ir, plan).emit(); }
+
+void emit_store_keys(Ir& ir, const Plan& plan) {
+  auto& b = ir.b;
+  const BackwardConfig c(ir.config);
+  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
+  llvm::Function* function = ir.function(kStoreKeysName, {ir.ptr}, true);
+  Value* call = function->getArg(0);
+  Value* scratch = ir.member(call, offsetof(KeyStoreCall, scratch), ir.ptr, "scratch");
+  Value* keys = ir.member(call, offsetof(KeyStoreCall, keys), ir.i64, "keys");
+  Value* unused = ir.byte_offset(scratch, c.unused_row_at());
+  auto store = [&](std::size_t at, std::size_t token_at, std::int64_t sums_at, int d, double factor) {
+    Value* base = ir.member(call, at, ir.ptr, "gradient");
+    Value* token = ir.member(call, token_at, ir.i64, "token");
+    Value* sums = ir.byte_offset(scratch, sums_at);
+    ir.loop(ir.integer(0), keys, c.lanes, "key", [&](Value* key) {
+      for (int column = 0; column < d; column += c.lanes) {
+        std::vector<Value*> square;
+        for (int lane = 0; lane < c.lanes; ++lane) {
+          Value* row = ir.word(sums, std::int64_t{column + lane} * c.gradient_stride());
+          square.push_back(ir.load(ir.i32v, ir.word(row, key)));
+        }
+        transpose(ir, square);
+        for (int lane = 0; lane < c.lanes; ++lane) {
+          Value* number = b.CreateAdd(key, ir.integer(lane));
+          Value* target = b.CreateGEP(element, base, b.CreateMul(number, token));
+          target = b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused),
+                               ir.integer(column));
+          Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
+          emit_store_row(ir, target, std::min(c.lanes, d - column), Ir::real(ir.f32, factor),
+                         [&](int) { return values; });
+        }
+      }
+    });
+  };
+  store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), c.dk_at(), c.d_qk, plan.spec.effective_scale());
+  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), c.dv_at(), c.d_v, 1);
+  ir.finish();
+}
+
+void emit_store_queries(Ir& ir, const Plan& plan) {
+  auto& b = ir.b;
+  const BackwardConfig c(ir.config);
+  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
+  llvm::Function* function = ir.function(kStoreQueriesName, {ir.ptr}, true);
+  Value* call = function->getArg(0);
+  Value* sums = ir.member(call, offsetof(QueryStoreCall, sums), ir.ptr, "sums");
+  Value* dq = ir.member(call, offsetof(QueryStoreCall, dq), ir.ptr, "dq");
+  Value* token = ir.member(call, offsetof(QueryStoreCall, dq_token), ir.i64, "token");
+  Value* chunk_words = ir.member(call, offsetof(QueryStoreCall, chunk_words), ir.i64, "chunk_words");
+  Value* chunks = ir.member(call, offsetof(QueryStoreCall, chunks), ir.i64, "chunks");
+  Value* rows = ir.member(call, offsetof(QueryStoreCall, rows), ir.i64, "rows");
+  ir.loop(ir.integer(0), rows, 1, "row", [&](Value* row) {
+    Value* of_row = ir.word(sums, b.CreateMul(row, ir.integer(c.width_qk)));
+    Value* target = b.CreateGEP(element, dq, b.CreateMul(row, token));
+    emit_store_row(ir, target, c.d_qk, Ir::real(ir.f32, plan.spec.effective_scale()), [&](int first) {
+      return ir.loop(ir.integer(0), chunks, 1, "chunk", {Ir::real(ir.f32v, 0)},
+                     [&](Value* chunk, const Ir::Values& sum) {
+                       Value* from = ir.word(ir.word(of_row, first), b.CreateMul(chunk, chunk_words));
+                       return Ir::Values{b.CreateFAdd(sum[0], ir.load(ir.f32v, from))};
+                     })[0];
+    });
+  });
+  ir.finish();
+}
+
+}  // namespace flashjit::host
