@@ -48,7 +48,8 @@ class Problem {
     return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
   }
   // Of tensors of gradients: rows that are read, of queries, and those that are written.
-  const char* like_q(const void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token) const {
+  const char* like_q(const void* base, const Strides& stride, std::int64_t b, std::int64_t h,
+                     std::int64_t token) const {
     return at(base, stride, packed_ ? 0 : b, h, token, element_);
   }
   char* query_result(void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token) const {

@@ -14,19 +14,6 @@
 namespace flashjit {
 namespace {
 
-ParallelFor threads(int count) {
-  return {count, [count](std::int64_t items, const std::function<void(std::int64_t, int)>& body) {
-            std::atomic<std::int64_t> next{0};
-            std::vector<std::thread> pool;
-            for (int worker = 0; worker < count; ++worker) {
-              pool.emplace_back([&, worker] {
-                for (std::int64_t item; (item = next++) < items;) body(item, worker);
-              });
-            }
-            for (std::thread& thread : pool) thread.join();
-          }};
-}
-
 std::uint32_t bits_of(float value, Dtype dtype) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, 4);
@@ -66,6 +53,19 @@ Strides strides_of(const Layout layout, const Tensor& tensor) {
 }
 
 }  // namespace
+
+ParallelFor threads(int count) {
+  return {count, [count](std::int64_t items, const std::function<void(std::int64_t, int)>& body) {
+            std::atomic<std::int64_t> next{0};
+            std::vector<std::thread> pool;
+            for (int worker = 0; worker < count; ++worker) {
+              pool.emplace_back([&, worker] {
+                for (std::int64_t item; (item = next++) < items;) body(item, worker);
+              });
+            }
+            for (std::thread& thread : pool) thread.join();
+          }};
+}
 
 HostBackend* backend() {
   static HostBackend* const found = []() -> HostBackend* {

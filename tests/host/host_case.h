@@ -13,6 +13,8 @@ namespace flashjit {
 
 HostBackend* backend();  // null: built without it
 
+ParallelFor threads(int count);
+
 // Host targets up to the best one here.
 std::vector<const Target*> runnable_targets();
 

@@ -55,14 +55,10 @@ class BackwardEmitter {
   Value* columns() { return up(integer(offsetof(BackwardCall, keys), "keys"), c_.panel); }
 
   RowPlace place(Value* q) {
-    return {pointer(offsetof(BackwardCall, params), "params"),
-            q,
-            integer(offsetof(BackwardCall, b), "b"),
-            integer(offsetof(BackwardCall, h), "h"),
-            integer(offsetof(BackwardCall, hk), "hk"),
-            integer(offsetof(BackwardCall, q_len), "q_len"),
-            integer(offsetof(BackwardCall, k_len), "k_len"),
-            nullptr};
+    return {pointer(offsetof(BackwardCall, params), "params"), q,
+            integer(offsetof(BackwardCall, b), "b"),           integer(offsetof(BackwardCall, h), "h"),
+            integer(offsetof(BackwardCall, hk), "hk"),         integer(offsetof(BackwardCall, q_len), "q_len"),
+            integer(offsetof(BackwardCall, k_len), "k_len"),   nullptr};
   }
   ExprEmitter expressions() {
     const RowPlace here = place(nullptr);
@@ -158,8 +154,7 @@ BackwardEmitter::Range BackwardEmitter::rows_of_panel(const Tile& tile, Value* c
   Value* k_len = integer(offsetof(BackwardCall, k_len), "k_len");
   Value* first = plus(integer(offsetof(BackwardCall, k_lo), "k_lo"), column);
   Value* last = minus(smaller(plus(first, ir_.integer(c_.panel)), k_len), ir_.integer(1));
-  const Range seen =
-      emit_range(plan_.query_tiles, first, last, integer(offsetof(BackwardCall, q_len), "q_len"), false);
+  const Range seen = emit_range(plan_.query_tiles, first, last, integer(offsetof(BackwardCall, q_len), "q_len"), false);
   Value* begin = smaller(down(larger(minus(seen.begin, tile.q_lo), ir_.integer(0)), c_.row_block), tile.padded);
   Value* end = up(larger(smaller(minus(seen.end, tile.q_lo), tile.rows), ir_.integer(0)), c_.row_block);
   return {begin, larger(begin, end)};
@@ -170,8 +165,7 @@ BackwardEmitter::Range BackwardEmitter::columns_of_block(const Tile& tile, Value
   if (!masked) return {ir_.integer(0), columns()};
   Value* first = plus(tile.q_lo, row);
   Value* last = minus(smaller(plus(first, ir_.integer(c_.row_block)), plus(tile.q_lo, tile.rows)), ir_.integer(1));
-  const Range seen =
-      emit_range(plan_.tiles, first, last, integer(offsetof(BackwardCall, k_len), "k_len"), false);
+  const Range seen = emit_range(plan_.tiles, first, last, integer(offsetof(BackwardCall, k_len), "k_len"), false);
   Value* k_lo = integer(offsetof(BackwardCall, k_lo), "k_lo");
   Value* begin = down(larger(minus(seen.begin, k_lo), ir_.integer(0)), c_.panel);
   return {begin, up(smaller(minus(seen.end, k_lo), columns()), c_.panel)};
@@ -210,10 +204,8 @@ void BackwardEmitter::emit_panel(const Tile& tile, Value* column, bool masked) {
   Value *s = scratch(c_.s_at()), *dp = scratch(c_.dp_at());
   ir_.loop(rows.begin, rows.end, c_.row_block, "row", [&](Value* row) {
     Value* at = times(row, c_.panel);
-    b_.CreateCall(scores_,
-                  {ir_.word(tile.q, times(row, c_.q_stride())), k, ir_.word(s, at), ir_.integer(c_.words_qk)});
-    b_.CreateCall(dp_,
-                  {ir_.word(tile.d_o, times(row, c_.do_stride())), v, ir_.word(dp, at), ir_.integer(c_.words_v)});
+    b_.CreateCall(scores_, {ir_.word(tile.q, times(row, c_.q_stride())), k, ir_.word(s, at), ir_.integer(c_.words_qk)});
+    b_.CreateCall(dp_, {ir_.word(tile.d_o, times(row, c_.do_stride())), v, ir_.word(dp, at), ir_.integer(c_.words_v)});
   });
   emit_gradients(tile, column, rows, masked);
   if (masked) {
@@ -246,7 +238,8 @@ void BackwardEmitter::emit_gradients(const Tile& tile, Value* column, const Rang
   ir_.loop(rows.begin, rows.end, c_.pack, "row", [&](Value* row) {
     Value* at = times(words(row), c_.panel);
     for (int vector = 0; vector < 2; ++vector) {
-      Value *p_at = ir_.word(ir_.word(p, at), vector * c_.lanes), *ds_at = ir_.word(ir_.word(ds, at), vector * c_.lanes);
+      Value *p_at = ir_.word(ir_.word(p, at), vector * c_.lanes),
+            *ds_at = ir_.word(ir_.word(ds, at), vector * c_.lanes);
       const Gradient low = emit_gradient(tile, row, column, vector, masked);
       if (c_.pack == 1) {
         ir_.store(low.p, p_at);

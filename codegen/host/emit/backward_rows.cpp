@@ -20,9 +20,9 @@ class QueryPacker {
     llvm::Function* function = ir_.function(kPackQueriesName, {ir_.ptr}, true);
     call_ = function->getArg(0);
     Value* rows = ir_.member(call_, offsetof(QueryPackCall, rows), ir_.i64, "rows");
-    Value* padded = b_.CreateMul(
-        b_.CreateSDiv(b_.CreateAdd(rows, ir_.integer(c_.row_block - 1)), ir_.integer(c_.row_block)),
-        ir_.integer(c_.row_block));
+    Value* padded =
+        b_.CreateMul(b_.CreateSDiv(b_.CreateAdd(rows, ir_.integer(c_.row_block - 1)), ir_.integer(c_.row_block)),
+                     ir_.integer(c_.row_block));
     Value *q = pointer(offsetof(QueryPackCall, q)), *d_o = pointer(offsetof(QueryPackCall, d_o));
     Value* q_rows = pointer(offsetof(QueryPackCall, q_rows));
     Value* do_rows = pointer(offsetof(QueryPackCall, do_rows));
@@ -76,8 +76,7 @@ class QueryPacker {
     Value* sum = Ir::real(ir_.f32v, 0);
     for (int first = 0; first < c_.d_v; first += c_.lanes) {
       auto values = [&](Value* of) {
-        Value* raw =
-            load_elements(ir_, element, b_.CreateConstGEP1_64(element, of, first), c_.lanes, c_.d_v - first);
+        Value* raw = load_elements(ir_, element, b_.CreateConstGEP1_64(element, of, first), c_.lanes, c_.d_v - first);
         return widen(ir_, raw, c_.dtype);
       };
       sum = ir_.fma(values(d_o), values(o), sum);
@@ -141,8 +140,8 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
         for (int lane = 0; lane < c.lanes; ++lane) {
           Value* number = b.CreateAdd(key, ir.integer(lane));
           Value* target = b.CreateGEP(element, base, b.CreateMul(number, token));
-          target = b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused),
-                               ir.integer(column));
+          target =
+              b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused), ir.integer(column));
           Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
           emit_store_row(ir, target, std::min(c.lanes, d - column), Ir::real(ir.f32, factor),
                          [&](int) { return values; });
