@@ -25,7 +25,6 @@ __device__ inline void for_each_row(const KernelParams& p, const Visit& visit) {
   const int tiles = (p.q_len + kPrepareRows - 1) / kPrepareRows, head = blockIdx.x / tiles;
   const Sequence seq = sequence_of(p, head / config.heads_q, head % config.heads_q);
   const int first = blockIdx.x % tiles * kPrepareRows, end = min(first + kPrepareRows, seq.q_len);
-#pragma unroll 4
   for (int q = first + threadIdx.x / 32; q < end; q += kPrepareThreads / 32) visit(seq, q);
 }
 
