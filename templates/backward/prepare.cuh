@@ -3,6 +3,7 @@
 
 #include "templates/backward/layout.h"
 #include "templates/sequence.cuh"
+#include "templates/tile_copy.cuh"
 
 namespace flashjit {
 
@@ -19,58 +20,90 @@ __device__ inline float number(u16 bits) {
   return config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
 }
 
-// A warp calls visit(sequence, query) for its rows of the block's.
-template <class Visit>
-__device__ inline void for_each_row(const KernelParams& p, const Visit& visit) {
+// The queries of a block, some of those of a head.
+struct QueryRows {
+  Sequence seq;
+  int first, end;
+};
+__device__ inline QueryRows rows_of_block(const KernelParams& p) {
   const int tiles = (p.q_len + kPrepareRows - 1) / kPrepareRows, head = blockIdx.x / tiles;
   const Sequence seq = sequence_of(p, head / config.heads_q, head % config.heads_q);
-  const int first = blockIdx.x % tiles * kPrepareRows, end = min(first + kPrepareRows, seq.q_len);
-  for (int q = first + threadIdx.x / 32; q < end; q += kPrepareThreads / 32) visit(seq, q);
+  const int first = blockIdx.x % tiles * kPrepareRows;
+  return {seq, first, min(first + kPrepareRows, seq.q_len)};
 }
+
+// As many elements as inputs are aligned to.
+constexpr int kPieceColumns = config.copy_bytes / 2;
+struct alignas(config.copy_bytes) Piece {
+  u16 bits[kPieceColumns];
+};
+// A row of O, a piece for each lane, has so many lanes.
+constexpr int row_lanes() {
+  int lanes = 1;
+  while (lanes < 32 && lanes * kPieceColumns < config.head_dim_v) lanes *= 2;
+  return lanes;
+}
+constexpr int kRowLanes = row_lanes();
 
 // With s the logits and P = exp(s - lse), lse = log(sum of exp(s)):
 //   dP = dO V^T,  ds = P (dP - delta),  delta = sum over columns of dO O - dlse
 // since a row of P sums up to 1 with the sink, whose V is 0. A row that sees nothing has an lse of -infinity: of
 // +infinity its P is 0.
 __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr) {
-  for_each_row(p, [&](const Sequence& seq, int q) {
-    const u32 lane = threadIdx.x % 32;
-    const auto* o = static_cast<const Bits<config.element>*>(p.o) + query_row(p.o_stride, seq, seq.h, q);
-    const auto* d_o = static_cast<const Bits<config.element>*>(p.d_o) + query_row(p.d_o_stride, seq, seq.h, q);
+  const QueryRows rows = rows_of_block(p);
+  const Sequence& seq = rows.seq;
+  const int lane = threadIdx.x % kRowLanes;
+  const auto* o = static_cast<const Bits<config.element>*>(p.o) + query_row(p.o_stride, seq, seq.h, 0);
+  const auto* d_o = static_cast<const Bits<config.element>*>(p.d_o) + query_row(p.d_o_stride, seq, seq.h, 0);
+  for (int first = rows.first; first < rows.end; first += kPrepareThreads / kRowLanes) {
+    const int q = first + threadIdx.x / kRowLanes;
     float delta = 0;
+    if (q < rows.end) {
 #pragma unroll
-    for (int column = lane * 2; column < config.head_dim_v; column += 64) {
+      for (int column = lane * kPieceColumns; column < config.head_dim_v; column += kRowLanes * kPieceColumns) {
+        const Piece a = *reinterpret_cast<const Piece*>(o + q * p.o_stride.token + column),
+                    b = *reinterpret_cast<const Piece*>(d_o + q * p.d_o_stride.token + column);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) delta += number(o[column + i]) * number(d_o[column + i]);
+        for (int i = 0; i < kPieceColumns; ++i) delta += number(a.bits[i]) * number(b.bits[i]);
+      }
     }
-    for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);
+#pragma unroll
+    for (int step = kRowLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);
+    if (q >= rows.end) continue;
     const Int64 row = facts_row(p, seq, seq.h, q);
     if constexpr (config.dq == DqSums::atomics) {
-      for (int column = lane; column < config.head_dim_qk; column += 32) dq_sums[row * config.head_dim_qk + column] = 0;
+      for (int column = lane * 4; column < config.head_dim_qk; column += kRowLanes * 4)
+        *reinterpret_cast<float4*>(dq_sums + row * config.head_dim_qk + column) = {0, 0, 0, 0};
     }
-    if (lane != 0) return;
+    if (lane != 0) continue;
     const Int64 result = result_row(p, seq, q);
     if constexpr (config.dlse) delta -= p.d_lse[result] / kNaturalLse;
     const float lse = p.lse[result];
     facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta};
-  });
+  }
 }
 
-// dQ from its sums.
+// dQ from its sums, in chunks of eight columns.
 __device__ inline void backward_finish(const KernelParams& p, const float* dq_sums) {
-  for_each_row(p, [&](const Sequence& seq, int q) {
-    const float* sums = dq_sums + facts_row(p, seq, seq.h, q) * config.head_dim_qk;
-    const Int64 at = query_row(p.dq_stride, seq, seq.h, q);
-    for (int column = threadIdx.x % 32 * 2; column < config.head_dim_qk; column += 64) {
-      const float2 pair = *reinterpret_cast<const float2*>(sums + column);
+  const QueryRows rows = rows_of_block(p);
+  constexpr int kChunks = config.head_dim_qk / 8;
+  const float* sums = dq_sums + facts_row(p, rows.seq, rows.seq.h, rows.first) * config.head_dim_qk;
+  const Int64 first = query_row(p.dq_stride, rows.seq, rows.seq.h, rows.first);
+  for (int i = threadIdx.x; i < (rows.end - rows.first) * kChunks; i += kPrepareThreads) {
+    const float4 a = *reinterpret_cast<const float4*>(sums + i * 8), b = *reinterpret_cast<const float4*>(sums + i * 8 + 4);
+    const float values[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
+    if constexpr (config.output == Element::f32) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float value = (i ? pair.y : pair.x) * config.scale;
-        if constexpr (config.output == Element::f32) static_cast<float*>(p.dq)[at + column + i] = value;
-        else static_cast<u16*>(p.dq)[at + column + i] = static_cast<u16>(pack<config.output>(value, 0.0f));
-      }
+      for (int j = 0; j < 8; ++j) static_cast<float*>(p.dq)[at + j] = values[j] * config.scale;
+    } else {
+      u32 words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        words[j] = pack<config.output>(values[2 * j] * config.scale, values[2 * j + 1] * config.scale);
+      store_chunk<config.copy_bytes>(static_cast<Bits<config.output>*>(p.dq) + at, {words[0], words[1], words[2], words[3]});
     }
-  });
+  }
 }
 
 }  // namespace flashjit
