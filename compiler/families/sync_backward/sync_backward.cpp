@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kBounds = "flashjit::backward_threads(flashjit::config), flashjit::config.blocks_per_sm";
 constexpr int kMostWarps = 8;
 constexpr int kMostColumns = 64;  // of a tile: scores and dP of a warp are a register for every two of its elements
+constexpr int kFewestColumns = 16;
 constexpr int kReservedSmemPerBlock = 1024;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
@@ -33,7 +34,7 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   s.order = pins.order.value_or(problem.config.has_mask ? TileOrder::longest_first : TileOrder::natural);
   for (const DqSums dq : dq_choices(problem, pins)) {
     for (const int warps : choices(pins.warps, {2, 4, 8})) {
-      for (const int tile_q : choices(pins.tile_q, {16, 32, 64})) {
+      for (const int tile_q : choices(pins.tile_q, {kFewestColumns, 32, kMostColumns})) {
         for (const int stages : choices(pins.stages, {1, 2})) {
           for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
             s.dq = dq;
@@ -68,8 +69,8 @@ bool refuses_fields(const AttentionSpec& spec, const Schedule& s, std::string* w
   if (*s.tile_kv != *s.warps * kRowsOfWarp)
     return refuse(why, "tile_kv: {} is not {}, {} rows for each of {} warps", *s.tile_kv, *s.warps * kRowsOfWarp,
                   kRowsOfWarp, *s.warps);
-  if (*s.tile_q % 16 != 0 || *s.tile_q < 16 || *s.tile_q > kMostColumns)
-    return refuse(why, "tile_q: {} is no multiple of 16 up to {}", *s.tile_q, kMostColumns);
+  if (*s.tile_q % kFewestColumns != 0 || *s.tile_q < kFewestColumns || *s.tile_q > kMostColumns)
+    return refuse(why, "tile_q: {} is no multiple of {} up to {}", *s.tile_q, kFewestColumns, kMostColumns);
   if (*s.stages < 1 || *s.stages > kMaxStages) return refuse(why, "stages: {} is outside 1..{}", *s.stages, kMaxStages);
   if (*s.dq == DqSums::atomics && *s.warps % (*s.tile_q / 16) != 0)
     return refuse(why, "tile_q: {} queries, 16 for a warp, are no share of {} warps; use dq=launch", *s.tile_q,
@@ -99,7 +100,9 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
                   target.name, target.threads_per_sm);
   }
   const auto [needed, budget] = registers(problem, c);
-  if (needed > budget) {
+  // The smallest tiles are there for whatever else does not fit, at the price of spills.
+  const bool smallest = blocks == 1 && *s.tile_q == kFewestColumns;
+  if (needed > budget && !smallest) {
     return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
                   needed, blocks, backward_threads(c), budget);
   }
