@@ -128,6 +128,7 @@ Tally merge(const std::vector<Tally>& parts) {
 }  // namespace
 
 Comparison compare(const Problem& problem, const CompareOptions& options) {
+  if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
   const std::vector<RowId> rows = choose_rows(problem, options);
   std::vector<Tally> tallies(std::max(1, options.threads));
   const auto work = [&](std::size_t part) {

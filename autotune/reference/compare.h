@@ -5,6 +5,9 @@
 // predict: four standard deviations of one element, and, for the norm, 2 (1 + 1/sqrt(rows)) times its expected value.
 // For LSE and max logit: |error| <= 8 e + 2^-20 (1 + |value|), e the fp32 error of one logit. exp, log and their
 // argument reduction each lose at most a few units of 2^-23; the rest is room for the order of the sum.
+//
+// For dQ, dK and dV: each of them as O, and each row of them by itself: its error stays within 2x of the recipe's, or
+// five standard deviations, whichever is larger. A row of small gradients that is wrong is lost among others otherwise.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +30,12 @@ struct Comparison {
   double rel_err = 0, rel_limit = 0, recipe_rel_err = 0;
   double lse_err = 0;  // largest error over its limit: above 1 is a failure
   double max_logit_err = 0;
+  double row_err = 0;  // of gradients: the largest error of a row over its limit
   std::string problem;  // empty when ok: what is wrong and at which element
 };
 
 Comparison compare(const Problem& problem, const CompareOptions& options = {});
+// Of bwd; what compare() does for it.
+Comparison compare_gradients(const Problem& problem, const CompareOptions& options);
 
 }  // namespace flashjit::reference

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "fmt/format.h"
+#include "autotune/reference/arithmetic.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {
@@ -40,47 +41,6 @@ Steps steps(const Tensor& tensor, Layout layout) {
 }
 
 Dtype dtype_of(const Tensor& tensor) { return parse_dtype(tensor.dtype).value_or(Dtype::F32); }
-
-// The order of an fp32 sum decides its error. A plain loop over thousands of terms would make the recipe look worse
-// than any real implementation, so partial sums of 16 terms are added up in pairs.
-float sum_in_pairs(const float* terms, std::size_t count) {
-  if (count <= 16) {
-    float sum = 0;
-    for (std::size_t i = 0; i < count; ++i) sum += terms[i];
-    return sum;
-  }
-  const std::size_t half = count / 2;
-  return sum_in_pairs(terms, half) + sum_in_pairs(terms + half, count - half);
-}
-
-// `key_scale`: of the elements of K.
-Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
-               const float* key, double key_scale) {
-  const int d = spec.d_qk;
-  const double scale = spec.effective_scale() * key_scale;
-  double dot = 0, squares = 0;
-  for (int i = 0; i < d; ++i) {
-    const double product = query[i] * key[i];
-    dot += product;
-    squares += product * product;
-  }
-  // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
-  double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
-  // A rotated query is rounded to its dtype again, each element by itself.
-  if (spec.rope != Rope::none) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
-  Dual s(dot * scale);
-  if (semantics.score) {
-    const Dual scored = semantics.score(at, s);
-    double moved = std::fabs(semantics.score(at, Dual(s.f, s.d + error)).d - scored.d);
-    if (spec.rope != Rope::none) {  // such a rounding is no small step: scores may bend within it
-      for (const double step : {-3 * error, 3 * error})
-        moved = std::max(moved, std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d));
-    }
-    error = moved + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
-    s = scored;
-  }
-  return {at.k, s.d, error};
-}
 
 // A key that adds nothing: of its values only those that are not finite can be seen.
 void taint(ExactRow& row, const float* value) {
@@ -162,6 +122,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
                                      {"block_table", paged(spec)},
                                      {"k_new", spec.append},
                                      {"v_new", spec.append && !spec.v_in_k},
+                                     {"do", spec.operation == Operation::Backward},
+                                     {"dlse", spec.dlse},
                                      {"cos", spec.rope != Rope::none && spec.rope_base == 0},
                                      {"sin", spec.rope != Rope::none && spec.rope_base == 0}}) {
     if (needed && !arguments.params.contains(name))
@@ -489,12 +451,8 @@ std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) c
   return row.b * s[0] + row.h * s[1] + row.q * s[2];
 }
 
-double Problem::output_lse(const RowId& row) const {
-  return static_cast<const float*>(arguments_->lse.data)[statistic_offset(arguments_->lse, row)];
-}
-
-double Problem::output_max_logit(const RowId& row) const {
-  return static_cast<const float*>(arguments_->max_logit.data)[statistic_offset(arguments_->max_logit, row)];
+double Problem::statistic(const Tensor& tensor, const RowId& row) const {
+  return static_cast<const float*>(tensor.data)[statistic_offset(tensor, row)];
 }
 
 }  // namespace flashjit::reference

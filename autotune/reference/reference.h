@@ -14,6 +14,7 @@
 #include "compiler/result.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
+#include "autotune/reference/arithmetic.h"
 #include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {
@@ -31,12 +32,6 @@ struct ExactRow {
   double max_logit = 0;          // of the visible keys, natural units, without the sink
   double logit_error = 0;        // how far fp32 arithmetic may move one logit
   bool nan_logit = false;        // max_logit is then not defined
-};
-
-struct Logit {
-  std::int64_t k;
-  double value;
-  double error;  // standard deviation of what fp32 arithmetic makes of it
 };
 
 struct RecipeRow {
@@ -69,10 +64,21 @@ class Problem {
   ExactRow exact(const RowId& row, const KeysValues& kv) const;
   RecipeRow recipe(const RowId& row, const KeysValues& kv) const;
 
+  // Of tensors with the rows of Q, of K, or with a number for each row of Q; of bwd some lie in params.
+  std::vector<double> query_row(const Tensor& tensor, const RowId& row) const {
+    return elements(tensor, query_offset(tensor, row), static_cast<int>(tensor.shape.back()));
+  }
+  std::vector<double> key_row(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const {
+    return elements(tensor, key_offset(tensor, b, hk, k), static_cast<int>(tensor.shape.back()));
+  }
+  double statistic(const Tensor& tensor, const RowId& row) const;
+  const Semantics& semantics() const { return semantics_; }
+  Position position(const RowId& row) const;
+
   // What the kernel wrote.
   double output(const RowId& row, int column) const;
-  double output_lse(const RowId& row) const;
-  double output_max_logit(const RowId& row) const;
+  double output_lse(const RowId& row) const { return statistic(arguments_->lse, row); }
+  double output_max_logit(const RowId& row) const { return statistic(arguments_->max_logit, row); }
   // The first element of a new row that K and V do not hold after the call as they should; empty: there is none.
   std::string wrong_append() const;
 
@@ -94,7 +100,6 @@ class Problem {
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;
-  Position position(const RowId& row) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
                   const std::vector<float>& scale_v, ExactRow result) const;

@@ -1,0 +1,50 @@
+#include "autotune/reference/arithmetic.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/spec/half.h"
+
+namespace flashjit::reference {
+
+// The order of an fp32 sum decides its error. A plain loop over thousands of terms would make the recipe look worse
+// than any real implementation, so partial sums of 16 terms are added up in pairs.
+float sum_in_pairs(const float* terms, std::size_t count) {
+  if (count <= 16) {
+    float sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += terms[i];
+    return sum;
+  }
+  const std::size_t half = count / 2;
+  return sum_in_pairs(terms, half) + sum_in_pairs(terms + half, count - half);
+}
+
+Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
+               const float* key, double key_scale) {
+  const int d = spec.d_qk;
+  const double scale = spec.effective_scale() * key_scale;
+  double dot = 0, squares = 0;
+  for (int i = 0; i < d; ++i) {
+    const double product = query[i] * key[i];
+    dot += product;
+    squares += product * product;
+  }
+  // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
+  double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+  // A rotated query is rounded to its dtype again, each element by itself.
+  if (spec.rope != Rope::none) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
+  Dual s(dot * scale);
+  if (semantics.score) {
+    const Dual scored = semantics.score(at, s);
+    double moved = std::fabs(semantics.score(at, Dual(s.f, s.d + error)).d - scored.d);
+    if (spec.rope != Rope::none) {  // such a rounding is no small step: scores may bend within it
+      for (const double step : {-3 * error, 3 * error})
+        moved = std::max(moved, std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d));
+    }
+    error = moved + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
+    s = scored;
+  }
+  return {at.k, s.d, error};
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,71 @@
+// Gradients by their definition in float64 (compiler/SPEC.md, "Gradients"), from the O and LSE that the call is given.
+// Slopes of scores are differences of Semantics::score, apart from what the compiler derives.
+//
+// The recipe of the error rule: products and sums in fp32, P and ds rounded to the dtype before the products that sum
+// them up, gradients rounded to theirs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "autotune/reference/reference.h"
+
+namespace flashjit::reference {
+
+// One row of dQ, dK or dV.
+struct Gradient {
+  std::vector<double> exact, variance;  // variance: of the recipe's error
+  std::vector<float> recipe;
+  std::vector<bool> tainted;  // infinity or NaN that a kernel may or may not multiply with 0
+};
+
+class Backward {
+ public:
+  // `problem` must outlive it.
+  explicit Backward(const Problem& problem) : problem_(problem) {}
+
+  struct Query {
+    std::vector<double> exact;  // as `q`
+    std::vector<float> q, d_o;
+    double lse = 0, delta = 0;  // natural units; delta is dO . O - dLSE
+    double delta_error = 0;     // standard deviation of what fp32 arithmetic makes of it
+    float recipe_delta = 0;
+  };
+  // What all gradients of a batch and KV head come from.
+  struct Group {
+    std::int64_t b = 0, hk = 0;
+    Problem::KeysValues kv;
+    std::vector<Query> queries;  // [head of the group, query]
+  };
+  Group group(std::int64_t b, std::int64_t hk) const;
+
+  Gradient dq(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
+  struct OfKey {
+    Gradient dk, dv;
+  };
+  OfKey of_key(const Group& group, std::int64_t k) const;
+
+ private:
+  // A query and a key: P, and ds times the slope.
+  struct Pair {
+    bool counts = false;   // else nothing is added ...
+    bool unclear = false;  // ... or fp32 arithmetic says nothing about it
+    double p = 0, p_error = 0;
+    double ds = 0, ds_error = 0;
+    double in_common = 0;  // error of ds that all keys of the query share
+    float recipe_p = 0, recipe_ds = 0;
+  };
+  Pair pair(const Query& query, const Position& at, const float* key, const float* value) const;
+  Query query(const RowId& row) const;
+
+  const Problem& problem_;
+};
+
+// What the derivative of the score by its s is, and a bound of what one taken in fp32 differs from it if s is off by
+// `error`. Both are not finite where there is none.
+struct Slope {
+  double value = 1, error = 0;
+};
+Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error);
+
+}  // namespace flashjit::reference
