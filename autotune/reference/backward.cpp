@@ -182,23 +182,21 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   result.p = std::exp(exponent);
   const Product dot = product(query.q, key);
   const float s = dot.recipe * static_cast<float>(spec.effective_scale());
-  const Slope slope = slope_of(semantics, at, Dual(dot.exact * spec.effective_scale()),
-                               dot.error * std::fabs(spec.effective_scale()));
+  const Slope slope =
+      slope_of(semantics, at, Dual(dot.exact * spec.effective_scale()), dot.error * std::fabs(spec.effective_scale()));
   const Product dp = product(query.d_o, value);
   const double moved = dp.exact - query.delta, by_one = result.p * slope.value;
   result.ds = by_one * moved;
   result.p_error = result.p * error;
   const double of_moved = std::hypot(dp.error, query.delta_error, 0x1p-23 * moved);
-  result.ds_error =
-      std::hypot(by_one * of_moved, result.ds * error, result.p * moved * std::min(slope.error, 1e30));
+  result.ds_error = std::hypot(by_one * of_moved, result.ds * error, result.p * moved * std::min(slope.error, 1e30));
   result.in_common = by_one * query.delta_error + result.ds * lse_error;
   if (exponent < kNoWeight) result.p_error += result.p, result.ds_error += std::fabs(result.ds);
   result.unclear = !(error < kLargestError) || !std::isfinite(result.ds) || !std::isfinite(result.ds_error);
   const float scored = semantics.score ? semantics.score(at, Dual(s, s)).f : s;
   const float p = std::exp(scored - static_cast<float>(query.lse));
   result.recipe_p = round_to(spec.dtype, p);
-  result.recipe_ds =
-      round_to(spec.dtype, p * (dp.recipe - query.recipe_delta) * static_cast<float>(slope.value));
+  result.recipe_ds = round_to(spec.dtype, p * (dp.recipe - query.recipe_delta) * static_cast<float>(slope.value));
   return result;
 }
 

@@ -30,7 +30,7 @@ struct Comparison {
   double rel_err = 0, rel_limit = 0, recipe_rel_err = 0;
   double lse_err = 0;  // largest error over its limit: above 1 is a failure
   double max_logit_err = 0;
-  double row_err = 0;  // of gradients: the largest error of a row over its limit
+  double row_err = 0;   // of gradients: the largest error of a row over its limit
   std::string problem;  // empty when ok: what is wrong and at which element
 };
 

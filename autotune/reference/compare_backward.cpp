@@ -48,7 +48,8 @@ void check_row(const std::vector<double>& ours, const Gradient& row, const std::
     if (row.tainted[c] || !std::isfinite(row.exact[c]) || !std::isfinite(row.recipe[c])) continue;
     if (!std::isfinite(ours[c])) {
       if (tally.special.empty())
-        tally.special = fmt::format("{} where the reference is {:.6g} ({}, column {})", ours[c], row.exact[c], place, c);
+        tally.special =
+            fmt::format("{} where the reference is {:.6g} ({}, column {})", ours[c], row.exact[c], place, c);
       continue;
     }
     const double error = std::fabs(ours[c] - row.exact[c]), recipe_error = std::fabs(row.recipe[c] - row.exact[c]);
@@ -89,9 +90,7 @@ std::vector<Item> choose_items(std::int64_t heads, std::int64_t q_len, std::int6
                                std::mt19937_64& random) {
   std::vector<Item> items;
   const auto choose = [&](bool key, std::int64_t count) {
-    const auto place = [&](std::int64_t i) {
-      return key ? Item{true, 0, i} : Item{false, i / q_len, i % q_len};
-    };
+    const auto place = [&](std::int64_t i) { return key ? Item{true, 0, i} : Item{false, i / q_len, i % q_len}; };
     const auto wanted = share >= 1 ? count : static_cast<std::int64_t>(std::ceil(static_cast<double>(count) * share));
     if (wanted < count && count > 0) items.push_back(place(0)), items.push_back(place(count - 1));
     for (std::int64_t i = 0; i < wanted; ++i) {

@@ -102,6 +102,7 @@ class Report {
     if (!outcome.refused.empty()) ++refused_;
     const reference::Comparison& r = outcome.comparison;
     if (r.max_abs_limit > 0) worst_ = std::max(worst_, r.max_abs_err / r.max_abs_limit);
+    worst_row_ = std::max(worst_row_, r.row_err);
     if (r.rel_limit > 0) worst_rel_ = std::max(worst_rel_, r.rel_err / r.rel_limit);
     if (options_.json) {
       fmt::print(
@@ -123,9 +124,10 @@ class Report {
 
   int finish(const std::string& target, double seconds) const {
     const std::string sentence = fmt::format(
-        "{} cases on {}, {} of them hopper: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit; "
+        "{} cases on {}, {} of them hopper: {} failed; largest error {:.2f} of its limit, relative error {:.2f} of its limit{}; "
         "{} schedules refused; {:.1f} s",
-        done_, target, hopper_, failed_, worst_, worst_rel_, refused_, seconds);
+        done_, target, hopper_, failed_, worst_, worst_rel_,
+        worst_row_ > 0 ? fmt::format(", rows of gradients {:.2f}", worst_row_) : "", refused_, seconds);
     if (options_.json) {
       fmt::print(
           "{{\"target\": {}, \"cases\": {}, \"hopper\": {}, \"failed\": {}, \"worst_of_limit\": {:.4f}, "
@@ -152,7 +154,7 @@ class Report {
   const Options& options_;
   std::mutex mutex_;
   std::int64_t done_ = 0, failed_ = 0, hopper_ = 0, refused_ = 0;
-  double worst_ = 0, worst_rel_ = 0;
+  double worst_ = 0, worst_rel_ = 0, worst_row_ = 0;
 };
 
 // Calls work(0..count-1) from `jobs` threads.
@@ -173,8 +175,9 @@ struct TableCase {
   std::string_view schedule;
 };
 
-constexpr std::string_view kFamilies[] = {"family=sync", "family=hopper", "family=decode",
-                                          "family=decode,stages=2,copies=rows", "family=decode,stages=2,copies=boxes"};
+constexpr std::string_view kFamilies[] = {
+    "family=sync",   "family=sync_backward,dq=launch",     "family=hopper",
+    "family=decode", "family=decode,stages=2,copies=rows", "family=decode,stages=2,copies=boxes"};
 constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=tile",
     "family=hopper,reference=tile,warpgroups=1",

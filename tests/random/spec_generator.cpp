@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "tests/random/append_generator.h"
+#include "tests/random/backward_generator.h"
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
@@ -488,12 +489,14 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : draw_shared_prefix(Generator(seed, options).draw());
+  return seed % kMergesAmong == 0 ? draw_merge(seed, options)
+                                  : draw_backward(draw_shared_prefix(Generator(seed, options).draw()));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : take_shared_prefix(Generator(seed, {}).make(row));
+  return merges(*parse_spec(row.spec)) ? make_merge(seed, row)
+                                       : take_backward(take_shared_prefix(Generator(seed, {}).make(row)));
 }
 
 }  // namespace flashjit::testing_random

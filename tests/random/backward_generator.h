@@ -1,0 +1,14 @@
+// Cases of gradients: a forward problem, O and LSE that the reference gives for it, and drawn gradients of both.
+#pragma once
+
+#include "compiler/spec/spec.h"
+#include "tests/random/case.h"
+
+namespace flashjit::testing_random {
+
+// Now and then, where the drawn spec can be a bwd.
+Case draw_backward(Case c);
+// For a row of a table, whose spec is a bwd or not.
+Case take_backward(Case c);
+
+}  // namespace flashjit::testing_random
