@@ -18,11 +18,6 @@ namespace {
 constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
-  if (target.gpu && spec.dtype == Dtype::F16 && spec.token_scales) {
-    return unsupported(
-        "token_scales: probabilities are multiplied with the scales of V in the dtype, and fp16 has no room for small "
-        "ones; use bf16, or scales of heads");
-  }
   if (target.gpu && spec.dtype == Dtype::F32 && attends(spec)) {
     return unsupported(fmt::format(
         "dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",

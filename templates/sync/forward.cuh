@@ -19,6 +19,9 @@ constexpr int kNTiles = kTileKv / 8;                                          //
 constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
 constexpr int kOTiles = padded_part(config) / 8;                              // 8-column tiles of O
 
+// P times scales of single keys may be too small for fp16, or too large: O is then in units, one for each row.
+constexpr bool kHasUnits = config.token_scales && config.element == Element::f16;
+
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
 using QueryFragments = u32[kMTiles][4];
@@ -139,6 +142,14 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
   }
 }
 
+__device__ inline void scale_output(float (&o)[kOTiles][4], int half, float factor) {
+#pragma unroll
+  for (int j = 0; j < kOTiles; ++j) {
+    o[j][2 * half] *= factor;
+    o[j][2 * half + 1] *= factor;
+  }
+}
+
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
 // whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
 // scaled.
@@ -156,11 +167,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, O
       rows.reference[i][h] = reference;
       rows.sum[i][h] *= factor;
       large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
-#pragma unroll
-      for (int j = 0; j < kOTiles; ++j) {
-        o[i][j][2 * h] *= factor;
-        o[i][j][2 * h + 1] *= factor;
-      }
+      if constexpr (kHasUnits) rows.unit[i][h] *= factor;
+      else scale_output(o[i], h, factor);
     }
   if (!__any_sync(0xffffffff, large)) return false;
 #pragma unroll
@@ -212,8 +220,46 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
     }
 }
 
+// P in units of its rows. A unit is about the largest of a row so far, relative to its reference, so halves have room
+// above it and digits below; as references, units rise rarely.
+__device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Output& o) {
+  constexpr float kLeastUnit = 0x1p-100f, kRoom = 256.0f;  // one over the least is a number
+  float largest[kMTiles][2];
+  bool rose = false;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float x = 0;
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j) x = fmaxf(x, fmaxf(fabsf(p[i][j][2 * h]), fabsf(p[i][j][2 * h + 1])));
+      largest[i][h] = quad_max(x);
+      rose |= largest[i][h] > rows.unit[i][h] * kRoom;
+    }
+  const bool raise = __any_sync(0xffffffff, rose);
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float& unit = rows.unit[i][h];
+      if (raise) {
+        const float power = __uint_as_float(__float_as_uint(largest[i][h]) & 0x7f800000);
+        const float raised = fmaxf(fmaxf(power, unit), kLeastUnit);
+        scale_output(o[i], h, unit / raised);
+        unit = raised;
+      }
+      const float inverse = unit > 0 ? 1.0f / unit : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kNTiles; ++j) {
+        p[i][j][2 * h] *= inverse;
+        p[i][j][2 * h + 1] *= inverse;
+      }
+    }
+}
+
 // P times the scales of V, where each key has its own.
-__device__ inline void apply_value_scales(Scores& p, const KernelParams& params, const BlockState& block, int k_lo) {
+__device__ inline void apply_value_scales(Scores& p, const KernelParams& params, const BlockState& block,
+                                          SoftmaxRows<kMTiles>& rows, Output& o, int k_lo) {
   const Corner corner = first_element(block.q_lo, k_lo);
 #pragma unroll
   for (int j = 0; j < kNTiles; ++j)
@@ -227,6 +273,7 @@ __device__ inline void apply_value_scales(Scores& p, const KernelParams& params,
         p[i][j][2 + c] *= scale;
       }
     }
+  if constexpr (kHasUnits) divide_by_units(p, rows, o);
 }
 
 // O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
@@ -268,12 +315,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
-      const float inverse = sum == 0.0f ? 0.0f : scale / sum * value_scale(params, seq);
-#pragma unroll
-      for (int j = 0; j < kOTiles; ++j) {
-        o[i][j][2 * h] *= inverse;
-        o[i][j][2 * h + 1] *= inverse;
-      }
+      const float inverse = sum == 0.0f ? 0.0f : scale / sum * (kHasUnits ? rows.unit[i][h] : value_scale(params, seq));
+      scale_output(o[i], h, inverse);
 
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
@@ -387,7 +430,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     copies.await_values(next);
     apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
-    if constexpr (config.token_scales) apply_value_scales(s, params, block, tile * kTileKv);
+    if constexpr (config.token_scales) apply_value_scales(s, params, block, rows, o, tile * kTileKv);
     accumulate_output(o, s, recompute(v_lane + copies.slot * kLayout.v.bytes()));
     copies.advance();
     tile = next;

@@ -17,12 +17,13 @@ template <int m_tiles>
 struct SoftmaxRows {
   float reference[m_tiles][2];
   float sum[m_tiles][2];
+  float unit[m_tiles][2];  // of O, where it has units
 
   __device__ void clear() {
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
       reference[i][0] = reference[i][1] = -kInfinity;
-      sum[i][0] = sum[i][1] = 0;
+      sum[i][0] = sum[i][1] = unit[i][0] = unit[i][1] = 0;
     }
   }
 };

@@ -8,6 +8,13 @@
 
 namespace flashjit::testing_random {
 
+namespace {
+
+// In units. Keys with scales of their own may cancel each other, to what fp16 can hold in exact numbers alone.
+double largest_scale(Dtype of_q, bool of_tokens) { return of_tokens && of_q == Dtype::F16 ? 1e2 : 1e20; }
+
+}  // namespace
+
 void CacheElements::draw(Dtype of_q) {
   dtype = of_q;
   scaled = random_.chance(0.25);
@@ -16,7 +23,8 @@ void CacheElements::draw(Dtype of_q) {
   all_codes_ = random_.chance(0.3);
   extreme_ = random_.chance(0.15);
   unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes_ ? 0x1p-8 : random_.pick({1.0, 0.25, 0.01});
-  of_tokens_ = random_.chance(0.3) && (of_q != Dtype::F16);  // which GPUs have no kernel for
+  of_tokens_ = random_.chance(0.3);
+  largest_ = largest_scale(of_q, of_tokens_);
 }
 
 void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {
@@ -25,6 +33,7 @@ void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme
   all_codes_ = all_codes;
   extreme_ = extreme_scales;
   of_tokens_ = spec.token_scales;
+  largest_ = largest_scale(spec.dtype, of_tokens_);
   unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes ? 0x1p-8 : 0.25;
 }
 
@@ -41,7 +50,8 @@ void CacheElements::put(CaseTensor& tensor, std::int64_t at, double value) const
 
 double CacheElements::scale() {
   const double usual = unit_ * (0.5 + random_.uniform());
-  return extreme_ ? random_.pick({usual, usual, of_tokens_ ? usual : 0.0, -usual, unit_ * 1e-30, unit_ * 1e20}) : usual;
+  return extreme_ ? random_.pick({usual, usual, of_tokens_ ? usual : 0.0, -usual, unit_ * 1e-30, unit_ * largest_})
+                  : usual;
 }
 
 std::string CacheElements::words() const {

@@ -40,7 +40,8 @@ class CacheElements {
 
   Random random_;
   bool all_codes_ = false, extreme_ = false, of_tokens_ = false;
-  double unit_ = 1;  // scales are about this
+  double unit_ = 1;     // scales are about this
+  double largest_ = 1;  // and up to so many times that, where they are far apart
   std::string shapes_;
 };
 
