@@ -47,6 +47,9 @@ Result<AttentionSpec> prefix_of(const AttentionSpec& spec) {
   AttentionSpec part = spec;
   leave_parts(part);
   part.sink = part.append = false;
+  part.rope = Rope::none;
+  part.rope_dims = 0;
+  part.rope_base = 0;
   part.alignment = Alignment::BottomRight;
   const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
   std::erase_if(part.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });

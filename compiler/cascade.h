@@ -1,8 +1,8 @@
 // How GPUs compute a spec with `shared_prefix`: by three specs that do not have it, whose kernels are launched one after
 // the other. Keys that all sequences share are read once, for the queries of all of them.
 //
+//   own      each sequence from the end of its shared keys on; it appends, and rotates queries for both
 //   prefix   a batch of pieces: piece i of the shared keys for all queries, as if they were of one sequence
-//   own      each sequence from the end of its shared keys on
 //   merge    of the pieces, and of what is each one's own
 //
 // Whether a sequence shares anything follows from its length, on the device: if it has that many keys before its

@@ -482,11 +482,6 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
   }
-  if (spec.shared_prefix && spec.rope != Rope::none) {
-    return unsupported(
-        "shared_prefix: no kernel of this build rotates Q for keys that sequences share (rope); rotate Q and the new keys "
-        "before the call, or leave shared_prefix out");
-  }
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
   }

@@ -36,6 +36,9 @@ class ArgumentChecker {
   Result<void> fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const;
 
   std::int64_t workspace_bytes(const CallSizes& sizes) const { return bytes_of(workspace_, sizes); }
+  std::int64_t offset_of(int buffer, const CallSizes& sizes) const {
+    return flashjit::offset_of(workspace_, buffer, sizes);
+  }
   // Of a call that is right in all but its workspace.
   Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   // Where the buffers lie in the caller's workspace; after fill().

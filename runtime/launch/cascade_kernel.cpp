@@ -44,7 +44,8 @@ void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
 }  // namespace
 
 // The calls of the parts. What the attentions leave lies at the beginning of the workspace: of each piece, and last of
-// what is each sequence's own; O, then LSE, then maxima. Behind that is the workspace of one attention at a time.
+// what is each sequence's own; O, then LSE, then maxima. Behind that is the workspace of one attention at a time, or of
+// both, where one leaves rotated queries there for the other.
 struct CascadeKernel::Call {
   Call(const CascadeKernel& cascade, const CallArguments& call, const KernelParams& params, const CallSizes& sizes)
       : spec(cascade.spec_),
@@ -62,9 +63,9 @@ struct CascadeKernel::Call {
   float* at(std::int64_t bytes, std::int64_t elements) const {
     return reinterpret_cast<float*>(static_cast<char*>(whole.workspace) + bytes) + elements;
   }
-  void give_rest_of_workspace(CallArguments& call) const {
-    call.workspace = static_cast<char*>(whole.workspace) + room.behind;
-    call.workspace_bytes = whole.workspace_bytes - room.behind;
+  void give_rest_of_workspace(CallArguments& call, std::int64_t from) const {
+    call.workspace = static_cast<char*>(whole.workspace) + from;
+    call.workspace_bytes = whole.workspace_bytes - from;
   }
   // One number for each row, from part `part` on.
   void put_rows(CallArguments& call, std::string_view name, std::int64_t from, std::int64_t part, Shaped& place,
@@ -82,9 +83,15 @@ struct CascadeKernel::Call {
   void make_prefix(const CascadeKernel& cascade) {
     const std::int64_t tokens = batch * queries, heads = spec.heads_q, pieces = room.pieces;
     const TensorView table = given(whole, "block_table");
-    put(prefix, "q",
-        shaped(const_cast<void*>(p.q), spec.dtype, places[0], {pieces, tokens, heads, spec.d_qk},
-               {0, queries == 1 ? p.q_stride.batch : p.q_stride.token, p.q_stride.head, 1}));
+    if (spec.rope == Rope::none) {
+      put(prefix, "q",
+          shaped(const_cast<void*>(p.q), spec.dtype, places[0], {pieces, tokens, heads, spec.d_qk},
+                 {0, queries == 1 ? p.q_stride.batch : p.q_stride.token, p.q_stride.head, 1}));
+    } else {
+      put(prefix, "q",
+          shaped(static_cast<char*>(whole.workspace) + room.rotated_q, spec.dtype, places[0],
+                 {pieces, tokens, heads, spec.d_qk}, {0, heads * spec.d_qk, spec.d_qk, 1}));
+    }
     put(prefix, "k_lens", shaped(cascade.lengths_.data(), Dtype::I32, places[1], {pieces}));
     put(prefix, "block_table",
         shaped(table.data, Dtype::I32, places[2], {pieces, table.shape[1]}, {0, p.table_stride_page}));
@@ -102,7 +109,7 @@ struct CascadeKernel::Call {
     prefix.add({.name = names::kPieces, .is_scalar = true, .scalar = static_cast<double>(pieces)});
     if (!spec.q_len.pinned())
       prefix.add({.name = names::kQueries, .is_scalar = true, .scalar = static_cast<double>(queries)});
-    give_rest_of_workspace(prefix);
+    give_rest_of_workspace(prefix, room.prefix);
   }
 
   // The operand shared_prefix is there by its name, which is that of the parameter.
@@ -112,7 +119,7 @@ struct CascadeKernel::Call {
     own.add({.name = names::kLens, .tensor = given(whole, "k_lens")});
     put_outputs(own, room.pieces, &places[6], {batch, queries, heads, spec.d_v}, {batch, heads, queries},
                 {queries, batch * queries, 1});
-    give_rest_of_workspace(own);
+    give_rest_of_workspace(own, room.own);
   }
 
   void make_merge() {
@@ -191,14 +198,17 @@ CascadeKernel::Room CascadeKernel::room(const CallSizes& sizes) const {
   const std::int64_t of_rows = (room.pieces + 1) * room.rows * static_cast<std::int64_t>(sizeof(float));
   room.lse = rounded(of_rows * spec_.d_v);
   room.maxima = room.lse + rounded(of_rows);
-  room.behind = room.maxima + (spec_.max_logit ? rounded(of_rows) : 0);
+  room.own = room.maxima + (spec_.max_logit ? rounded(of_rows) : 0);
   CallSizes of_prefix = sizes;
   of_prefix.batch = room.pieces;
   of_prefix.q_len = sizes.q_tokens;
   of_prefix.q_tokens = room.pieces * sizes.q_tokens;
   of_prefix.k_tokens = room.pieces * sizes.k_len;
-  room.bytes =
-      room.behind + std::max(kernels_.prefix->workspace_bytes(of_prefix), kernels_.own->workspace_bytes(sizes));
+  const std::int64_t behind_own = room.own + rounded(kernels_.own->workspace_bytes(sizes));
+  const bool rotates = spec_.rope != Rope::none;
+  if (rotates) room.rotated_q = room.own + kernels_.own->rotated_q_at(sizes);
+  room.prefix = rotates ? behind_own : room.own;
+  room.bytes = std::max(behind_own, room.prefix + kernels_.prefix->workspace_bytes(of_prefix));
   return room;
 }
 
@@ -214,7 +224,8 @@ Result<void> CascadeKernel::launch(const CallArguments& call, void* stream) {
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
   if (sizes.q_tokens == 0) return {};
-  if (sizes.q_len > 1 && sizes.batch > 1 && params.q_stride.batch != sizes.q_len * params.q_stride.token) {
+  if (spec_.rope == Rope::none && sizes.q_len > 1 && sizes.batch > 1 &&
+      params.q_stride.batch != sizes.q_len * params.q_stride.token) {
     return invalid(fmt::format(
         "q.strides: {} from one sequence to the next, with shared_prefix it must be {}, q_len times that of "
         "tokens; pass a contiguous copy",
@@ -222,8 +233,8 @@ Result<void> CascadeKernel::launch(const CallArguments& call, void* stream) {
   }
   FLASHJIT_TRY(check_workspace(call, room(sizes).bytes));
   const Call calls(*this, call, params, sizes);
-  FLASHJIT_TRY(kernels_.prefix->run(calls.prefix, stream));
   FLASHJIT_TRY(kernels_.own->run(calls.own, stream));
+  FLASHJIT_TRY(kernels_.prefix->run(calls.prefix, stream));
   return kernels_.merge->run(calls.merge, stream);
 }
 

@@ -26,8 +26,9 @@ class CascadeKernel : public RunnableKernel {
   struct Call;
   // What the attentions leave, in bytes from the beginning of the workspace.
   struct Room {
-    std::int64_t pieces = 0, rows = 0;  // rows: of a part
-    std::int64_t lse = 0, maxima = 0, behind = 0, bytes = 0;
+    std::int64_t pieces = 0, rows = 0;                                 // rows: of a part
+    std::int64_t lse = 0, maxima = 0, own = 0, prefix = 0, bytes = 0;  // own, prefix: workspaces of the attentions
+    std::int64_t rotated_q = 0;
   };
   CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths);
   static Facts facts_of(const CascadeKernels& kernels, const AttentionSpec& spec);

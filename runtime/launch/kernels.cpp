@@ -37,7 +37,6 @@ Result<std::int64_t> RunnableKernel::workspace_bytes(const CallArguments& call) 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
-      rotated_q_(compiled.plan.rotated_q),
       config_(compiled.plan.config),
       inputs_(input_places(compiled.plan)),
       sm_count_(compiled.plan.target.sm_count) {}

@@ -19,18 +19,22 @@ namespace flashjit {
 // What both APIs call. The C++ and the C API differ in how arguments look, not in what happens to them.
 class RunnableKernel : public Kernel {
  public:
-  RunnableKernel(const Plan& plan, Facts facts, int ordinal) : facts_(std::move(facts)), checker_(plan, ordinal) {}
+  RunnableKernel(const Plan& plan, Facts facts, int ordinal)
+      : facts_(std::move(facts)), checker_(plan, ordinal), rotated_q_(plan.rotated_q) {}
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
   Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override;
   virtual Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   std::int64_t workspace_bytes(const CallSizes& sizes) const { return checker_.workspace_bytes(sizes); }
+  // Where in the workspace a kernel that rotates Q leaves it, contiguous.
+  std::int64_t rotated_q_at(const CallSizes& sizes) const { return checker_.offset_of(rotated_q_, sizes); }
 
  protected:
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
+  const int rotated_q_;  // its buffer, as in the plan
 };
 
 class GpuKernel : public RunnableKernel {
@@ -57,7 +61,6 @@ class GpuKernel : public RunnableKernel {
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
   std::optional<Entry> append_;        // before them
-  const int rotated_q_;                // its buffer, as in the plan
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;

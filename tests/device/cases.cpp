@@ -405,6 +405,9 @@ const FixedCase kCases[] = {
     {"shared-prefix-tokens", "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 token_scales lse=ln shared_prefix", Lens(4, 1), {900, 800, 1000, 899}},
     {"shared-prefix-rows",   "fwd fp16 d=72 heads=7/1 layout=paged(3) bytes=4 lse=ln max_logit shared_prefix", {1, 1, 1}, {100, 130, 99}},
     {"shared-prefix-latent", "fwd bf16 d=576/512 heads=16/1 layout=paged(64) q_len=1 v_in_k lse=ln shared_prefix", Lens(5, 1), {900, 800, 1000, 2000, 899}},
+    {"shared-prefix-rope",   "fwd bf16 d=128 heads=32/8 layout=paged(16) q_len=1 b<=64 mask=\"causal\" append rope=half(128) lse=ln shared_prefix", Lens(20, 1), Lens(20, 800)},
+    {"shared-prefix-turns",  "fwd fp16 d=64 heads=8/2 layout=paged(8) mask=\"causal\" append rope=interleaved(32) rope_base=10000 max_logit shared_prefix", {5, 5, 5}, {700, 709, 300}},
+    {"shared-prefix-bytes-rope", "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 append rope=half(64) shared_prefix", Lens(7, 1), {900, 800, 1000, 2000, 899, 898, 1}},
     {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000), Data::Normal, false, true},
     // gradients
     {"bwd-d64",          "bwd bf16 d=64 heads=4/2", {200, 200}, {260, 260}},

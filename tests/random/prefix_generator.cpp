@@ -80,7 +80,7 @@ void pack_queries(Case& c, const AttentionSpec& spec) {
 Case draw_shared_prefix(Case c) {
   Random random(c.seed ^ 0x70726566);
   const auto without = parse_spec(c.spec);
-  if (!without || !is_paged(*without) || is_packed(*without) || without->rope != Rope::none) return c;
+  if (!without || !is_paged(*without) || is_packed(*without)) return c;
   if (!can_share(c) || random.chance(0.3)) return c;
   const std::string with = c.spec + " shared_prefix";
   const auto spec = parse_spec(with);

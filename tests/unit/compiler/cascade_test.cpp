@@ -19,7 +19,7 @@ Cascade cascade(const char* text, const char* target, const char* pins = "") {
 
 const char* const kText =
     "fwd bf16 d=128 heads=32/8 layout=paged(64) mask=\"causal\" score=\"softcap(20)\" lse=log2 "
-    "max_logit sink append shared_prefix q_len=1";
+    "max_logit sink append shared_prefix rope=half(64) q_len=1";
 
 // Where they differ from what they were made of: nothing is done twice, and nothing is lost.
 TEST(Cascade, PartsShareTheWork) {
@@ -37,6 +37,7 @@ TEST(Cascade, PartsShareTheWork) {
   }
   EXPECT_TRUE(!prefix.sink && own.sink) << "the sink counts once";
   EXPECT_TRUE(!prefix.append && own.append) << "rows are written once";
+  EXPECT_TRUE(prefix.rope == Rope::none && own.rope == Rope::half) << "and rotated once";
   EXPECT_EQ(prefix.batch.max, kMostPieces);
   EXPECT_EQ(merge.out_dtype, Dtype::BF16);
   EXPECT_TRUE(merge.shared_prefix && merge.k_lens && merge.max_logit && merge.lse == Lse::log2);
