@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
@@ -482,6 +483,7 @@ Result<void> check_supported(const AttentionSpec& spec) {
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
                                    name(spec.out_dtype), name(spec.dtype)));
   }
+  if (is_backward(spec)) FLASHJIT_TRY(gradients_of(spec.score, spec.mask, {}));
   if (spec.dropout > 0) {
     return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
   }
