@@ -22,35 +22,51 @@ struct PhiloxWords {
   unsigned word[4];
 };
 
-constexpr PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
-  for (int round = 0; round < 10; ++round) {
-    const unsigned long long a = 0xD2511F53ull * counter.word[0], b = 0xCD9E8D57ull * counter.word[2];
-    counter = {{static_cast<unsigned>(b >> 32) ^ counter.word[1] ^ key.low, static_cast<unsigned>(b),
-                static_cast<unsigned>(a >> 32) ^ counter.word[3] ^ key.high, static_cast<unsigned>(a)}};
-    key.low += 0x9E3779B9u;
-    key.high += 0xBB67AE85u;
+struct WideProduct {
+  unsigned high, low;
+};
+inline WideProduct wide_product(unsigned a, unsigned b) {
+#ifdef __CUDA_ARCH__
+  // One instruction. Of an integer of 64 bits the compiler would not see in time that its upper half is zero.
+  WideProduct product;
+  asm("{\n.reg .b64 p;\nmul.wide.u32 p, %2, %3;\nmov.b64 {%1, %0}, p;\n}"
+      : "=r"(product.high), "=r"(product.low)
+      : "r"(a), "r"(b));
+  return product;
+#else
+  const unsigned long long product = static_cast<unsigned long long>(a) * b;
+  return {static_cast<unsigned>(product >> 32), static_cast<unsigned>(product)};
+#endif
+}
+
+// Not a loop: unrolled, its keys are constants apart from those of a call.
+template <int rounds = 10>
+inline PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
+  if constexpr (rounds == 0) {
+    return counter;
+  } else {
+    const WideProduct a = wide_product(0xD2511F53u, counter.word[0]), b = wide_product(0xCD9E8D57u, counter.word[2]);
+    return philox<rounds - 1>({{b.high ^ counter.word[1] ^ key.low, b.low, a.high ^ counter.word[3] ^ key.high, a.low}},
+                              {key.low + 0x9E3779B9u, key.high + 0xBB67AE85u});
   }
-  return counter;
 }
 
 // Of a call. Other offsets give other masks for the same seed, also where they are neighbours.
-constexpr PhiloxKey dropout_key(unsigned long long seed, unsigned long long offset) {
+inline PhiloxKey dropout_key(unsigned long long seed, unsigned long long offset) {
   const PhiloxWords mixed = philox({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
                                    {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
   return {mixed.word[0], mixed.word[1]};
 }
 
 // The numbers of queries q, q ^ 8 and of the eight keys that agree with k in k / 32 and k / 2 % 4.
-constexpr PhiloxWords dropout_words(PhiloxKey key, int b, int h, int q, int k) {
-  return philox({{static_cast<unsigned>(k / 32 * 4 + k / 2 % 4), static_cast<unsigned>(q / 16 * 8 + q % 8),
-                  static_cast<unsigned>(h), static_cast<unsigned>(b)}},
-                key);
+inline PhiloxWords dropout_words(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k) {
+  return philox({{k / 32 * 4 + k / 2 % 4, q / 16 * 8 + q % 8, h, b}}, key);
 }
-constexpr int dropout_word(int k) { return k / 16 % 2 * 2 + k % 2; }
-constexpr int dropout_turn(int q, int k) { return 8 * (k / 8 % 2 * 2 + q / 8 % 2); }
-constexpr unsigned dropout_number(const PhiloxWords& words, int q, int k) {
-  const unsigned word = words.word[dropout_word(k)];
-  const int turn = dropout_turn(q, k);
+// Of q they see q / 8 % 2, of k k % 2 and k / 8 % 4: where a thread's weights are registers, these are constants.
+constexpr unsigned dropout_word(unsigned k) { return k / 16 % 2 * 2 + k % 2; }
+constexpr unsigned dropout_turn(unsigned q, unsigned k) { return 8 * (k / 8 % 2 * 2 + q / 8 % 2); }
+inline unsigned dropout_number(const PhiloxWords& words, unsigned q, unsigned k) {
+  const unsigned word = words.word[dropout_word(k)], turn = dropout_turn(q, k);
   return word << turn | word >> (-turn & 31);
 }
 

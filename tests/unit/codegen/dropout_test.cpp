@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-bool dropped(PhiloxKey key, int b, int h, int q, int k, unsigned limit) {
+bool dropped(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k, unsigned limit) {
   return is_dropped(dropout_number(dropout_words(key, b, h, q, k), q, k), limit);
 }
 
@@ -36,9 +36,9 @@ TEST(Dropout, Philox) {
 
 // Every weight has a number of its own: a call, a word of it, and a byte that it begins with.
 TEST(Dropout, EveryWeightHasItsNumber) {
-  std::set<std::array<int, 4>> numbers;
-  for (int q = 0; q < 64; ++q) {
-    for (int k = 0; k < 96; ++k)
+  std::set<std::array<unsigned, 4>> numbers;
+  for (unsigned q = 0; q < 64; ++q) {
+    for (unsigned k = 0; k < 96; ++k)
       EXPECT_TRUE(
           numbers.insert({k / 32 * 4 + k / 2 % 4, q / 16 * 8 + q % 8, dropout_word(k), dropout_turn(q, k)}).second);
   }
@@ -47,15 +47,15 @@ TEST(Dropout, EveryWeightHasItsNumber) {
 // What threads hold of tiles, as mma.sync and wgmma lay them out: rows r and r + 8, columns c and c + 1 of each 8.
 TEST(Dropout, CallsAreThoseOfThreads) {
   const PhiloxKey key = dropout_key(7, 9);
-  for (int lane = 0; lane < 32; ++lane) {
-    const int row = lane / 4, column = lane % 4 * 2;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const unsigned row = lane / 4, column = lane % 4 * 2;
     const PhiloxWords call = dropout_words(key, 1, 2, 16 + row, 64 + column);
-    for (int e = 0; e < 16; ++e) {
-      const int q = 16 + row + e / 8 * 8, k = 64 + column + e / 2 % 4 * 8 + e % 2;
+    for (unsigned e = 0; e < 16; ++e) {
+      const unsigned q = 16 + row + e / 8 * 8, k = 64 + column + e / 2 % 4 * 8 + e % 2;
       EXPECT_EQ(dropout_number(call, q, k), dropout_number(dropout_words(key, 1, 2, q, k), q, k));
     }
     // Transposed, where rows are keys: one word for two keys and two queries.
-    for (const int c : {column, column + 1}) {
+    for (const unsigned c : {column, column + 1}) {
       const PhiloxWords other = dropout_words(key, 1, 2, 16 + c, 48 + row);
       for (const auto& [q, k] : {std::pair(c, row), {c + 8, row}, {c, row + 8}, {c + 8, row + 8}}) {
         EXPECT_EQ(dropout_number(other, 16 + q, 48 + k),
@@ -78,21 +78,21 @@ TEST(Dropout, Limits) {
 
 // Counts are those of independent coins, up to five standard deviations. The seed is fixed.
 TEST(Dropout, DropsTheShareThatIsAskedFor) {
-  constexpr int kQueries = 512, kKeys = 1024;
+  constexpr unsigned kQueries = 512, kKeys = 1024;
   for (const double p : {0.001, 0.1, 0.25, 0.5, 0.9}) {
     const unsigned limit = dropout_limit(p);
     const PhiloxKey key = dropout_key(1234567, 42);
     std::vector<int> of_turn(32), of_query(kQueries), of_key(kKeys);
     int all = 0, pairs = 0;
-    for (int q = 0; q < kQueries; ++q) {
+    for (unsigned q = 0; q < kQueries; ++q) {
       bool last = false;
-      for (int k = 0; k < kKeys; ++k) {
+      for (unsigned k = 0; k < kKeys; ++k) {
         const bool now = dropped(key, 0, 3, q, k, limit);
         all += now;
         pairs += now && last;
-        of_turn[static_cast<std::size_t>(dropout_turn(q, k))] += now;
-        of_query[static_cast<std::size_t>(q)] += now;
-        of_key[static_cast<std::size_t>(k)] += now;
+        of_turn[dropout_turn(q, k)] += now;
+        of_query[q] += now;
+        of_key[k] += now;
         last = now;
       }
     }
@@ -111,15 +111,15 @@ TEST(Dropout, DropsTheShareThatIsAskedFor) {
 // How often two weights are dropped together: numbers that share a word may differ from chance by 1/256 of p (1 - p).
 TEST(Dropout, WeightsOfAWordAreNearlyIndependent) {
   constexpr double kP = 0.3;
-  constexpr int kCalls = 1 << 20;
+  constexpr unsigned kCalls = 1 << 20;
   const unsigned limit = dropout_limit(kP);
   const PhiloxKey key = dropout_key(99, 1);
   std::array<int, 4> together{};
-  for (int i = 0; i < kCalls; ++i) {
-    const int q = i % 1024 / 8 * 16 + i % 8, k = i / 1024 * 32;
+  for (unsigned i = 0; i < kCalls; ++i) {
+    const unsigned q = i % 1024 / 8 * 16 + i % 8, k = i / 1024 * 32;
     const PhiloxWords words = dropout_words(key, 5, 0, q, k);
     const bool first = is_dropped(dropout_number(words, q, k), limit);
-    const std::pair<int, int> others[] = {{q + 8, k}, {q, k + 8}, {q + 8, k + 8}, {q, k + 1}};
+    const std::pair<unsigned, unsigned> others[] = {{q + 8, k}, {q, k + 8}, {q + 8, k + 8}, {q, k + 1}};
     for (std::size_t o = 0; o < 4; ++o)
       together[o] += first && is_dropped(dropout_number(words, others[o].first, others[o].second), limit);
   }
@@ -131,15 +131,15 @@ TEST(Dropout, WeightsOfAWordAreNearlyIndependent) {
 TEST(Dropout, MasksDiffer) {
   struct Call {
     unsigned long long seed, offset;
-    int b, h;
+    unsigned b, h;
   };
   const Call calls[] = {{0, 0, 0, 0}, {1, 0, 0, 0},          {0, 1, 0, 0},          {0, 0, 1, 0},
                         {0, 0, 0, 1}, {1ull << 32, 0, 0, 0}, {0, 1ull << 32, 0, 0}, {~0ull, ~0ull, 0, 0}};
   const auto mask = [](const Call& call) {
     std::vector<bool> bits;
     const PhiloxKey key = dropout_key(call.seed, call.offset);
-    for (int q = 0; q < 64; ++q) {
-      for (int k = 0; k < 64; ++k) bits.push_back(dropped(key, call.b, call.h, q, k, dropout_limit(0.5)));
+    for (unsigned q = 0; q < 64; ++q) {
+      for (unsigned k = 0; k < 64; ++k) bits.push_back(dropped(key, call.b, call.h, q, k, dropout_limit(0.5)));
     }
     return bits;
   };
