@@ -126,6 +126,12 @@ __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map,
       "l"(&map), "r"(barrier), "h"(blocks), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
+// Bytes in one piece, multiples of 16.
+__device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -146,6 +152,19 @@ __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;
 __device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
                "r"(d)
+               : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ inline void store_matrices_transposed(u32 row, const u32 (&f)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(f[0]),
+               "r"(f[1]), "r"(f[2]), "r"(f[3])
+               : "memory");
+}
+
+// Adds to four floats in memory.
+__device__ inline void add_to_global(float* to, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
 }
 
@@ -194,6 +213,14 @@ __device__ inline void pin_registers(float (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 
+template <int n>
+__device__ inline void pin_fragments(u32 (&f)[n][4]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(f[i][j])::"memory");
+}
+
 // The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of
 // eight rows. `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read
 // transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
@@ -202,5 +229,10 @@ __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
   // Of an address in shared memory these are all bits: higher ones mean something else here.
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
 }
+
+// Likewise of rows of 16 bytes, eight of which are a matrix, with no swizzle: kRowsDescriptorHigh is the high word. A step
+// of a product takes 32 bytes: those behind a row's are this row once more.
+__device__ inline u32 rows_descriptor(u32 address) { return (address & 0x3FFFF) >> 4; }
+constexpr u32 kRowsDescriptorHigh = 8 * 16 / 16;
 
 }  // namespace flashjit

@@ -1,0 +1,86 @@
+// Before the backward loop: what its scores and dP are relative to, and zeros where dQ is summed.
+#pragma once
+
+#include "templates/hopper_backward/layout.h"
+#include "templates/sequence.cuh"
+
+namespace flashjit {
+
+// Three numbers of 16 bits that add up to x, which a product with ones adds up again. fp16 does not reach as far as
+// float: what is beyond it is cut.
+__device__ inline uint4 in_three_parts(float x) {
+  u32 part[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    if constexpr (config.element == Element::f16) {
+      part[i] = pack<config.element>(fminf(fmaxf(x, -65504.0f), 65504.0f), 0.0f);
+      x -= float_from_f16(static_cast<u16>(part[i]));
+    } else {
+      part[i] = pack<config.element>(x, 0.0f);
+      x -= float_from_bf16(static_cast<u16>(part[i]));
+    }
+  }
+  return make_uint4(part[0] | part[1] << 16, part[2], 0, 0);
+}
+
+template <Element element>
+__device__ inline float element_of(u32 pair, int i) {
+  const u16 bits = static_cast<u16>(pair >> 16 * i);
+  return element == Element::f16 ? float_from_f16(bits) : float_from_bf16(bits);
+}
+
+// The part of rowsum(dO o O) of eight columns.
+__device__ inline float product_of_eights(const uint4& a, const uint4& b) {
+  const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    sum += element_of<config.element>(x[i / 2], i % 2) * element_of<config.element>(y[i / 2], i % 2);
+  return sum;
+}
+
+// The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
+constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
+
+// One block for each query tile (x) of each head (y) and batch index (z).
+__device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums) {
+  constexpr int kEights = config.head_dim_v / 8;
+  constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
+  constexpr int kRowsAtATime = kPrepareThreads / kLanes;
+  const int tile = blockIdx.x, head = blockIdx.y;
+  const Sequence seq = sequence_of(params, blockIdx.z, head);
+  const Int64 at = (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
+  float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
+  for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
+    sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+  const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
+  const auto* d_o = static_cast<const u16*>(params.d_o) + query_row(params.d_o_stride, seq, head, 0);
+  char* terms = row_terms + at * row_terms_bytes(config);
+  const int lane = threadIdx.x % kLanes;
+#pragma unroll 4
+  for (int row = threadIdx.x / kLanes; row < config.tile_q; row += kRowsAtATime) {
+    const int q = tile * config.tile_q + row;
+    const bool exists = q < seq.q_len;
+    float sum = 0;
+    if (exists && lane < kEights) {
+      sum = product_of_eights(*reinterpret_cast<const uint4*>(o + q * params.o_stride.token + lane * 8),
+                              *reinterpret_cast<const uint4*>(d_o + q * params.d_o_stride.token + lane * 8));
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    if (lane != 0) continue;
+    float lse = -kInfinity;
+    if (exists) {
+      const Int64 result = result_row(params, seq, q);
+      lse = params.lse[result] * (config.lse == Lse::log2 ? kLn2 : 1.0f);
+      if (params.d_lse) sum -= params.d_lse[result];
+    }
+    const bool hidden = lse == -kInfinity;
+    auto* row_of = reinterpret_cast<uint4*>(terms + row * kTermBytes);
+    row_of[0] = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
+    row_of[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
+  }
+}
+
+}  // namespace flashjit
