@@ -11,9 +11,14 @@ namespace flashjit {
 // What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups share
 // the columns, with more they share the queries.
 constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
+// Panels of 64 columns are not cut.
 constexpr int dq_columns(const KernelConfig& c) {
   return splits_dq_columns(c) ? panel_layout(0, c.head_dim_qk, c.element).columns / c.warpgroups : c.head_dim_qk;
 }
+
+// Head dims of which dK and dV do not fit into the registers of one warpgroup: one has scores and dV, the other dP and
+// dK, and a block has 64 keys.
+constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_dim_v > 256; }
 
 // ---- workspace ----
 
@@ -29,16 +34,18 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;
 
 // ---- shared memory of the main loop ----
 //
-// [ K | V | Q stages | dO stages | row terms, stages | dS, two | barriers ], tiles on 1024 bytes.
+// [ K | V | Q stages | dO stages | row terms, stages | two exchanges | barriers ], tiles on 1024 bytes. An exchange is what
+// warpgroups tell each other of a step: dS, or with roles P in fp16, as threads have it.
 
-constexpr int kDsStages = 2;
+constexpr int kExchanges = 2;
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
 constexpr int backward_consumer_registers(const KernelConfig&) { return 240; }
 
 struct BackwardLayout {
   PanelLayout q, k, v, d_o, ds;
-  int v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, ds_offset = 0, barrier_offset = 0;
+  int exchange_bytes = 0;
+  int v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0, barrier_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -50,15 +57,52 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
   s.d_o = panel_layout(c.tile_q, c.head_dim_v, c.element);
   s.ds = panel_layout(c.tile_q, c.tile_kv, c.element);
+  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 2 : c.dq_apart ? 0 : s.ds.bytes();
   s.v_offset = s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
-  s.ds_offset = s.terms_offset + c.stages * row_terms_bytes(c);
-  s.barrier_offset = s.ds_offset + kDsStages * s.ds.bytes();
-  s.barriers = 2 + 2 * c.stages + 2 * kDsStages;
+  s.exchange_offset = s.terms_offset + c.stages * row_terms_bytes(c);
+  s.barrier_offset = s.exchange_offset + kExchanges * s.exchange_bytes;
+  s.barriers = 2 + 2 * c.stages + 2 * kExchanges;
   s.bytes = s.barrier_offset + s.barriers * 8;
   return s;
+}
+
+// ---- the launch that makes dQ where that is one of its own ----
+//
+// A block has 64 queries for each of two warpgroups, and goes over tiles of so many keys that registers and shared memory
+// suffice: [ Q | dO | K stages | V stages | barriers ].
+
+constexpr int kDqWarpgroups = 2, kDqStages = 2;
+constexpr int kDqTileQ = kDqWarpgroups * kRowsPerWarpgroup;
+
+struct DqLayout {
+  int tile_kv = 0;
+  PanelLayout q, k, v, d_o;
+  int d_o_offset = 0, k_offset = 0, v_offset = 0, barrier_offset = 0;
+  int bytes = 0;
+};
+
+constexpr DqLayout dq_layout(const KernelConfig& c, int tile_kv) {
+  DqLayout s;
+  s.tile_kv = tile_kv;
+  s.q = panel_layout(kDqTileQ, c.head_dim_qk, c.element);
+  s.d_o = panel_layout(kDqTileQ, c.head_dim_v, c.element);
+  s.k = panel_layout(tile_kv, c.head_dim_qk, c.element);
+  s.v = panel_layout(tile_kv, c.head_dim_v, c.element);
+  s.d_o_offset = s.q.bytes();
+  s.k_offset = s.d_o_offset + s.d_o.bytes();
+  s.v_offset = s.k_offset + kDqStages * s.k.bytes();
+  s.barrier_offset = s.v_offset + kDqStages * s.v.bytes();
+  s.bytes = s.barrier_offset + (1 + 2 * kDqStages) * 8;
+  return s;
+}
+constexpr int kSharedMemoryOfBlock = 227 * 1024;
+constexpr DqLayout dq_layout(const KernelConfig& c) {
+  int tile_kv = 128;
+  while (dq_layout(c, tile_kv).bytes > kSharedMemoryOfBlock) tile_kv -= 16;
+  return dq_layout(c, tile_kv);
 }
 
 }  // namespace flashjit

@@ -16,20 +16,19 @@ __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   }
 }
 
-// The sums of a warpgroup's 64 keys, from `key` on, to a tensor like K or V.
+// 64 rows of a warpgroup's sums, from `first` on, to a tensor whose row 0 is at element `begin`.
 template <int dims>
-__device__ inline void store_key_rows(void* tensor, const Strides& strides, const Sequence& seq, int key, float scale,
-                                      const float (&sums)[dims / 2]) {
+__device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int first, int end, float scale,
+                                  const float (&sums)[dims / 2]) {
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-  const int first = key + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-  const Int64 begin = key_begin(strides, seq) + thread % 4 * 2;
+  begin += thread % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = first + 8 * h;
-    if (row >= seq.k_len) continue;
+    const int row = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4) + 8 * h;
+    if (row >= end) continue;
 #pragma unroll
     for (int j = 0; j < dims / 8; ++j) {
-      store_pair<config.output>(tensor, begin + row * strides.token + j * 8, sums[4 * j + 2 * h] * scale,
+      store_pair<config.output>(tensor, begin + row * stride + j * 8, sums[4 * j + 2 * h] * scale,
                                 sums[4 * j + 2 * h + 1] * scale);
     }
   }

@@ -29,6 +29,11 @@ __device__ inline float element_of(u32 pair, int i) {
   return element == Element::f16 ? float_from_f16(bits) : float_from_bf16(bits);
 }
 
+__device__ inline float sum_of_parts(const uint4& parts) {
+  return element_of<config.element>(parts.x, 0) + element_of<config.element>(parts.x, 1) +
+         element_of<config.element>(parts.y, 0);
+}
+
 // The part of rowsum(dO o O) of eight columns.
 __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
@@ -50,9 +55,11 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int tile = blockIdx.x, head = blockIdx.y;
   const Sequence seq = sequence_of(params, blockIdx.z, head);
   const Int64 at = (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
-  float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
-  for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
-    sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if constexpr (!config.dq_apart) {
+    float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
+    for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
+      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
 
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
   const auto* d_o = static_cast<const u16*>(params.d_o) + query_row(params.d_o_stride, seq, head, 0);

@@ -12,6 +12,8 @@ constexpr BackwardLayout kLayout = backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
+constexpr bool kHasRoles = has_roles(config);
+constexpr int kExchangingWarps = kHasRoles ? 4 : kConsumerWarps;  // that write one, and that read it
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
 
@@ -71,17 +73,17 @@ struct SharedMemory {
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 stage) const { return base + kLayout.d_o_offset + stage * kLayout.d_o.bytes(); }
   __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * row_terms_bytes(config); }
-  __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
+  __device__ u32 exchange(u32 stage) const { return base + kLayout.exchange_offset + stage * kLayout.exchange_bytes; }
 
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
-  // (empty); for each dS all warpgroups have written their rows (full), or have read it (empty).
+  // (empty); each exchange has been written (full), or read (empty).
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 k_full() const { return barrier(0); }
   __device__ u32 v_full() const { return barrier(1); }
   __device__ u32 q_full(u32 stage) const { return barrier(2 + stage); }
   __device__ u32 q_empty(u32 stage) const { return barrier(2 + kStages + stage); }
-  __device__ u32 ds_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
-  __device__ u32 ds_empty(u32 stage) const { return barrier(2 + 2 * kStages + kDsStages + stage); }
+  __device__ u32 exchange_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
+  __device__ u32 exchange_empty(u32 stage) const { return barrier(2 + 2 * kStages + kExchanges + stage); }
 };
 
 __device__ inline void set_up(const SharedMemory& shared) {
@@ -92,9 +94,9 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps);
     }
-    for (int i = 0; i < kDsStages; ++i) {
-      init_barrier(shared.ds_full(i), kConsumerWarps);
-      init_barrier(shared.ds_empty(i), kConsumerWarps);
+    for (int i = 0; i < kExchanges; ++i) {
+      init_barrier(shared.exchange_full(i), kExchangingWarps);
+      init_barrier(shared.exchange_empty(i), kExchangingWarps);
     }
     publish_barriers();
   }

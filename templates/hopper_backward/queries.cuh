@@ -1,0 +1,188 @@
+// dQ by a launch of its own: the same bits in every run, and nothing to be zeroed or added up in memory. A block has two
+// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers.
+#pragma once
+
+#include "templates/hopper_backward/output.cuh"
+#include "templates/hopper_backward/prepare.cuh"
+#include "templates/hopper_backward/scores.cuh"
+
+namespace flashjit {
+
+constexpr DqLayout kDq = dq_layout(config);
+constexpr int kDqScores = kDq.tile_kv / 2, kKeySteps = kDq.tile_kv / 16;
+
+struct DqMemory {
+  u32 base;
+  __device__ u32 q() const { return base; }
+  __device__ u32 d_o() const { return base + kDq.d_o_offset; }
+  __device__ u32 k(u32 stage) const { return base + kDq.k_offset + stage * kDq.k.bytes(); }
+  __device__ u32 v(u32 stage) const { return base + kDq.v_offset + stage * kDq.v.bytes(); }
+  __device__ u32 q_full() const { return base + kDq.barrier_offset; }
+  __device__ u32 k_full(u32 stage) const { return base + kDq.barrier_offset + 8 + stage * 8; }
+  __device__ u32 k_empty(u32 stage) const { return base + kDq.barrier_offset + 8 + (kDqStages + stage) * 8; }
+};
+
+// 128 queries of a head, and the key tiles that some of them see, which are visited from the last to the first; in the
+// full ones all see all.
+struct DqItem {
+  Sequence seq;
+  int q_lo;
+  int first, last, full_first, full_last;
+};
+__device__ inline DqItem dq_item(const KernelParams& params, int block) {
+  const int tiles = (params.q_len + kDqTileQ - 1) / kDqTileQ, head = block / tiles;
+  DqItem item;
+  item.seq = sequence_of(params, head / config.heads_q, head % config.heads_q);
+  item.q_lo = (tiles - 1 - block % tiles) * kDqTileQ;
+  const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;
+  const int begin = Variant::kv_begin(params, item.seq, item.q_lo, q_hi),
+            end = min(Variant::kv_end(params, item.seq, item.q_lo, q_hi), item.seq.k_len);
+  item.first = begin / kDq.tile_kv;
+  item.last = begin < end && item.q_lo <= q_hi ? (end - 1) / kDq.tile_kv : item.first - 1;
+  item.full_first = (Variant::full_begin(params, item.seq, item.q_lo, q_hi) + kDq.tile_kv - 1) / kDq.tile_kv;
+  item.full_last = Variant::full_end(params, item.seq, item.q_lo, q_hi) / kDq.tile_kv - 1;
+  return item;
+}
+
+__device__ inline void copy_rows_of(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
+                                    const Sequence& seq, int key) {
+#pragma unroll
+  for (int panel = 0; panel < panels.panels(); ++panel)
+    copy_keys(to + panel * panels.panel_bytes(), map, barrier, seq, panel * panels.panel_columns(), key);
+}
+
+__device__ inline void produce_keys(const TensorMaps& maps, const DqMemory& shared, const DqItem& item) {
+  if (item.last < item.first) return;
+  arrive_expecting(shared.q_full(), kDq.q.bytes() + kDq.d_o.bytes());
+#pragma unroll
+  for (int panel = 0; panel < kDq.q.panels(); ++panel)
+    copy_queries(shared.q() + panel * kDq.q.panel_bytes(), maps.q, maps.q_steps, shared.q_full(), item.seq,
+                 panel * kDq.q.panel_columns(), item.q_lo);
+#pragma unroll
+  for (int panel = 0; panel < kDq.d_o.panels(); ++panel)
+    copy_queries(shared.d_o() + panel * kDq.d_o.panel_bytes(), maps.o, maps.o_steps, shared.q_full(), item.seq,
+                 panel * kDq.d_o.panel_columns(), item.q_lo);
+#pragma unroll 1
+  for (int number = 0, tile = item.last; tile >= item.first; ++number, --tile) {
+    const u32 stage = number % kDqStages, full = shared.k_full(stage);
+    wait_barrier(shared.k_empty(stage), number / kDqStages % 2 ^ 1);
+    arrive_expecting(full, kDq.k.bytes() + kDq.v.bytes());
+    copy_rows_of(shared.k(stage), kDq.k, maps.k, full, item.seq, tile * kDq.tile_kv);
+    copy_rows_of(shared.v(stage), kDq.v, maps.v, full, item.seq, tile * kDq.tile_kv);
+  }
+}
+
+// Scores are not transposed here: a thread has two queries and two neighbouring keys of every eight.
+struct DqConsumer {
+  const KernelParams& params;
+  const DqMemory& shared;
+  const DqItem& item;
+  Turns turns;
+  u32 rows;                        // of the block's, the first of this warpgroup
+  float minus_lse[2], minus_d[2];  // of this thread's queries, the first in units of an exponent of two
+
+  float dq[config.head_dim_qk / 2];
+  float s[kDqScores], dp[kDqScores];
+  u32 ds[kKeySteps][4];
+
+  __device__ int query(int h) const {
+    const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
+    return item.q_lo + static_cast<int>(rows + thread / 32 * 16 + thread % 32 / 4) + 8 * h;
+  }
+
+  __device__ void read_terms(const char* row_terms) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int q = min(query(h), item.seq.q_len - 1);
+      const auto* terms = reinterpret_cast<const uint4*>(
+          row_terms + workspace_tile(params, item.seq, item.seq.h, q / kTileQ) * row_terms_bytes(config));
+      minus_lse[h] = sum_of_parts(terms[q % kTileQ]) * kExponentScale;
+      minus_d[h] = sum_of_parts(terms[kTileQ + q % kTileQ]);
+    }
+  }
+
+  __device__ void hide_keys(int tile) {
+    const int key = tile * kDq.tile_kv + static_cast<int>(recompute(threadIdx.x) % 4) * 2;
+#pragma unroll
+    for (int i = 0; i < kDqScores; ++i) {
+      const int k = key + i / 4 * 8 + i % 2, q = query(i % 4 / 2);
+      if (k >= item.seq.k_len || !Variant::visible(params, item.seq, q, k)) s[i] = kHidden;
+    }
+  }
+
+  __device__ void step(int number, int tile) {
+    const u32 stage = number % kDqStages;
+    wait_barrier(shared.k_full(stage), number / kDqStages % 2);
+    begin_products();
+    multiply_dq_scores(s, descriptor(shared.q() + rows * kPanelWidth), descriptor(shared.k(stage)));
+    commit_products();
+    wait_products<1>();  // dQ of the step before
+    pin_fragments(ds);
+    if (number > 0) release(shared.k_empty(stage ^ 1));
+    begin_products();
+    multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
+    commit_products();
+    turns.end();
+    wait_products<1>();
+    pin_registers(s);
+    if (tile < item.full_first || tile > item.full_last) hide_keys(tile);
+#pragma unroll
+    for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);
+    pin_registers(s);
+    wait_products<0>();
+    pin_registers(dp);
+#pragma unroll
+    for (int i = 0; i < kDqScores; i += 2) {
+      const float d = minus_d[i % 4 / 2];
+      ds[i / 8][i % 8 / 2] = pack<config.element>(s[i] * (dp[i] + d), s[i + 1] * (dp[i + 1] + d));
+    }
+    turns.begin();
+    begin_products();
+    multiply_dq_rows(dq, ds, descriptor(shared.k(stage), kDq.k.panel_bytes()), true);
+    commit_products();
+  }
+
+  __device__ void run(const char* row_terms) {
+#pragma unroll
+    for (float& x : dq) x = 0;
+    turns.enter();
+    if (item.last >= item.first) {
+      read_terms(row_terms);
+      wait_barrier(shared.q_full(), 0);
+#pragma unroll 1
+      for (int number = 0, tile = item.last; tile >= item.first; ++number, --tile) step(number, tile);
+      wait_products<0>();
+      pin_registers(dq);
+    }
+    turns.leave();
+    store_rows<config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
+                                   params.dq_stride.token, item.q_lo + static_cast<int>(rows), item.seq.q_len,
+                                   config.scale, dq);
+  }
+};
+
+// One block for every 128 queries of each head and batch index.
+__device__ inline void backward_queries(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
+  extern __shared__ __align__(1024) char memory[];
+  const DqMemory shared = {shared_address(memory)};
+  if (threadIdx.x == 0) {
+    init_barrier(shared.q_full(), 1);
+    for (int i = 0; i < kDqStages; ++i) {
+      init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.k_empty(i), kDqWarpgroups * 4);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const DqItem item = dq_item(params, blockIdx.x);
+  const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
+  if (warpgroup == kDqWarpgroups) {
+    shrink_registers<backward_producer_registers(config)>();
+    if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(maps, shared, item);
+  } else {
+    grow_registers<backward_consumer_registers(config)>();
+    DqConsumer{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
+  }
+}
+
+}  // namespace flashjit
