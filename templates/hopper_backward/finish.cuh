@@ -7,14 +7,13 @@
 
 namespace flashjit {
 
-// One block for each query tile (x) of each head (y) and batch index (z). Sums lie as warpgroups held them: of thread t,
+// One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t,
 // four registers j are at (j * 128 + t) * 4, which are two neighbouring columns of two rows.
 __device__ inline void finish_backward(const KernelParams& params, const float* dq_sums) {
   constexpr int kQuads = dq_columns(config) / 8 * kThreadsPerWarpgroup;  // of a warpgroup
-  const int tile = blockIdx.x, head = blockIdx.y;
-  const Sequence seq = sequence_of(params, blockIdx.z, head);
-  const Int64 at = (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
-  const auto* sums = reinterpret_cast<const float4*>(dq_sums + at * dq_sum_floats(config));
+  const int tile = blockIdx.x % params.tiles_q, heads = blockIdx.x / params.tiles_q, head = heads % config.heads_q;
+  const Sequence seq = sequence_of(params, heads / config.heads_q, head);
+  const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(blockIdx.x) * dq_sum_floats(config));
   const Int64 begin = query_row(params.dq_stride, seq, head, 0);
 #pragma unroll 4
   for (int i = threadIdx.x; i < config.warpgroups * kQuads; i += kFinishThreads) {

@@ -42,7 +42,7 @@ constexpr int kExchanges = 2;
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
 constexpr int backward_consumer_registers(const KernelConfig&) { return 240; }
 
-struct BackwardLayout {
+struct HopperBackwardLayout {
   PanelLayout q, k, v, d_o, ds;
   int exchange_bytes = 0;
   int v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0, barrier_offset = 0;
@@ -50,14 +50,14 @@ struct BackwardLayout {
   int bytes = 0;
 };
 
-constexpr BackwardLayout backward_layout(const KernelConfig& c) {
-  BackwardLayout s;
+constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
+  HopperBackwardLayout s;
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
   s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
   s.d_o = panel_layout(c.tile_q, c.head_dim_v, c.element);
   s.ds = panel_layout(c.tile_q, c.tile_kv, c.element);
-  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 2 : c.dq_apart ? 0 : s.ds.bytes();
+  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 2 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
   s.v_offset = s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
@@ -103,6 +103,12 @@ constexpr DqLayout dq_layout(const KernelConfig& c) {
   int tile_kv = 128;
   while (dq_layout(c, tile_kv).bytes > kSharedMemoryOfBlock) tile_kv -= 16;
   return dq_layout(c, tile_kv);
+}
+
+// Both launches copy by the same maps: boxes of so many rows make up the tiles of either.
+constexpr int query_box_rows(const KernelConfig& c) { return c.tile_q; }
+constexpr int key_box_rows(const KernelConfig& c) {
+  return c.dq == DqSums::launch ? common_divisor(c.tile_kv, dq_layout(c).tile_kv) : c.tile_kv;
 }
 
 }  // namespace flashjit

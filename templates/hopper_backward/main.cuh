@@ -13,13 +13,14 @@
 
 namespace flashjit {
 
+constexpr bool kDqApart = config.dq == DqSums::launch;
 constexpr int kDqColumns = dq_columns(config);
-using DqSums = float[kDqColumns / 2];
+using QueryGradients = float[kDqColumns / 2];
 
 struct Consumer {
   const KernelParams& params;
   const SharedMemory& shared;
-  const BackwardItem& item;
+  BackwardItem& item;
   float* dq_sums;
   Turns turns;
   u32 keys;  // of the block's, the first of this warpgroup
@@ -27,7 +28,7 @@ struct Consumer {
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
   Scores s, dp;
-  DqSums dq;
+  QueryGradients dq;
   Fragments p, ds;
 
   __device__ void issue_dv(u32 stage) {
@@ -36,7 +37,7 @@ struct Consumer {
   __device__ void issue_dk(u32 stage) {
     multiply_dk(dk, ds, descriptor(shared.q(stage), kLayout.q.panel_bytes()), true);
   }
-  __device__ void issue_dq(DqSums& sums, u32 exchange) {
+  __device__ void issue_dq(QueryGradients& sums, u32 exchange) {
     constexpr bool kColumns = splits_dq_columns(config);
     const u32 rows = kColumns ? 0 : keys * kPanelWidth;
     const u32 columns =
@@ -59,7 +60,7 @@ struct Consumer {
   }
 
   // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
-  __device__ void add_dq(const DqSums& sums, const Steps& at) {
+  __device__ void add_dq(const QueryGradients& sums, const Steps& at) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
     float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
                 turns.warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
@@ -72,7 +73,7 @@ struct Consumer {
     }
   }
 
-  // S and dP of a step; S is there at the end.
+  // S and dP of a step are issued, and P is made of S.
   __device__ void begin_step(int number, const Steps& at) {
     const u32 stage = number % kStages;
     wait_barrier(shared.q_full(stage), number / kStages % 2);
@@ -88,7 +89,8 @@ struct Consumer {
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    if (is_mixed(item, at.tile)) hide(s, params, item, keys, at);
+    make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
+    pin_registers(s);
   }
 
   // P = exp(S), and dV += P dO is issued, so that it runs while dS = P dP is made. dS goes to shared memory; then dQ of
@@ -97,9 +99,6 @@ struct Consumer {
   __device__ void step(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages, exchange = number % 2;
     begin_step(number, at);
-    exponentiate(s);
-    convert<config.element>(p, s);
-    pin_registers(s);
     begin_products();
     issue_dv(stage);
     commit_products();
@@ -125,7 +124,7 @@ struct Consumer {
 
   // dQ of the last step.
   __device__ void add_last_dq(int number, const Steps& last) {
-    DqSums sums;
+    QueryGradients sums;
     wait_barrier(shared.exchange_full(number % 2), number / 2 % 2);
     begin_products();
     issue_dq(sums, number % 2);
@@ -139,9 +138,6 @@ struct Consumer {
   __device__ void step_without_dq(int number, const Steps& at) {
     const u32 stage = number % kStages;
     begin_step(number, at);
-    exponentiate(s);
-    convert<config.element>(p, s);
-    pin_registers(s);
     wait_products<0>();
     pin_registers(dp);
     make_ds(ds, s, dp);
@@ -158,19 +154,17 @@ struct Consumer {
     for (float& x : dk) x = 0;
 #pragma unroll
     for (float& x : dv) x = 0;
-    const int count = item.tiles() * kGroup;
-    Steps at = first_step(item), before = at;
+    Steps at, before = {};
+    int number = -1;
     turns.enter();
-    if (count > 0) {
+    if (at.begin(params, item)) {
       wait_barrier(shared.k_full(), 0);
       wait_barrier(shared.v_full(), 0);
-#pragma unroll 1
-      for (int number = 0; number < count; ++number) {
-        if constexpr (config.dq_apart) step_without_dq(number, at);
-        else step(number, at, before);
+      do {
+        if constexpr (kDqApart) step_without_dq(++number, at);
+        else step(++number, at, before);
         before = at;
-        at.advance(item);
-      }
+      } while (at.advance(params, item));
       wait_products<0>();
       pin_registers(dk);
       pin_registers(dv);
@@ -182,19 +176,19 @@ struct Consumer {
     store_rows<config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq), params.dv_stride.token, key,
                                   item.seq.k_len, 1.0f, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
-    if constexpr (!config.dq_apart) {
-      if (count > 0) add_last_dq(count - 1, before);
+    if constexpr (!kDqApart) {
+      if (number >= 0) add_last_dq(number, before);
     }
   }
 };
 
 // One block for each tile of keys of each KV head and batch index.
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums) {
+                                       float* dq_sums = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory)};
   set_up(shared);
-  const BackwardItem item = backward_item(params, blockIdx.x);
+  BackwardItem item = backward_item(params, blockIdx.x);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();

@@ -29,9 +29,9 @@ __device__ inline float element_of(u32 pair, int i) {
   return element == Element::f16 ? float_from_f16(bits) : float_from_bf16(bits);
 }
 
-__device__ inline float sum_of_parts(const uint4& parts) {
-  return element_of<config.element>(parts.x, 0) + element_of<config.element>(parts.x, 1) +
-         element_of<config.element>(parts.y, 0);
+__device__ inline float sum_of_parts(u32 first, u32 second) {
+  return element_of<config.element>(first, 0) + element_of<config.element>(first, 1) +
+         element_of<config.element>(second, 0);
 }
 
 // The part of rowsum(dO o O) of eight columns.
@@ -47,15 +47,18 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
 // The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
-// One block for each query tile (x) of each head (y) and batch index (z).
-__device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums) {
+// Of what the spec calls lse.
+constexpr float kNaturalLse = config.lse == Lse::log2 ? kLn2 : 1.0f;
+
+// One block for each query tile of each head and batch index.
+__device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr) {
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
   constexpr int kRowsAtATime = kPrepareThreads / kLanes;
-  const int tile = blockIdx.x, head = blockIdx.y;
-  const Sequence seq = sequence_of(params, blockIdx.z, head);
-  const Int64 at = (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
-  if constexpr (!config.dq_apart) {
+  const int tile = blockIdx.x % params.tiles_q, heads = blockIdx.x / params.tiles_q, head = heads % config.heads_q;
+  const Sequence seq = sequence_of(params, heads / config.heads_q, head);
+  const Int64 at = blockIdx.x;
+  if constexpr (config.dq == DqSums::atomics) {
     float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
     for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
       sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -80,8 +83,8 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
     float lse = -kInfinity;
     if (exists) {
       const Int64 result = result_row(params, seq, q);
-      lse = params.lse[result] * (config.lse == Lse::log2 ? kLn2 : 1.0f);
-      if (params.d_lse) sum -= params.d_lse[result];
+      lse = params.lse[result] * kNaturalLse;
+      if constexpr (config.dlse) sum -= params.d_lse[result] / kNaturalLse;
     }
     const bool hidden = lse == -kInfinity;
     auto* row_of = reinterpret_cast<uint4*>(terms + row * kTermBytes);

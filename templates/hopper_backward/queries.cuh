@@ -4,6 +4,7 @@
 
 #include "templates/hopper_backward/output.cuh"
 #include "templates/hopper_backward/prepare.cuh"
+#include "templates/hopper_backward/producer.cuh"
 #include "templates/hopper_backward/scores.cuh"
 
 namespace flashjit {
@@ -44,31 +45,31 @@ __device__ inline DqItem dq_item(const KernelParams& params, int block) {
   return item;
 }
 
-__device__ inline void copy_rows_of(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
-                                    const Sequence& seq, int key) {
-#pragma unroll
-  for (int panel = 0; panel < panels.panels(); ++panel)
-    copy_keys(to + panel * panels.panel_bytes(), map, barrier, seq, panel * panels.panel_columns(), key);
+// The visible tile at or before `tile`: those in a hole of the mask are stepped over.
+__device__ inline int visible_key_tile(const KernelParams& params, const DqItem& item, int tile) {
+  if constexpr (config.mask_has_holes) {
+    const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;
+    while (tile >= item.first && !Variant::may_see(params, item.seq, item.q_lo, q_hi, tile * kDq.tile_kv,
+                                                   min((tile + 1) * kDq.tile_kv, item.seq.k_len) - 1))
+      --tile;
+  }
+  return tile;
 }
 
-__device__ inline void produce_keys(const TensorMaps& maps, const DqMemory& shared, const DqItem& item) {
+__device__ inline void produce_keys(const KernelParams& params, const TensorMaps& maps, const DqMemory& shared,
+                                    const DqItem& item) {
   if (item.last < item.first) return;
   arrive_expecting(shared.q_full(), kDq.q.bytes() + kDq.d_o.bytes());
-#pragma unroll
-  for (int panel = 0; panel < kDq.q.panels(); ++panel)
-    copy_queries(shared.q() + panel * kDq.q.panel_bytes(), maps.q, maps.q_steps, shared.q_full(), item.seq,
-                 panel * kDq.q.panel_columns(), item.q_lo);
-#pragma unroll
-  for (int panel = 0; panel < kDq.d_o.panels(); ++panel)
-    copy_queries(shared.d_o() + panel * kDq.d_o.panel_bytes(), maps.o, maps.o_steps, shared.q_full(), item.seq,
-                 panel * kDq.d_o.panel_columns(), item.q_lo);
+  copy_query_rows(shared.q(), kDq.q, maps.q, maps.q_steps, shared.q_full(), item.seq, item.q_lo);
+  copy_query_rows(shared.d_o(), kDq.d_o, maps.o, maps.o_steps, shared.q_full(), item.seq, item.q_lo);
 #pragma unroll 1
-  for (int number = 0, tile = item.last; tile >= item.first; ++number, --tile) {
+  for (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;
+       ++number, tile = visible_key_tile(params, item, tile - 1)) {
     const u32 stage = number % kDqStages, full = shared.k_full(stage);
     wait_barrier(shared.k_empty(stage), number / kDqStages % 2 ^ 1);
     arrive_expecting(full, kDq.k.bytes() + kDq.v.bytes());
-    copy_rows_of(shared.k(stage), kDq.k, maps.k, full, item.seq, tile * kDq.tile_kv);
-    copy_rows_of(shared.v(stage), kDq.v, maps.v, full, item.seq, tile * kDq.tile_kv);
+    copy_key_rows(shared.k(stage), kDq.k, maps.k, full, item.seq, tile * kDq.tile_kv, kEvictLast);
+    copy_key_rows(shared.v(stage), kDq.v, maps.v, full, item.seq, tile * kDq.tile_kv, kEvictLast);
   }
 }
 
@@ -96,18 +97,46 @@ struct DqConsumer {
       const int q = min(query(h), item.seq.q_len - 1);
       const auto* terms = reinterpret_cast<const uint4*>(
           row_terms + workspace_tile(params, item.seq, item.seq.h, q / kTileQ) * row_terms_bytes(config));
-      minus_lse[h] = sum_of_parts(terms[q % kTileQ]) * kExponentScale;
-      minus_d[h] = sum_of_parts(terms[kTileQ + q % kTileQ]);
+      const uint4 lse = terms[q % kTileQ], d = terms[kTileQ + q % kTileQ];
+      minus_lse[h] = sum_of_parts(lse.x, lse.y) * kExponentScale;
+      minus_d[h] = sum_of_parts(d.x, d.y);
     }
   }
 
-  __device__ void hide_keys(int tile) {
-    const int key = tile * kDq.tile_kv + static_cast<int>(recompute(threadIdx.x) % 4) * 2;
+  __device__ static int first_key(int tile) {
+    return tile * kDq.tile_kv + static_cast<int>(recompute(threadIdx.x) % 4) * 2;
+  }
+  __device__ bool hides(int tile, int i) const {
+    const int k = first_key(tile) + i / 4 * 8 + i % 2;
+    return k >= item.seq.k_len || !Variant::visible(params, item.seq, query(i % 4 / 2), k);
+  }
+
+  // S to P, times the derivatives of the scores.
+  __device__ void make_probabilities(int tile) {
+    const bool mixed = tile < item.full_first || tile > item.full_last;
+    if constexpr (config.has_score) {
+      u32 hidden[(kDqScores + 31) / 32] = {};
+      if (mixed) {
 #pragma unroll
-    for (int i = 0; i < kDqScores; ++i) {
-      const int k = key + i / 4 * 8 + i % 2, q = query(i % 4 / 2);
-      if (k >= item.seq.k_len || !Variant::visible(params, item.seq, q, k)) s[i] = kHidden;
+        for (int i = 0; i < kDqScores; ++i) hidden[i / 32] |= static_cast<u32>(hides(tile, i)) << i % 32;
+      }
+#pragma unroll
+      for (int i = 0; i < kDqScores; ++i) {
+        const int k = min(first_key(tile) + i / 4 * 8 + i % 2, item.seq.k_len - 1);
+        const auto both = Variant::score_and_slope(params, item.seq, s[i] * config.scale,
+                                                   min(query(i % 4 / 2), item.seq.q_len - 1), k);
+        const float p = exp2_approx(both.score * kLog2e + minus_lse[i % 4 / 2]) * both.slope;
+        s[i] = hidden[i / 32] >> i % 32 & 1 ? 0.0f : p;
+      }
+      return;
     }
+    if (mixed) {
+#pragma unroll
+      for (int i = 0; i < kDqScores; ++i)
+        if (hides(tile, i)) s[i] = kHidden;
+    }
+#pragma unroll
+    for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);
   }
 
   __device__ void step(int number, int tile) {
@@ -125,9 +154,7 @@ struct DqConsumer {
     turns.end();
     wait_products<1>();
     pin_registers(s);
-    if (tile < item.full_first || tile > item.full_last) hide_keys(tile);
-#pragma unroll
-    for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);
+    make_probabilities(tile);
     pin_registers(s);
     wait_products<0>();
     pin_registers(dp);
@@ -150,7 +177,9 @@ struct DqConsumer {
       read_terms(row_terms);
       wait_barrier(shared.q_full(), 0);
 #pragma unroll 1
-      for (int number = 0, tile = item.last; tile >= item.first; ++number, --tile) step(number, tile);
+      for (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;
+           ++number, tile = visible_key_tile(params, item, tile - 1))
+        step(number, tile);
       wait_products<0>();
       pin_registers(dq);
     }
@@ -178,7 +207,7 @@ __device__ inline void backward_queries(const KernelParams& params, const Tensor
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kDqWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
-    if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(maps, shared, item);
+    if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(params, maps, shared, item);
   } else {
     grow_registers<backward_consumer_registers(config)>();
     DqConsumer{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);

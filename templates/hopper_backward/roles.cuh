@@ -1,6 +1,6 @@
 // The main loop where dK and dV do not fit into the registers of one warpgroup. A block has 64 keys. The first warpgroup
-// computes scores and dV, the second dP and dK; P goes from the one to the other in fp16, which is finer than the 16 bits
-// that dS will have. dQ is made apart.
+// computes scores and dV, the second dP and dK; P goes from the one to the other in fp16, which is finer than the bf16 that
+// dS may have. dQ is made apart.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
@@ -8,10 +8,13 @@
 
 namespace flashjit {
 
+// P is at most 1, but times the derivative of a score it may be anything.
+constexpr Element kSent = config.has_score ? config.element : Element::f16;
+
 struct Role {
   const KernelParams& params;
   const SharedMemory& shared;
-  const BackwardItem& item;
+  BackwardItem& item;
   Turns turns;
   Ones ones;
   Scores s;  // or dP
@@ -38,16 +41,13 @@ struct Role {
     ones.set();
 #pragma unroll
     for (float& x : sums) x = 0;
-    const int count = item.tiles() * kGroup;
-    Steps at = first_step(item);
+    Steps at;
     turns.enter();
-    if (count > 0) {
+    if (at.begin(params, item)) {
       wait_barrier(keys_full, 0);
-#pragma unroll 1
-      for (int number = 0; number < count; ++number) {
-        step(number, at);
-        at.advance(item);
-      }
+      int number = 0;
+      do step(number++, at);
+      while (at.advance(params, item));
       wait_products<0>();
       pin_registers(sums);
     }
@@ -65,12 +65,10 @@ struct ScoreRole : Role {
     issue_scores(s, shared, ones, 0, stage);
     commit_products();
     wait_for_scores(number);
-    if (is_mixed(item, at.tile)) hide(s, params, item, 0, at);
-    exponentiate(s);
-    convert<config.element>(p, s);
+    make_probabilities(s, p, params, item, 0, at, shared.terms(stage));
     wait_barrier(shared.exchange_empty(number % kExchanges), number / kExchanges % 2 ^ 1);
     Fragments sent;
-    convert<Element::f16>(sent, s);
+    convert<kSent>(sent, s);
 #pragma unroll
     for (int i = 0; i < kQuerySteps; ++i)
       store_shared(exchange(number, i), make_uint4(sent[i][0], sent[i][1], sent[i][2], sent[i][3]));
@@ -108,8 +106,7 @@ struct GradientRole : Role {
     __syncwarp();
     release(shared.exchange_empty(number % kExchanges));
 #pragma unroll
-    for (int i = 0; i < kScores; ++i)
-      s[i] *= float_from_f16(static_cast<u16>(received[i / 8][i % 8 / 2] >> 16 * (i % 2)));
+    for (int i = 0; i < kScores; ++i) s[i] *= element_of<kSent>(received[i / 8][i % 8 / 2], i % 2);
     convert<config.element>(p, s);
     turns.begin();
     begin_products();

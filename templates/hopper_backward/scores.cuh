@@ -3,6 +3,7 @@
 #pragma once
 
 #include "matrix.gen.cuh"
+#include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/work.cuh"
 
 namespace flashjit {
@@ -44,35 +45,38 @@ struct Ones {
   }
 };
 
-// S = K Q^T of 64 keys, relative to the LSE; and dP = V dO^T, relative to D.
+// S = K Q^T of 64 keys, relative to the LSE unless a score function needs the products themselves; and dP = V dO^T,
+// relative to D.
 __device__ inline void issue_scores(Scores& s, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage) {
-  multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)));
+  if constexpr (!config.has_score) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
   multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
 }
 __device__ inline void issue_dp(Scores& dp, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage) {
-  multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + kTileQ * kTermBytes));
+  multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + kTileQ * kTermBytes), 0);
   multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(stage)));
 }
 
-// Where the mask cuts: what a query does not see. `keys`: of the item's, the first of this warpgroup.
-__device__ inline void hide(Scores& s, const KernelParams& params, const BackwardItem& item, u32 keys,
-                            const Steps& at) {
-  const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-  const int key = item.k_lo + static_cast<int>(keys + thread / 32 * 16 + thread % 32 / 4);
-  const int query = at.tile * kTileQ + static_cast<int>(thread % 4) * 2;
-  Sequence seq = item.seq;
-  seq.h = at.head;
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    const int k = key + i % 4 / 2 * 8, q = query + i / 4 * 8 + i % 2;
-    if (k >= seq.k_len || !Variant::visible(params, seq, q, k)) s[i] = kHidden;
-  }
+__device__ inline bool is_mixed(const BackwardItem& item, int tile) {
+  return tile < item.full_first || tile > item.full_last;
 }
 
-__device__ inline void exponentiate(Scores& s) {
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
-}
+// Where a thread's scores lie: score i is of key k(i) and query q(i).
+struct ScorePlace {
+  Sequence seq;
+  int key, query;
+  // `keys`: of the item's, the first of this warpgroup.
+  __device__ ScorePlace(const BackwardItem& item, u32 keys, const Steps& at) : seq(item.seq) {
+    const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
+    key = item.k_lo + static_cast<int>(keys + thread / 32 * 16 + thread % 32 / 4);
+    query = at.tile * kTileQ + static_cast<int>(thread % 4) * 2;
+    seq.h = at.head;
+  }
+  __device__ int k(int i) const { return key + i % 4 / 2 * 8; }
+  __device__ int q(int i) const { return query + i / 4 * 8 + i % 2; }
+  __device__ bool hides(const KernelParams& params, int i) const {
+    return k(i) >= seq.k_len || !Variant::visible(params, seq, q(i), k(i));
+  }
+};
 
 template <Element element>
 __device__ inline void convert(Fragments& fragments, const Scores& s) {
@@ -80,14 +84,66 @@ __device__ inline void convert(Fragments& fragments, const Scores& s) {
   for (int i = 0; i < kScores; i += 2) fragments[i / 8][i % 8 / 2] = pack<element>(s[i], s[i + 1]);
 }
 
+// The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
+__device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, const ScorePlace& place,
+                                    u32 terms, bool mixed) {
+  u32 hidden[(kScores + 31) / 32] = {};
+  if (mixed) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) hidden[i / 32] |= static_cast<u32>(place.hides(params, i)) << i % 32;
+  }
+#pragma unroll
+  for (int j = 0; j < kScores; j += 4) {
+    float relative[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      u32 first, second;
+      load_shared_pair(first, second, terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
+      relative[c] = sum_of_parts(first, second) * kExponentScale;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) {
+      float slope[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int i = j + e + c;
+        const auto both =
+            Variant::score_and_slope(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
+                                     min(place.k(i), place.seq.k_len - 1));
+        const bool hides = hidden[i / 32] >> i % 32 & 1;
+        s[i] = hides ? 0.0f : exp2_approx(both.score * kLog2e + relative[c]);
+        slope[c] = hides ? 0.0f : both.slope;
+      }
+      p[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(s[j + e], s[j + e + 1]);
+      s[j + e] *= slope[0];
+      s[j + e + 1] *= slope[1];
+    }
+  }
+}
+
+// S to P, which goes to `p` as well.
+__device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
+                                          u32 keys, const Steps& at, u32 terms) {
+  const bool mixed = is_mixed(item, at.tile);
+  if constexpr (config.has_score) {
+    apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed);
+    return;
+  }
+  if (mixed) {
+    const ScorePlace place(item, keys, at);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (place.hides(params, i)) s[i] = kHidden;
+  }
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
+  convert<config.element>(p, s);
+}
+
 // dS = P dP.
 __device__ inline void make_ds(Fragments& ds, const Scores& p, const Scores& dp) {
 #pragma unroll
   for (int i = 0; i < kScores; i += 2) ds[i / 8][i % 8 / 2] = pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]);
-}
-
-__device__ inline bool is_mixed(const BackwardItem& item, int tile) {
-  return tile < item.full_first || tile > item.full_last;
 }
 
 }  // namespace flashjit

@@ -8,7 +8,7 @@
 
 namespace flashjit {
 
-constexpr BackwardLayout kLayout = backward_layout(config);
+constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
@@ -22,25 +22,18 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
   return (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
 }
 
-// A tile of keys, and the query tiles that see any of it: for each query head of its KV head all of `first`..`last`. In
-// `full_first`..`full_last` all queries see all keys, and no mask code is needed.
+// A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
+// queries see all keys, and no mask code is needed.
 struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
-  __device__ int tiles() const { return max(last - first + 1, 0); }
 };
 
-// Tiles of a head follow each other, so that those which run together share Q and dO in L2; with a causal mask the first
-// tile has most queries.
-__device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
-  const int tiles = (params.k_len + kTileKv - 1) / kTileKv, head = block / tiles;
-  BackwardItem item;
-  item.seq = sequence_of(params, head / config.heads_kv, head % config.heads_kv * kGroup);
-  item.k_lo = block % tiles * kTileKv;
+__device__ inline void find_queries(const KernelParams& params, BackwardItem& item) {
   const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
   const int begin = Variant::q_begin(params, item.seq, item.k_lo, k_hi),
-            end = Variant::q_end(params, item.seq, item.k_lo, k_hi);
+            end = min(Variant::q_end(params, item.seq, item.k_lo, k_hi), item.seq.q_len);
   item.first = begin / kTileQ;
   item.last = begin < end && item.k_lo <= k_hi ? (end - 1) / kTileQ : item.first - 1;
   item.full_first = (Variant::full_q_begin(params, item.seq, item.k_lo, k_hi) + kTileQ - 1) / kTileQ;
@@ -48,20 +41,61 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int blo
   // Queries behind the last one count for nothing, whatever they see; keys behind the last one would.
   item.full_last = full_end >= item.seq.q_len ? item.last : full_end / kTileQ - 1;
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
+}
+
+// Tiles of a head follow each other, so that those which run together share Q and dO in L2; with a causal mask the first
+// tile has most queries, and what is left for the end is short.
+__device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
+  const int tiles = (params.k_len + kTileKv - 1) / kTileKv, head = block / tiles;
+  BackwardItem item;
+  item.seq = sequence_of(params, head / config.heads_kv, head % config.heads_kv * kGroup);
+  item.k_lo = block % tiles * kTileKv;
+  find_queries(params, item);
   return item;
 }
 
-// The steps of a block: its query tiles, head after head.
+// The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
-  __device__ void advance(const BackwardItem& item) {
-    if (++tile > item.last) {
-      tile = item.first;
-      ++head;
+
+  // False: there are none.
+  __device__ bool begin(const KernelParams& params, BackwardItem& item) {
+    head = item.seq.h;
+    tile = visible(params, item, item.first);
+    return tile <= item.last || begin_next_head(params, item);
+  }
+  // False: this was the last.
+  __device__ bool advance(const KernelParams& params, BackwardItem& item) {
+    tile = visible(params, item, tile + 1);
+    return tile <= item.last || begin_next_head(params, item);
+  }
+
+ private:
+  __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
+    if constexpr (kGroup > 1) {
+      const int end = (item.seq.hk + 1) * kGroup;
+      while (++head < end) {
+        if constexpr (config.ranges_differ || config.mask_has_holes) {
+          item.seq.h = head;
+          find_queries(params, item);
+        }
+        tile = visible(params, item, item.first);
+        if (tile <= item.last) return true;
+        if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
+      }
     }
+    return false;
+  }
+  __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
+    if constexpr (config.mask_has_holes) {
+      const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
+      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
+                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
+        ++tile;
+    }
+    return tile;
   }
 };
-__device__ inline Steps first_step(const BackwardItem& item) { return {item.first, item.seq.h}; }
 
 // ---- shared memory ----
 
