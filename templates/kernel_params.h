@@ -90,7 +90,7 @@ struct EndSteps {
   int outer, token;
 };
 struct TensorMaps {
-  TensorMap q, k, v, o;
+  TensorMap q, k, v, o;  // of backward: o is of dO
   TensorMap inputs[kMaxInputs];
   int has_inputs;  // 0: TMA cannot address one of them, and the score function reads them from memory
   EndSteps q_steps, k_steps, v_steps, o_steps;  // where these have all in that dimension

@@ -52,4 +52,7 @@ constexpr PanelLayout panel_layout(int rows, int dims, Element element) {
 // to the next.
 constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;
 
+// That of an operand of rows of 16 bytes one below the other, with no swizzle.
+constexpr unsigned kRowsDescriptorHigh = 8 * 16 / 16;
+
 }  // namespace flashjit

@@ -39,10 +39,9 @@ struct Statement {
 };
 
 // What every step does to the low word of an operand's descriptor in shared memory.
-std::string advance(std::string_view name, int operand) {
-  return fmt::format(
-      "  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, \" DESCRIPTOR_HIGH \"}};\\n\" \\\n", operand,
-      name);
+std::string advance(std::string_view name, int operand, std::string_view high = "DESCRIPTOR_HIGH") {
+  return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, \" {2} \"}};\\n\" \\\n", operand,
+                     name, high);
 }
 
 // Where step `step` of an operand begins, in 16 bytes: along its rows, panel by panel, or, if it is read transposed,
@@ -81,7 +80,7 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {};\\n .reg .pred more;", b);
   s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
   s.step = fmt::format("{1}_step, {0}0, {0}1, {0}2, {0}3, accumulate", a, b);
-  s.body = advance(std::string_view(&b, 1), low);
+  s.body = advance(std::string_view(&b, 1), low, p.b_in_rows ? "ROWS_DESCRIPTOR_HIGH" : "DESCRIPTOR_HIGH");
   s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1, {2}",
                            a, b, p.b_transposed ? 1 : 0);
   for (int step = 0; step < steps; ++step) {
@@ -107,28 +106,33 @@ std::string function(const Product& p, const Statement& s, char sum, std::string
   for (const std::string& step : s.steps) text += fmt::format("      STEP({})\n", step);
   text += "      \"}\"\n";
   text += fmt::format("      : {}\n",
-                      operands(sums, "\n        ", [&](int i) { return fmt::format("\"+f\"({}[{}])", sum, i); }));
+                      operands(sums, "\n        ", [&](int i) {
+                        return fmt::format("\"{}f\"({}[{}])", p.replaces ? '=' : '+', sum, i);
+                      }));
   return text + fmt::format("      : {});\n}}\n#undef STEP\n", s.inputs);
 }
 
-// The letter that a buffer goes by in PTX: "Qs" is q, "S" is s.
-char letter(std::string_view buffer) { return static_cast<char>(buffer[0] - 'A' + 'a'); }
+// The letter that a buffer goes by in PTX: "Qs" is q, "S" and "dS" are s.
+char upper(std::string_view buffer) {
+  return *std::ranges::find_if(buffer, [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+char letter(std::string_view buffer) { return static_cast<char>(upper(buffer) - 'A' + 'a'); }
 
 std::string emit(const Program& program, const Product& p) {
   const auto panel_bytes = [&](std::string_view name) {
     return std::stoi(program.buffers[static_cast<std::size_t>(program.buffer(name))].rows) * kPanelWidth;
   };
   const char sum = letter(p.target), a = letter(p.a), b = letter(p.b);
-  const char upper[3] = {p.target[0], p.a[0], p.b[0]};
+  const char name[3] = {upper(p.target), upper(p.a), upper(p.b)};
   const std::string_view element = code_name(program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype);
   if (!p.a_in_registers) {
     const std::string comment = fmt::format(
-        "// {0} ({1} x {2}) {7} {3} ({1} x {4}) {5}{8} ({6} x {2} at a time): both from shared memory.", upper[0],
-        p.rows, p.columns, upper[1], p.depth, upper[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
+        "// {0} ({1} x {2}) {7} {3} ({1} x {4}) {5}{8} ({6} x {2} at a time): both from shared memory.", name[0],
+        p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
   }
   std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
-                                    upper[0], p.rows, p.columns, upper[1], p.depth, upper[2], p.k);
+                                    name[0], p.rows, p.columns, name[1], p.depth, name[2], p.k);
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, element);
 }
@@ -156,7 +160,10 @@ std::string emit_matrix(const Program& program) {
       "// `accumulate`: the signs of both operands, and which of those in shared memory are transposed.\n"
       "#define DESCRIPTOR_HIGH \"{:#x}\"  // swizzled in {} bytes, {} from eight rows to the next\n",
       kStepBytes, products.front().k, kPanelWidth, kDescriptorHigh, kPanelWidth, 8 * kPanelWidth);
+  const bool in_rows = std::ranges::any_of(products, &Product::b_in_rows);
+  if (in_rows) text += fmt::format("#define ROWS_DESCRIPTOR_HIGH \"{:#x}\"  // rows of 16 bytes\n", kRowsDescriptorHigh);
   for (const Product& product : products) text += "\n" + emit(program, product);
+  if (in_rows) text += "\n#undef ROWS_DESCRIPTOR_HIGH";
   return text + "\n#undef DESCRIPTOR_HIGH\n\n}  // namespace flashjit\n";
 }
 

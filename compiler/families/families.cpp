@@ -5,6 +5,7 @@
 #include "compiler/families/decode/decode.h"
 #include "compiler/families/family.h"
 #include "compiler/families/hopper/hopper.h"
+#include "compiler/families/hopper_backward/hopper_backward.h"
 #include "compiler/families/host/host.h"
 #include "compiler/families/merge/merge.h"
 #include "compiler/families/mla/mla.h"
@@ -17,7 +18,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode, &kMla,          &kSync,
-                                                        &kNaive,  &kMerge,  &kSyncBackward, &kHost};
+                                                        &kNaive,  &kMerge, &kHopperBackward, &kSyncBackward, &kHost};
 
 }  // namespace
 

@@ -19,6 +19,8 @@ struct Product {
   bool a_in_registers = false;
   bool b_transposed = false;     // b's rows are contiguous along the columns of the target, as those of V
   bool accumulates = false;      // onto what is there, unless told to begin anew; else always anew
+  bool replaces = false;         // nothing that was in the target is of interest, so it may lie elsewhere until then
+  bool b_in_rows = false;        // b is rows of 16 bytes one below the other, not swizzled
   int unroll = 0;                // steps along the depth that are unrolled; 0: all
   std::string_view remark = {};  // for who reads the generated code
 };

@@ -9,7 +9,7 @@
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
-#include "templates/hopper/layout.h"
+#include "templates/hopper_backward/layout.h"
 
 namespace flashjit {
 namespace {
@@ -185,6 +185,11 @@ Source source_of(const KernelConfig& c, const MappedOperand& mapped, const Kerne
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
+  if (of_queries && params.q_len == 0) {  // likewise, of keys that no query sees
+    source.data = params.k;
+    source.stride = {};
+    source.tokens = source.heads = source.batch = 1;
+  }
   if (has_steps(c, mapped)) {  // those that are never taken have nothing in common with others
     if (source.tokens == 1) source.stride.token = 0;
     if (source.batch == 1) source.stride.batch = 0;
@@ -206,6 +211,13 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
   };
   if (c.box_keys > 0) {
     add(operand("k"), &TensorMaps::k, nullptr, c.box_keys);
+    return mapped;
+  }
+  if (is_backward(plan.spec)) {
+    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, query_box_rows(c));
+    add(operand("do"), &TensorMaps::o, &TensorMaps::o_steps, query_box_rows(c));
+    add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, key_box_rows(c));
+    add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, key_box_rows(c));
     return mapped;
   }
   add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);

@@ -230,9 +230,8 @@ __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
 }
 
-// Likewise of rows of 16 bytes, eight of which are a matrix, with no swizzle: kRowsDescriptorHigh is the high word. A step
+// Likewise of rows of 16 bytes, eight of which are a matrix, with no swizzle. A step
 // of a product takes 32 bytes: those behind a row's are this row once more.
 __device__ inline u32 rows_descriptor(u32 address) { return (address & 0x3FFFF) >> 4; }
-constexpr u32 kRowsDescriptorHigh = 8 * 16 / 16;
 
 }  // namespace flashjit

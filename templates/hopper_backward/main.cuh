@@ -37,7 +37,9 @@ struct Consumer {
   __device__ void issue_dk(u32 stage) {
     multiply_dk(dk, ds, descriptor(shared.q(stage), kLayout.q.panel_bytes()), true);
   }
-  __device__ void issue_dq(QueryGradients& sums, u32 exchange) {
+  // (A template, so that its product need not exist where it is not called.)
+  template <int registers>
+  __device__ void issue_dq(float (&sums)[registers], u32 exchange) {
     constexpr bool kColumns = splits_dq_columns(config);
     const u32 rows = kColumns ? 0 : keys * kPanelWidth;
     const u32 columns =

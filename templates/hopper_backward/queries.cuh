@@ -10,7 +10,6 @@
 namespace flashjit {
 
 constexpr DqLayout kDq = dq_layout(config);
-constexpr int kDqScores = kDq.tile_kv / 2, kKeySteps = kDq.tile_kv / 16;
 
 struct DqMemory {
   u32 base;
@@ -74,7 +73,10 @@ __device__ inline void produce_keys(const KernelParams& params, const TensorMaps
 }
 
 // Scores are not transposed here: a thread has two queries and two neighbouring keys of every eight.
+// (A template, so that its products need not exist where it is not used.)
+template <int tile_kv>
 struct DqConsumer {
+  static constexpr int kDqScores = tile_kv / 2, kKeySteps = tile_kv / 16;
   const KernelParams& params;
   const DqMemory& shared;
   const DqItem& item;
@@ -165,7 +167,7 @@ struct DqConsumer {
     }
     turns.begin();
     begin_products();
-    multiply_dq_rows(dq, ds, descriptor(shared.k(stage), kDq.k.panel_bytes()), true);
+    multiply_dq(dq, ds, descriptor(shared.k(stage), kDq.k.panel_bytes()), true);
     commit_products();
   }
 
@@ -210,7 +212,7 @@ __device__ inline void backward_queries(const KernelParams& params, const Tensor
     if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(params, maps, shared, item);
   } else {
     grow_registers<backward_consumer_registers(config)>();
-    DqConsumer{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
+    DqConsumer<kDq.tile_kv>{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
   }
 }
 

@@ -37,11 +37,11 @@ struct Turns {
 
 // A fragment that, multiplied with row terms, gives each score the sum of its query's three.
 struct Ones {
-  u32 of[4];
+  u32 of[1][4];
   __device__ void set() {
     const u32 lane = lane_id() % 4, one = pack<config.element>(1.0f, 0.0f);
-    of[0] = of[1] = lane == 0 ? one | one << 16 : lane == 1 ? one : 0;
-    of[2] = of[3] = 0;
+    of[0][0] = of[0][1] = lane == 0 ? one | one << 16 : lane == 1 ? one : 0;
+    of[0][2] = of[0][3] = 0;
   }
 };
 

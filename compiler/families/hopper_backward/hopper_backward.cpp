@@ -1,0 +1,221 @@
+#include "compiler/families/hopper_backward/hopper_backward.h"
+
+#include <algorithm>
+#include <array>
+
+#include "compiler/choice/cost_parts.h"
+#include "compiler/families/choices.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kWarpgroups = 2, kStages = 2;
+constexpr int kMostDim = 256;
+
+std::string why_not(const AttentionSpec& spec, const Target& target) {
+  const std::string_view other = floor_family(target.gpu, spec.operation)->name;
+  if (!target.can.wgmma || !target.can.tma) {
+    return fmt::format("family: hopper_backward needs WGMMA and TMA, which {} does not have; use family={}", target.name,
+                       other);
+  }
+  if (spec.align_bytes < 16) {
+    return fmt::format(
+        "family: hopper_backward copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has bytes={}; align the inputs, or use family={}",
+        spec.align_bytes, other);
+  }
+  if (spec.d_qk > kMostDim || spec.d_v > kMostDim) {
+    return fmt::format("family: hopper_backward has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
+                       kMostDim, spec.d_qk, spec.d_v, other);
+  }
+  if (is_packed(spec)) {
+    return fmt::format(
+        "family: hopper_backward has sequences of one length, and the spec has layout=packed; use family={}", other);
+  }
+  return {};
+}
+
+// Queries of a step: as many as registers have scores for beside dK and dV.
+int usual_tile_q(const AttentionSpec& spec) { return spec.d_qk <= 64 && spec.d_v <= 64 ? 128 : 64; }
+// Keys of a block: 64 for each warpgroup, or for both where they share the work in another way.
+int usual_tile_kv(const AttentionSpec& spec) {
+  KernelConfig c;
+  c.head_dim_qk = spec.d_qk;
+  c.head_dim_v = spec.d_v;
+  return has_roles(c) ? kRowsPerWarpgroup : kWarpgroups * kRowsPerWarpgroup;
+}
+
+void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  const AttentionSpec& spec = problem.spec;
+  Schedule s = pins;
+  s.family = &kHopperBackward;
+  s.tile_q = pins.tile_q.value_or(usual_tile_q(spec));
+  s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec));
+  for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::launch})) {
+    s.dq = dq;
+    out.push_back(s);
+  }
+}
+
+// dK and dV, scores and dP, and what a loop needs beside them; P and dS take the registers that those leave.
+Registers registers(const Problem& problem, const KernelConfig& c) {
+  constexpr int kBase = 40;
+  const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
+  const int scores = has_roles(c) ? c.tile_q : c.tile_q;
+  return {kBase + sums + scores + score_registers(problem.spec), backward_consumer_registers(c)};
+}
+
+bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
+  const AttentionSpec& spec = problem.spec;
+  if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
+    return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
+  if (*s.tile_kv != usual_tile_kv(spec))
+    return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv,
+                  usual_tile_kv(spec), spec.d_qk, spec.d_v);
+  if (*s.tile_q != 64 && *s.tile_q != 128) return refuse(why, "tile_q: {} is neither 64 nor 128", *s.tile_q);
+  const KernelConfig c = config_of(problem, s);
+  if (*s.dq == DqSums::atomics && has_roles(c))
+    return refuse(why, "dq: beside dK and dV of head dims {} and {} no registers are left for dQ; use dq=launch",
+                  spec.d_qk, spec.d_v);
+  if (*s.dq == DqSums::atomics && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
+    return refuse(why, "tile_q: 64 queries and a head dim of {} are no share for each warpgroup; use tile_q=128 or dq=launch",
+                  spec.d_qk);
+  const int smem = hopper_backward_layout(c).bytes;
+  if (smem > problem.target.smem_per_block)
+    return refuse(why, "tile_q: tiles take {} bytes of shared memory, a block of {} has {}; use tile_q=64", smem,
+                  problem.target.name, problem.target.smem_per_block);
+  const auto [needed, budget] = registers(problem, c);
+  if (needed > budget)
+    return refuse(why, "tile_q: about {} registers per thread are needed, there are {}; use tile_q=64", needed, budget);
+  return false;
+}
+
+void configure(const Problem& problem, KernelConfig& c) {
+  c.warpgroups = kWarpgroups;
+  c.stages = kStages;
+  c.ranges_differ = keys_differ_by_head(problem);
+}
+
+double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
+
+// Whole kernels on an H200, 2026-11-24: d=128 and 64 with sums in memory, and both with a launch for dQ.
+Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
+  constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
+  constexpr double kBusy = 0.8, kTileClocks = 250, kItemClocks = 8000, kBytesOfPass = 4;
+  const AttentionSpec& spec = problem.spec;
+  const Target& target = problem.target;
+  const KernelConfig c = config_of(problem, s);
+  const bool apart = c.dq == DqSums::launch;
+  const double scores = static_cast<double>(c.tile_q) * c.tile_kv, times = apart ? 2 : 1;
+  const double dims = times * (padded_dim_qk(c) + padded_dim_v(c)) + 2 * padded_dim_qk(c) + padded_dim_v(c);
+  TileClocks tile;
+  tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
+  tile.exp = times * scores / target.exp_per_clock;
+  tile.issue = scores * times * (score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
+  const double clocks = tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks;
+  const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
+  const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
+  const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
+                                          std::ceil(static_cast<double>(shape.k_len) / c.tile_kv));
+  const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
+  Prediction p;
+  p.waves = blocks / target.sm_count;
+  p.compute = (tiles * clocks / sms + p.waves * kItemClocks) / (target.clock_ghz * 1e3);
+  add_units(p, tile, tiles / sms, spec, target, shape);
+  // Launches before and after: O and dO are read, and with sums dQ is written, read and written.
+  const double passes = rows * spec.d_v * kBytesOfPass + (apart ? 0 : 2.5 * rows * spec.d_qk * sizeof(float));
+  p.latency = kLaunches * kLaunchMicroseconds + passes / (target.memory_tbs * 1e6);
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
+KernelLaunch last_launch(const KernelConfig& c) {
+  if (c.dq == DqSums::atomics) {
+    return {.entry = "flashjit_backward_finish",
+            .threads = kFinishThreads,
+            .grid = {.queries = c.tile_q, .heads = c.heads_q},
+            .overlaps = true,
+            .buffers = {1},
+            .bounds = "flashjit::kFinishThreads",
+            .call = "finish_backward(params, dq_sums)"};
+  }
+  return {.entry = "flashjit_backward_queries",
+          .threads = hopper_threads(c),
+          .smem_bytes = dq_layout(c).bytes,
+          .grid = {.queries = kDqTileQ, .heads = c.heads_q},
+          .tensor_maps = true,
+          .overlaps = true,
+          .buffers = {0},
+          .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+          .call = "backward_queries(params, maps, row_terms)"};
+}
+
+void finish(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const bool sums = c.dq == DqSums::atomics;
+  const std::vector<int> buffers = sums ? std::vector<int>{0, 1} : std::vector<int>{0};
+  plan.launches = {{.entry = "flashjit_backward_prepare",
+                    .threads = kPrepareThreads,
+                    .grid = {.queries = c.tile_q, .heads = c.heads_q},
+                    .buffers = buffers,
+                    .bounds = "flashjit::kPrepareThreads",
+                    .call = sums ? "prepare_backward(params, row_terms, dq_sums)" : "prepare_backward(params, row_terms)"},
+                   {.entry = "flashjit_backward",
+                    .threads = hopper_threads(c),
+                    .smem_bytes = hopper_backward_layout(c).bytes,
+                    .grid = {.keys = c.tile_kv, .heads = c.heads_kv},
+                    .tensor_maps = true,
+                    .overlaps = true,
+                    .buffers = buffers,
+                    .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+                    .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)"
+                                 : "hopper_backward(params, maps, row_terms)"},
+                   last_launch(c)};
+  const auto of_tiles = [&](std::string name, std::string_view type, int bytes) {
+    return WorkspaceBuffer{name, type, std::int64_t{bytes} * c.heads_q,
+                           {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}};
+  };
+  plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
+  if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
+}
+
+std::string describe(const KernelConfig& c) {
+  std::string text = fmt::format("  a block has {} keys and goes over tiles of {} queries, {} in flight\n", c.tile_kv,
+                                 c.tile_q, c.stages);
+  text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
+                       : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
+  if (c.dq == DqSums::atomics) return text + "  dQ is added to sums in memory, in any order\n";
+  return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n", kDqTileQ,
+                            dq_layout(c).tile_kv);
+}
+
+constexpr std::array<std::string_view, 6> kHonoured = {"fn",  "when=mixed", "holes",
+                                                       "row", "smem_bytes", "direction=first_to_last"};
+
+}  // namespace
+
+const FamilyRow kHopperBackward = {
+    .name = "hopper_backward",
+    .summary = "Gradients of attention, for Hopper: one warpgroup copies, the others compute.",
+    .loop_file = "templates/hopper_backward/main.cuh",
+    .fields = "tile_q tile_kv dq",
+    .computes = is_backward,
+    .from_first = true,
+    .compiles_quickly = false,
+    .instruction = "WGMMA",
+    .why_not = why_not,
+    .enumerate = enumerate,
+    .refuses = refuses,
+    .configure = configure,
+    .registers = registers,
+    .predict = predict_backward,
+    .matrix_rate = matrix_rate,
+    .passes = hopper_backward_passes(),
+    .finish = finish,
+    .why_rejected = why_warpgroups_rejected,
+    .honoured = kHonoured,
+    .describe = describe,
+};
+
+}  // namespace flashjit

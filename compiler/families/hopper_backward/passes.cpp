@@ -1,0 +1,177 @@
+// Products and shared memory of the backward loops for Hopper.
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "compiler/families/hopper_backward/hopper_backward.h"
+#include "compiler/families/pass_parts.h"
+
+namespace flashjit {
+
+namespace {
+
+Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int offset, int stages) {
+  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
+  b.layout = fmt::format("swizzle{}", kPanelWidth);
+  b.offset = offset;
+  b.bytes = layout.bytes();
+  b.stages = stages;
+  return b;
+}
+
+// The tiles of the launch that goes over queries, and row terms, which a product with ones adds to scores and dP.
+void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
+  const HopperBackwardLayout l = hopper_backward_layout(c);
+  p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, 0, 1));
+  p.buffers.push_back(shared_tile("Vs", spec.dtype, l.v, l.v_offset, 1));
+  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, l.q_offset, c.stages));
+  p.buffers.push_back(shared_tile("dOs", spec.dtype, l.d_o, l.d_o_offset, c.stages));
+  Buffer terms{"Terms", Space::Shared, spec.dtype, fmt::format("{}", 2 * c.tile_q), "8"};
+  terms.layout = "rows";
+  terms.offset = l.terms_offset;
+  terms.bytes = row_terms_bytes(c);
+  terms.stages = c.stages;
+  p.buffers.push_back(terms);
+  p.buffers.push_back({"Ones", Space::Register, spec.dtype, "64", "16"});
+  if (c.dq == DqSums::atomics) p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, kExchanges));
+}
+// And those of the launch that goes over keys.
+void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
+  const DqLayout l = dq_layout(c);
+  p.buffers.push_back(shared_tile("row Qs", spec.dtype, l.q, 0, 1));
+  p.buffers.push_back(shared_tile("row dOs", spec.dtype, l.d_o, l.d_o_offset, 1));
+  p.buffers.push_back(shared_tile("column Ks", spec.dtype, l.k, l.k_offset, kDqStages));
+  p.buffers.push_back(shared_tile("column Vs", spec.dtype, l.v, l.v_offset, kDqStages));
+}
+
+Result<Program> place_buffers(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const bool apart = c.dq == DqSums::launch;
+  const int keys = hopper_backward_layout(c).bytes, queries = apart ? dq_layout(c).bytes : 0;
+  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, std::max(keys, queries)));
+  add_tiles_of_keys(p, context.problem.spec, c);
+  if (apart) add_tiles_of_queries(p, context.problem.spec, c);
+  return p;
+}
+
+// What is copied, or written, to each place that products read.
+struct Source {
+  std::string_view tile, from;
+};
+constexpr Source kSources[] = {{"Ks", "k"},         {"Vs", "v"},        {"Qs", "q"},        {"dOs", "do"},
+                               {"column Ks", "k"},  {"column Vs", "v"}, {"row Qs", "q"},    {"row dOs", "do"},
+                               {"Terms", "rows"},   {"dSs", "dS"}};
+
+void fill(const Program& p, std::vector<Statement>& body, std::string_view tile) {
+  const auto source = std::ranges::find(kSources, tile, &Source::tile);
+  const int place = p.buffer(tile);
+  const auto fills = [&](const Statement& s) {
+    return (s.kind == Kind::Load || s.kind == Kind::Stage) && s.writes[0] == place;
+  };
+  if (source == std::end(kSources) || std::ranges::any_of(body, fills)) return;
+  body.push_back(make_statement(tile == "dSs" ? Kind::Stage : Kind::Load, {place}, {p.buffer(source->from)}));
+}
+
+// Statements for these products, in place of the textbook's with their targets.
+void multiply(const Program& p, std::vector<Statement>& body, const std::vector<Product>& products) {
+  std::vector<Statement> changed;
+  for (Statement& s : body) {
+    if (s.kind != Kind::Mma) {
+      changed.push_back(std::move(s));
+      continue;
+    }
+    for (const Product& product : products) {
+      if (p.buffers[static_cast<std::size_t>(s.writes[0])].name != product.target) continue;
+      fill(p, changed, product.a);
+      fill(p, changed, product.b);
+      changed.push_back(make_statement(Kind::Mma, s.writes, {p.buffer(product.a), p.buffer(product.b)}));
+      changed.back().product = product;
+    }
+  }
+  body = std::move(changed);
+}
+
+Result<Program> assign_warps(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
+  if (loop == p.body.end()) return internal("pass assign_warps: the program has no loop");
+  const auto at = loop - p.body.begin();
+  Statement of_queries = *loop;
+  multiply(p, loop->body, dk_dv_products(c));
+  if (c.dq == DqSums::launch) {
+    multiply(p, of_queries.body, dq_products(c));
+    p.body.insert(p.body.begin() + at + 1, std::move(of_queries));
+  }
+  p.body.insert(p.body.begin() + at, make_statement(Kind::Fill, {p.buffer("Ones")}));
+  return p;
+}
+
+constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"assign_warps", assign_warps}};
+
+// Of a warpgroup, which has 64 rows.
+Product product(const KernelConfig& c, std::string_view name, std::string_view target, std::string_view a,
+                std::string_view b, int columns, int depth) {
+  return {.name = name,
+          .target = target,
+          .a = a,
+          .b = b,
+          .issuer = Issuer::Warpgroup,
+          .rows = kRowsPerWarpgroup,
+          .columns = columns,
+          .depth = depth,
+          .m = kRowsPerWarpgroup,
+          .n = columns,
+          .k = step_columns(c.element)};
+}
+Product anew(Product p) {
+  p.replaces = true;
+  return p;
+}
+Product onto(Product p) {
+  p.accumulates = true;
+  return p;
+}
+Product with_rows(Product p) {
+  p.b_transposed = true;
+  return p;
+}
+Product from_registers(Product p) {
+  p.a_in_registers = true;
+  return p;
+}
+// What scores or dP are relative to.
+Product terms(const KernelConfig& c, std::string_view target) {
+  Product p = from_registers(anew(product(c, "terms", target, "Ones", "Terms", c.tile_q, step_columns(c.element))));
+  p.b_in_rows = true;
+  p.remark = "Ones times row terms: what the rows of the product are relative to.";
+  return p;
+}
+
+}  // namespace
+
+std::span<const Pass> hopper_backward_passes() { return kPasses; }
+
+std::vector<Product> dk_dv_products(const KernelConfig& c) {
+  const Product scores = product(c, "scores", "S", "Ks", "Qs", c.tile_q, padded_dim_qk(c)),
+                dp = product(c, "dp", "dS", "Vs", "dOs", c.tile_q, padded_dim_v(c));
+  std::vector<Product> all;
+  if (!c.has_score) all.push_back(terms(c, "S"));
+  all.push_back(c.has_score ? anew(scores) : onto(scores));
+  all.push_back(terms(c, "dS"));
+  all.push_back(onto(dp));
+  all.push_back(from_registers(onto(with_rows(product(c, "dv", "dV", "P", "dOs", c.head_dim_v, c.tile_q)))));
+  all.push_back(from_registers(onto(with_rows(product(c, "dk", "dK", "dS", "Qs", c.head_dim_qk, c.tile_q)))));
+  if (c.dq == DqSums::atomics)
+    all.push_back(anew(with_rows(product(c, "dq", "dQ", "dSs", "Ks", dq_columns(c), c.tile_kv))));
+  return all;
+}
+
+std::vector<Product> dq_products(const KernelConfig& c) {
+  const int keys = dq_layout(c).tile_kv;
+  return {anew(product(c, "dq_scores", "S", "row Qs", "column Ks", keys, padded_dim_qk(c))),
+          anew(product(c, "dq_dp", "dS", "row dOs", "column Vs", keys, padded_dim_v(c))),
+          from_registers(onto(with_rows(product(c, "dq", "dQ", "dS", "column Ks", c.head_dim_qk, keys))))};
+}
+
+}  // namespace flashjit
