@@ -7,29 +7,67 @@
 
 namespace flashjit {
 
-// One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t,
-// four registers j are at (j * 128 + t) * 4, which are two neighbouring columns of two rows.
+// Each lane of four has a pair of columns of four groups of eight; after this it has all eight of its own group.
+__device__ inline void exchange_pairs(u32 (&pairs)[4]) {
+  const u32 lane = threadIdx.x % 4;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = lane & bit;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const u32 other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i | bit], bit);
+      (upper ? pairs[i] : pairs[i | bit]) = other;
+    }
+  }
+}
+
+// One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t, four
+// registers of group j are at (j * 128 + t) * 4, which are two neighbouring columns, of eight, of two rows.
 __device__ inline void finish_backward(const KernelParams& params, const float* dq_sums) {
-  constexpr int kQuads = dq_columns(config) / 8 * kThreadsPerWarpgroup;  // of a warpgroup
+  constexpr int kEights = dq_columns(config) / 8, kFours = (kEights + 3) / 4;  // of a warpgroup
   const int tile = blockIdx.x % params.tiles_q, heads = blockIdx.x / params.tiles_q, head = heads % config.heads_q;
   const Sequence seq = sequence_of(params, heads / config.heads_q, head);
-  const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(blockIdx.x) * dq_sum_floats(config));
-  const Int64 begin = query_row(params.dq_stride, seq, head, 0);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < config.warpgroups * kQuads; i += kFinishThreads) {
-    const int warpgroup = i / kQuads, thread = i % kThreadsPerWarpgroup, eight = i % kQuads / kThreadsPerWarpgroup;
-    const int row =
-        thread / 32 * 16 + thread % 32 / 4 + (splits_dq_columns(config) ? 0 : warpgroup * kRowsPerWarpgroup);
-    const int column = eight * 8 + thread % 4 * 2 + (splits_dq_columns(config) ? warpgroup * dq_columns(config) : 0);
-    if (column >= config.head_dim_qk) continue;
-    const float4 sum = sums[i];
-    const float values[4] = {sum.x * config.scale, sum.y * config.scale, sum.z * config.scale, sum.w * config.scale};
+  const int warpgroup = threadIdx.x / kThreadsPerWarpgroup, thread = threadIdx.x % kThreadsPerWarpgroup;
+  const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(blockIdx.x) * dq_sum_floats(config)) +
+                     warpgroup * kEights * kThreadsPerWarpgroup + thread;
+  const bool columns = splits_dq_columns(config);
+  const int row = thread / 32 * 16 + thread % 32 / 4 + (columns ? 0 : warpgroup * kRowsPerWarpgroup);
+  const int first_column = columns ? warpgroup * dq_columns(config) : 0;
+  const Int64 begin = query_row(params.dq_stride, seq, head, tile * config.tile_q + row);
+  const int left = seq.q_len - tile * config.tile_q - row;  // rows from this thread's first on
+#pragma unroll
+  for (int four = 0; four < kFours; ++four) {
+    float4 sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int eight = four * 4 + i;
+      if (eight < kEights && first_column + eight * 8 < config.head_dim_qk) sum[i] = sums[eight * kThreadsPerWarpgroup];
+      else sum[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int q = tile * config.tile_q + row + 8 * h;
-      if (q >= seq.q_len) continue;
-      store_pair<config.output>(params.dq, begin + q * params.dq_stride.token + column, values[2 * h],
-                                values[2 * h + 1]);
+      const Int64 at = begin + h * 8 * params.dq_stride.token;
+      if constexpr (config.output == Element::f32) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = first_column + (four * 4 + i) * 8 + thread % 4 * 2;
+          if (four * 4 + i >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;
+          store_pair<config.output>(params.dq, at + column, (h == 0 ? sum[i].x : sum[i].z) * config.scale,
+                                    (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+        }
+      } else {
+        u32 pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          pairs[i] = pack<config.output>((h == 0 ? sum[i].x : sum[i].z) * config.scale,
+                                         (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+        exchange_pairs(pairs);
+        const int eight = four * 4 + thread % 4, column = first_column + eight * 8;
+        if (eight >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;
+        *reinterpret_cast<uint4*>(static_cast<u16*>(params.dq) + at + column) =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
     }
   }
 }

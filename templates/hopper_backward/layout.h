@@ -30,7 +30,7 @@ constexpr int dq_sum_floats(const KernelConfig& c) { return c.warpgroups * kRows
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return 2 * c.tile_q * kTermBytes; }
 
-constexpr int kPrepareThreads = 256, kFinishThreads = 256;
+constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
 
 // ---- shared memory of the main loop ----
 //

@@ -13,11 +13,14 @@
 
 namespace flashjit {
 
-constexpr bool kDqApart = config.dq == DqSums::launch;
 constexpr int kDqColumns = dq_columns(config);
 using QueryGradients = float[kDqColumns / 2];
 
+// (A template, as are the functions below: products that a kernel does not have are then not asked for.)
+template <DqSums dq_sums_by>
 struct Consumer {
+  static constexpr bool kDqApart = dq_sums_by == DqSums::launch;
+
   const KernelParams& params;
   const SharedMemory& shared;
   BackwardItem& item;
@@ -37,7 +40,6 @@ struct Consumer {
   __device__ void issue_dk(u32 stage) {
     multiply_dk(dk, ds, descriptor(shared.q(stage), kLayout.q.panel_bytes()), true);
   }
-  // (A template, so that its product need not exist where it is not called.)
   template <int registers>
   __device__ void issue_dq(float (&sums)[registers], u32 exchange) {
     constexpr bool kColumns = splits_dq_columns(config);
@@ -185,6 +187,7 @@ struct Consumer {
 };
 
 // One block for each tile of keys of each KV head and batch index.
+template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr) {
   extern __shared__ __align__(1024) char memory[];
@@ -197,11 +200,11 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup) produce(params, maps, row_terms, shared, item);
   } else {
     grow_registers<backward_consumer_registers(config)>();
-    if constexpr (kHasRoles) {
+    if constexpr (kHasRoles && dq_sums_by == DqSums::launch) {
       if (warpgroup == 0) ScoreRole{params, shared, item, {warpgroup}}.run();
       else GradientRole{params, shared, item, {warpgroup}}.run();
     } else {
-      Consumer{params, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run();
+      Consumer<dq_sums_by>{params, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run();
     }
   }
 }

@@ -64,33 +64,42 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
       sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
 
+  // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
   const auto* d_o = static_cast<const u16*>(params.d_o) + query_row(params.d_o_stride, seq, head, 0);
-  char* terms = row_terms + at * row_terms_bytes(config);
-  const int lane = threadIdx.x % kLanes;
-#pragma unroll 4
-  for (int row = threadIdx.x / kLanes; row < config.tile_q; row += kRowsAtATime) {
-    const int q = tile * config.tile_q + row;
-    const bool exists = q < seq.q_len;
-    float sum = 0;
-    if (exists && lane < kEights) {
-      sum = product_of_eights(*reinterpret_cast<const uint4*>(o + q * params.o_stride.token + lane * 8),
-                              *reinterpret_cast<const uint4*>(d_o + q * params.d_o_stride.token + lane * 8));
+  __shared__ float sums_of_rows[config.tile_q];
+  constexpr int kRows = config.tile_q / kRowsAtATime;
+  const int lane = threadIdx.x % kLanes, first = tile * config.tile_q;
+  uint4 a[kRows], b[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int q = first + i * kRowsAtATime + static_cast<int>(threadIdx.x) / kLanes;
+    a[i] = b[i] = make_uint4(0, 0, 0, 0);
+    if (q < seq.q_len && lane < kEights) {
+      a[i] = *reinterpret_cast<const uint4*>(o + q * params.o_stride.token + lane * 8);
+      b[i] = *reinterpret_cast<const uint4*>(d_o + q * params.d_o_stride.token + lane * 8);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float sum = product_of_eights(a[i], b[i]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-    if (lane != 0) continue;
-    float lse = -kInfinity;
-    if (exists) {
-      const Int64 result = result_row(params, seq, q);
-      lse = params.lse[result] * kNaturalLse;
-      if constexpr (config.dlse) sum -= params.d_lse[result] / kNaturalLse;
-    }
-    const bool hidden = lse == -kInfinity;
-    auto* row_of = reinterpret_cast<uint4*>(terms + row * kTermBytes);
-    row_of[0] = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
-    row_of[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
+    if (lane == 0) sums_of_rows[i * kRowsAtATime + threadIdx.x / kLanes] = sum;
   }
+  __syncthreads();
+  const int row = threadIdx.x, q = first + row;
+  if (row >= config.tile_q) return;
+  float sum = sums_of_rows[row], lse = -kInfinity;
+  if (q < seq.q_len) {
+    const Int64 result = result_row(params, seq, q);
+    lse = params.lse[result] * kNaturalLse;
+    if constexpr (config.dlse) sum -= params.d_lse[result] / kNaturalLse;
+  }
+  const bool hidden = lse == -kInfinity;
+  auto* terms = reinterpret_cast<uint4*>(row_terms + at * row_terms_bytes(config)) + row;
+  terms[0] = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
+  terms[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
 }
 
 }  // namespace flashjit

@@ -73,7 +73,6 @@ __device__ inline void produce_keys(const KernelParams& params, const TensorMaps
 }
 
 // Scores are not transposed here: a thread has two queries and two neighbouring keys of every eight.
-// (A template, so that its products need not exist where it is not used.)
 template <int tile_kv>
 struct DqConsumer {
   static constexpr int kDqScores = tile_kv / 2, kKeySteps = tile_kv / 16;
@@ -193,6 +192,8 @@ struct DqConsumer {
 };
 
 // One block for every 128 queries of each head and batch index.
+// (A template, so that its products need not exist where it is not called.)
+template <int tile_kv = kDq.tile_kv>
 __device__ inline void backward_queries(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
   extern __shared__ __align__(1024) char memory[];
   const DqMemory shared = {shared_address(memory)};
@@ -212,7 +213,7 @@ __device__ inline void backward_queries(const KernelParams& params, const Tensor
     if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(params, maps, shared, item);
   } else {
     grow_registers<backward_consumer_registers(config)>();
-    DqConsumer<kDq.tile_kv>{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
+    DqConsumer<tile_kv>{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
   }
 }
 
