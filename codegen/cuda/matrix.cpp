@@ -105,8 +105,7 @@ std::string function(const Product& p, const Statement& s, char sum, std::string
   if (!s.begin.empty()) text += fmt::format("      \"{}\\n\"\n", s.begin);
   for (const std::string& step : s.steps) text += fmt::format("      STEP({})\n", step);
   text += "      \"}\"\n";
-  text += fmt::format("      : {}\n",
-                      operands(sums, "\n        ", [&](int i) {
+  text += fmt::format("      : {}\n", operands(sums, "\n        ", [&](int i) {
                         return fmt::format("\"{}f\"({}[{}])", p.replaces ? '=' : '+', sum, i);
                       }));
   return text + fmt::format("      : {});\n}}\n#undef STEP\n", s.inputs);
@@ -161,7 +160,8 @@ std::string emit_matrix(const Program& program) {
       "#define DESCRIPTOR_HIGH \"{:#x}\"  // swizzled in {} bytes, {} from eight rows to the next\n",
       kStepBytes, products.front().k, kPanelWidth, kDescriptorHigh, kPanelWidth, 8 * kPanelWidth);
   const bool in_rows = std::ranges::any_of(products, &Product::b_in_rows);
-  if (in_rows) text += fmt::format("#define ROWS_DESCRIPTOR_HIGH \"{:#x}\"  // rows of 16 bytes\n", kRowsDescriptorHigh);
+  if (in_rows)
+    text += fmt::format("#define ROWS_DESCRIPTOR_HIGH \"{:#x}\"  // rows of 16 bytes\n", kRowsDescriptorHigh);
   for (const Product& product : products) text += "\n" + emit(program, product);
   if (in_rows) text += "\n#undef ROWS_DESCRIPTOR_HIGH";
   return text + "\n#undef DESCRIPTOR_HIGH\n\n}  // namespace flashjit\n";

@@ -93,7 +93,7 @@ struct Consumer {
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
+    make_probabilities(s, p, params, item, keys, at, shared.terms(stage), !kDqApart);
     pin_registers(s);
   }
 
@@ -144,7 +144,8 @@ struct Consumer {
     begin_step(number, at);
     wait_products<0>();
     pin_registers(dp);
-    make_ds(ds, s, dp);
+    if constexpr (config.has_score) make_ds(ds, s, dp);
+    else convert_and_make_ds(p, ds, s, dp);
     turns.begin();
     begin_products();
     issue_dv(stage);

@@ -116,25 +116,22 @@ struct DqConsumer {
   __device__ void make_probabilities(int tile) {
     const bool mixed = tile < item.full_first || tile > item.full_last;
     if constexpr (config.has_score) {
-      u32 hidden[(kDqScores + 31) / 32] = {};
-      if (mixed) {
-#pragma unroll
-        for (int i = 0; i < kDqScores; ++i) hidden[i / 32] |= static_cast<u32>(hides(tile, i)) << i % 32;
-      }
+      HiddenBits<kDqScores> hidden;
+      if (mixed) hidden.find([&](int i) { return hides(tile, i); });
 #pragma unroll
       for (int i = 0; i < kDqScores; ++i) {
         const int k = min(first_key(tile) + i / 4 * 8 + i % 2, item.seq.k_len - 1);
         const auto both = Variant::score_and_slope(params, item.seq, s[i] * config.scale,
                                                    min(query(i % 4 / 2), item.seq.q_len - 1), k);
         const float p = exp2_approx(both.score * kLog2e + minus_lse[i % 4 / 2]) * both.slope;
-        s[i] = hidden[i / 32] >> i % 32 & 1 ? 0.0f : p;
+        s[i] = hidden[i] ? 0.0f : p;
       }
       return;
     }
     if (mixed) {
-#pragma unroll
-      for (int i = 0; i < kDqScores; ++i)
-        if (hides(tile, i)) s[i] = kHidden;
+      HiddenBits<kDqScores> hidden;
+      hidden.find([&](int i) { return hides(tile, i); });
+      hide(s, hidden);
     }
 #pragma unroll
     for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);

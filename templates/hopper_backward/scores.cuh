@@ -73,10 +73,34 @@ struct ScorePlace {
   }
   __device__ int k(int i) const { return key + i % 4 / 2 * 8; }
   __device__ int q(int i) const { return query + i / 4 * 8 + i % 2; }
-  __device__ bool hides(const KernelParams& params, int i) const {
+  // Opaque from group to group, or what is computed of each query is kept in registers that are not there.
+  __device__ bool hides(const KernelParams& params, int i) {
+    if (i % 8 == 0) query = static_cast<int>(recompute(query));
     return k(i) >= seq.k_len || !Variant::visible(params, seq, q(i), k(i));
   }
 };
+
+// A bit for each score says which are hidden: found first, they need no other registers when they are applied.
+template <int scores>
+struct HiddenBits {
+  u32 words[(scores + 31) / 32] = {};
+  template <class Hides>
+  __device__ void find(const Hides& hides) {
+#pragma unroll
+    for (int i = 0; i < scores; ++i) {
+      words[i / 32] |= static_cast<u32>(hides(i)) << i % 32;
+      if (i % 4 == 3) words[i / 32] = recompute(words[i / 32]);
+    }
+  }
+  __device__ bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
+};
+template <int scores>
+__device__ inline void hide(float (&s)[scores], const HiddenBits<scores>& hidden) {
+#pragma unroll
+  for (int i = 0; i < scores; ++i)
+    if (hidden[i]) s[i] = kHidden;
+  pin_registers(s);  // keeps what follows out of the branch
+}
 
 template <Element element>
 __device__ inline void convert(Fragments& fragments, const Scores& s) {
@@ -85,13 +109,8 @@ __device__ inline void convert(Fragments& fragments, const Scores& s) {
 }
 
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
-__device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, const ScorePlace& place,
-                                    u32 terms, bool mixed) {
-  u32 hidden[(kScores + 31) / 32] = {};
-  if (mixed) {
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) hidden[i / 32] |= static_cast<u32>(place.hides(params, i)) << i % 32;
-  }
+__device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
+                                    bool mixed) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     float relative[2];
@@ -110,40 +129,57 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
         const auto both =
             Variant::score_and_slope(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
                                      min(place.k(i), place.seq.k_len - 1));
-        const bool hides = hidden[i / 32] >> i % 32 & 1;
-        s[i] = hides ? 0.0f : exp2_approx(both.score * kLog2e + relative[c]);
-        slope[c] = hides ? 0.0f : both.slope;
+        s[i] = exp2_approx(both.score * kLog2e + relative[c]);
+        slope[c] = both.slope;
       }
       p[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(s[j + e], s[j + e + 1]);
       s[j + e] *= slope[0];
       s[j + e + 1] *= slope[1];
     }
   }
+  if (!mixed) return;
+  HiddenBits<kScores> hidden;
+  hidden.find([&](int i) { return place.hides(params, i); });
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    if (!hidden[i]) continue;
+    s[i] = 0;
+    p[i / 8][i % 8 / 2] &= i % 2 == 0 ? 0xffff0000 : 0x0000ffff;
+  }
+  pin_registers(s);
+  pin_fragments(p);
 }
 
-// S to P, which goes to `p` as well.
+// S to P, which goes to `p` as well, unless there is time for that later.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
-                                          u32 keys, const Steps& at, u32 terms) {
+                                          u32 keys, const Steps& at, u32 terms, bool converts = true) {
   const bool mixed = is_mixed(item, at.tile);
   if constexpr (config.has_score) {
     apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed);
     return;
   }
   if (mixed) {
-    const ScorePlace place(item, keys, at);
-#pragma unroll
-    for (int i = 0; i < kScores; ++i)
-      if (place.hides(params, i)) s[i] = kHidden;
+    ScorePlace place(item, keys, at);
+    HiddenBits<kScores> hidden;
+    hidden.find([&](int i) { return place.hides(params, i); });
+    hide(s, hidden);
   }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
-  convert<config.element>(p, s);
+  if (converts) convert<config.element>(p, s);
 }
 
-// dS = P dP.
+// dS = P dP. In the second form P is converted beside it, which takes the fewest registers.
 __device__ inline void make_ds(Fragments& ds, const Scores& p, const Scores& dp) {
 #pragma unroll
   for (int i = 0; i < kScores; i += 2) ds[i / 8][i % 8 / 2] = pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]);
+}
+__device__ inline void convert_and_make_ds(Fragments& converted, Fragments& ds, const Scores& p, const Scores& dp) {
+#pragma unroll
+  for (int i = 0; i < kScores; i += 2) {
+    converted[i / 8][i % 8 / 2] = recompute(pack<config.element>(p[i], p[i + 1]));
+    ds[i / 8][i % 8 / 2] = recompute(pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]));
+  }
 }
 
 }  // namespace flashjit

@@ -17,8 +17,8 @@ constexpr int kMostDim = 256;
 std::string why_not(const AttentionSpec& spec, const Target& target) {
   const std::string_view other = floor_family(target.gpu, spec.operation)->name;
   if (!target.can.wgmma || !target.can.tma) {
-    return fmt::format("family: hopper_backward needs WGMMA and TMA, which {} does not have; use family={}", target.name,
-                       other);
+    return fmt::format("family: hopper_backward needs WGMMA and TMA, which {} does not have; use family={}",
+                       target.name, other);
   }
   if (spec.align_bytes < 16) {
     return fmt::format(
@@ -26,8 +26,9 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         spec.align_bytes, other);
   }
   if (spec.d_qk > kMostDim || spec.d_v > kMostDim) {
-    return fmt::format("family: hopper_backward has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
-                       kMostDim, spec.d_qk, spec.d_v, other);
+    return fmt::format(
+        "family: hopper_backward has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
+        kMostDim, spec.d_qk, spec.d_v, other);
   }
   if (is_packed(spec)) {
     return fmt::format(
@@ -36,8 +37,6 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
   return {};
 }
 
-// Queries of a step: as many as registers have scores for beside dK and dV.
-int usual_tile_q(const AttentionSpec& spec) { return spec.d_qk <= 64 && spec.d_v <= 64 ? 128 : 64; }
 // Keys of a block: 64 for each warpgroup, or for both where they share the work in another way.
 int usual_tile_kv(const AttentionSpec& spec) {
   KernelConfig c;
@@ -50,11 +49,13 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   const AttentionSpec& spec = problem.spec;
   Schedule s = pins;
   s.family = &kHopperBackward;
-  s.tile_q = pins.tile_q.value_or(usual_tile_q(spec));
   s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec));
   for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::launch})) {
-    s.dq = dq;
-    out.push_back(s);
+    for (const int tile_q : choices(pins.tile_q, {128, 64})) {
+      s.dq = dq;
+      s.tile_q = tile_q;
+      out.push_back(s);
+    }
   }
 }
 
@@ -62,8 +63,10 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 40;
   const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
-  const int scores = has_roles(c) ? c.tile_q : c.tile_q;
-  return {kBase + sums + scores + score_registers(problem.spec), backward_consumer_registers(c)};
+  // With 128 queries P and dS do not fit into what scores and dP leave if a score has to be computed (68 bytes spill), or
+  // if both are made at the same time (20).
+  const int fragments = c.tile_q > 64 && (c.has_score || c.dq == DqSums::launch) ? 16 : 0;
+  return {kBase + sums + c.tile_q + fragments + score_registers(problem.spec), backward_consumer_registers(c)};
 }
 
 bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
@@ -79,8 +82,9 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
     return refuse(why, "dq: beside dK and dV of head dims {} and {} no registers are left for dQ; use dq=launch",
                   spec.d_qk, spec.d_v);
   if (*s.dq == DqSums::atomics && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
-    return refuse(why, "tile_q: 64 queries and a head dim of {} are no share for each warpgroup; use tile_q=128 or dq=launch",
-                  spec.d_qk);
+    return refuse(
+        why, "tile_q: 64 queries and a head dim of {} are no share for each warpgroup; use tile_q=128 or dq=launch",
+        spec.d_qk);
   const int smem = hopper_backward_layout(c).bytes;
   if (smem > problem.target.smem_per_block)
     return refuse(why, "tile_q: tiles take {} bytes of shared memory, a block of {} has {}; use tile_q=64", smem,
@@ -116,8 +120,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double clocks = tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks;
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
   const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
-  const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
-                                          std::ceil(static_cast<double>(shape.k_len) / c.tile_kv));
+  const double blocks = std::max(
+      1.0, static_cast<double>(shape.b) * spec.heads_kv * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv));
   const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
   Prediction p;
   p.waves = blocks / target.sm_count;
@@ -155,26 +159,26 @@ void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool sums = c.dq == DqSums::atomics;
   const std::vector<int> buffers = sums ? std::vector<int>{0, 1} : std::vector<int>{0};
-  plan.launches = {{.entry = "flashjit_backward_prepare",
-                    .threads = kPrepareThreads,
-                    .grid = {.queries = c.tile_q, .heads = c.heads_q},
-                    .buffers = buffers,
-                    .bounds = "flashjit::kPrepareThreads",
-                    .call = sums ? "prepare_backward(params, row_terms, dq_sums)" : "prepare_backward(params, row_terms)"},
-                   {.entry = "flashjit_backward",
-                    .threads = hopper_threads(c),
-                    .smem_bytes = hopper_backward_layout(c).bytes,
-                    .grid = {.keys = c.tile_kv, .heads = c.heads_kv},
-                    .tensor_maps = true,
-                    .overlaps = true,
-                    .buffers = buffers,
-                    .bounds = "flashjit::hopper_threads(flashjit::config), 1",
-                    .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)"
-                                 : "hopper_backward(params, maps, row_terms)"},
-                   last_launch(c)};
+  plan.launches = {
+      {.entry = "flashjit_backward_prepare",
+       .threads = kPrepareThreads,
+       .grid = {.queries = c.tile_q, .heads = c.heads_q},
+       .buffers = buffers,
+       .bounds = "flashjit::kPrepareThreads",
+       .call = sums ? "prepare_backward(params, row_terms, dq_sums)" : "prepare_backward(params, row_terms)"},
+      {.entry = "flashjit_backward",
+       .threads = hopper_threads(c),
+       .smem_bytes = hopper_backward_layout(c).bytes,
+       .grid = {.keys = c.tile_kv, .heads = c.heads_kv},
+       .tensor_maps = true,
+       .overlaps = true,
+       .buffers = buffers,
+       .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+       .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
+      last_launch(c)};
   const auto of_tiles = [&](std::string name, std::string_view type, int bytes) {
-    return WorkspaceBuffer{name, type, std::int64_t{bytes} * c.heads_q,
-                           {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}};
+    return WorkspaceBuffer{
+        name, type, std::int64_t{bytes} * c.heads_q, {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}};
   };
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
@@ -186,8 +190,8 @@ std::string describe(const KernelConfig& c) {
   text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (c.dq == DqSums::atomics) return text + "  dQ is added to sums in memory, in any order\n";
-  return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n", kDqTileQ,
-                            dq_layout(c).tile_kv);
+  return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
+                            kDqTileQ, dq_layout(c).tile_kv);
 }
 
 constexpr std::array<std::string_view, 6> kHonoured = {"fn",  "when=mixed", "holes",

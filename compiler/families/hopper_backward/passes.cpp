@@ -59,9 +59,9 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 struct Source {
   std::string_view tile, from;
 };
-constexpr Source kSources[] = {{"Ks", "k"},         {"Vs", "v"},        {"Qs", "q"},        {"dOs", "do"},
-                               {"column Ks", "k"},  {"column Vs", "v"}, {"row Qs", "q"},    {"row dOs", "do"},
-                               {"Terms", "rows"},   {"dSs", "dS"}};
+constexpr Source kSources[] = {{"Ks", "k"},        {"Vs", "v"},        {"Qs", "q"},     {"dOs", "do"},
+                               {"column Ks", "k"}, {"column Vs", "v"}, {"row Qs", "q"}, {"row dOs", "do"},
+                               {"Terms", "rows"},  {"dSs", "dS"}};
 
 void fill(const Program& p, std::vector<Statement>& body, std::string_view tile) {
   const auto source = std::ranges::find(kSources, tile, &Source::tile);
