@@ -49,7 +49,7 @@ class BackwardKernel final : public HostKernel {
     Sequence sequence;
     std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, heads = 0, bytes = 0;
     HeadPlace head{};
-    std::int64_t first_pack = 0, first_query_tile = 0, first_chunk = 0;  // items before this pair's
+    std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t chunk_keys(std::int64_t keys) const {
@@ -149,15 +149,21 @@ Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& 
 
 void BackwardKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
                                std::vector<Pair> pairs, char* memory, char* scratch) const {
-  std::int64_t packs = 0, tiles = 0, all_chunks = 0;
+  struct Item {
+    const Pair* pair;
+    std::int64_t chunk;
+  };
+  std::vector<Item> items;
+  std::int64_t packs = 0, tiles = 0;
   for (Pair& pair : pairs) {
     pair.first_pack = packs;
     pair.first_query_tile = tiles;
-    pair.first_chunk = all_chunks;
     packs += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
     tiles += c_.tiles_of(pair.sequence.q_len) * group();
-    all_chunks += chunks(pair.sequence.k_len);
+    for (std::int64_t chunk = 0; chunk < chunks(pair.sequence.k_len); ++chunk) items.push_back({&pair, chunk});
   }
+  // The first keys of a causal mask are seen by the most queries: they go first, so that no worker ends with a long one.
+  std::ranges::stable_sort(items, {}, &Item::chunk);
   const auto head_and_tile = [&](const Pair& pair, std::int64_t item) {
     const std::int64_t index = item - pair.first_query_tile, of_head = c_.tiles_of(pair.sequence.q_len);
     return std::pair(pair.hk * group() + index / of_head, index % of_head);
@@ -172,10 +178,10 @@ void BackwardKernel::run_round(const Problem& problem, const KernelParams& param
     const auto [head, tile] = head_and_tile(pair, item - packs);
     pack_queries(problem, params, pair, head, tile, memory);
   });
-  parallel.run(all_chunks, [&](std::int64_t item, int worker) {
+  parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t item, int worker) {
     const FlushSubnormals flush;
-    const Pair& pair = owner(pairs, item, &Pair::first_chunk);
-    compute(problem, params, pair, item - pair.first_chunk, memory, scratch + worker * c_.scratch_bytes());
+    const auto [pair, chunk] = items[static_cast<std::size_t>(item)];
+    compute(problem, params, *pair, chunk, memory, scratch + worker * c_.scratch_bytes());
   });
   parallel.run(tiles, [&](std::int64_t item, int) {
     const FlushSubnormals flush;

@@ -14,6 +14,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxHostTile = 4096;
+constexpr double kHostChunks = 8;  // of keys, whose gradients are summed
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
@@ -29,12 +30,18 @@ std::vector<int> host_query_tiles(const AttentionSpec& spec, const Schedule& pin
   for (const int rows : {1, 4, 16, 32}) {
     if (spec.q_len.max <= rows) return {rows};
   }
+  if (is_backward(spec)) return {64};
   return {64, 128, 256};
+}
+
+// Smaller ones of backward are more items, and their gradients stay in L2.
+std::vector<int> host_key_tiles(const AttentionSpec& spec, const Schedule& pins) {
+  return is_backward(spec) ? choices(pins.tile_kv, {128, 256}) : choices(pins.tile_kv, {256, 512});
 }
 
 void enumerate_host(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   for (const int tile_q : host_query_tiles(problem.spec, pins)) {
-    for (const int tile_kv : choices(pins.tile_kv, {256, 512})) {
+    for (const int tile_kv : host_key_tiles(problem.spec, pins)) {
       Schedule s = pins;
       s.family = &kHost;
       s.tile_q = tile_q;
@@ -55,18 +62,22 @@ Prediction predict_host(const Problem& problem, const Schedule& s, const Shape& 
   constexpr double kFmaShare = 0.6;         // of the peak, for products of this size in L1 and L2
   constexpr double kTileNanoseconds = 300;  // per tile pair, loop heads and row state
   const double query_tiles = std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
-  const double items = static_cast<double>(shape.b) * spec.heads_q * query_tiles;
+  const double query_items = static_cast<double>(shape.b) * spec.heads_q * query_tiles;
+  // Of backward, an item is a chunk of keys with all queries.
+  const double key_tiles = std::ceil(static_cast<double>(shape.k_len) / *s.tile_kv);
+  const double items =
+      is_backward(spec) ? static_cast<double>(shape.b) * spec.heads_kv * std::min(kHostChunks, key_tiles) : query_items;
   const double cores = std::min<double>(target.sm_count, std::max(1.0, items));
-  const double tiles = items * work.kv_tiles;
+  const double tiles = query_items * work.kv_tiles;
   const double scores = tiles * std::min<double>(*s.tile_q, static_cast<double>(shape.q_len)) * *s.tile_kv;
   const double clocks_per_us = target.clock_ghz * 1e3;
+  const double products = is_backward(spec) ? 3 * spec.d_qk + 2 * spec.d_v : spec.d_qk + spec.d_v;
   // K, V, the scores and O of an item should stay in L2.
-  const double scratch = *s.tile_kv * (spec.d_qk + spec.d_v) * 4.0 + *s.tile_q * (*s.tile_kv + spec.d_v) * 4.0;
+  const double scratch = *s.tile_kv * products * 4.0 + *s.tile_q * (*s.tile_kv + spec.d_v) * 4.0;
   const double spill = std::max(1.0, scratch / (target.l2_mb * 1e6 * 0.75));
   Prediction p;
   p.waves = items / cores;
-  p.mma =
-      2 * scores * (spec.d_qk + spec.d_v) / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
+  p.mma = 2 * scores * products / (target.mma_flops_per_clock * kFmaShare) * spill / clocks_per_us / cores;
   p.exp = scores / target.exp_per_clock / clocks_per_us / cores;
   p.issue = scores * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) * 32 / target.vector_bits /
             clocks_per_us / cores;
