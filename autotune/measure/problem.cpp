@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "autotune/measure/cache_data.h"
+#include "autotune/measure/gradient_data.h"
 #include "autotune/measure/random_data.h"
 #include "compiler/spec/operands.h"
 #include "runtime/launch/arguments.h"
@@ -186,8 +187,8 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
   if (known.empty()) known = "none";
   for (const auto& [name, file] : inputs.files) {
     const std::size_t operand = find_operand(name);
-    const bool is_input = operand < kOperands.size() && comes_from_files(kOperands[operand]);
-    if ((is_input && kOperands[operand].belongs_to(spec)) || is_param(name, false)) continue;
+    const bool is_input = operand < kOperands.size() && comes_from_files(kOperands[operand], spec);
+    if (is_input || is_param(name, false)) continue;
     return invalid(
         fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
   }
@@ -210,7 +211,9 @@ Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& in
 
 }  // namespace
 
-bool comes_from_files(const Operand& operand) { return operand.role == OperandRole::Input && !is_offsets(operand); }
+bool comes_from_files(const Operand& operand, const AttentionSpec& spec) {
+  return operand.belongs_to(spec) && !operand.is_output_of(spec) && !is_offsets(operand);
+}
 
 Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
                                         std::uint64_t seed, double most_bytes) {
@@ -270,6 +273,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
         poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
     }
   }
+  if (is_backward(spec)) set_results_of_forward(data, spec, shape, inputs);
   return data;
 }
 

@@ -29,7 +29,7 @@ struct NamedTensor {
 };
 
 // Inputs that can be drawn or read; offsets follow from the shape.
-bool comes_from_files(const Operand& operand);
+bool comes_from_files(const Operand& operand, const AttentionSpec& spec);
 
 // Where inputs come from: name -> file (an operand's name, or a parameter's); everything else is drawn.
 struct InputFiles {

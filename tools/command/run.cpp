@@ -1,10 +1,12 @@
 // flashjit run: one spec on one problem, from files or random data, checked on request.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include <fmt/format.h>
 
+#include "compiler/spec/operands.h"
 #include "compiler/spec/spec.h"
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
@@ -20,28 +22,42 @@ namespace {
 
 struct RunArgs {
   InputArgs inputs;
-  std::string spec, o, lse, max_logit;
+  std::string spec;
+  std::map<std::string, std::string> results;  // by operand: files to write, or to read where the spec reads it
   bool check = false, json = false;
 };
 
-Result<void> save(ProblemData& data, const char* name, const std::string& path) {
-  if (path.empty()) return {};
+std::string option_of(std::string_view operand) {
+  std::string option = fmt::format("--{}", operand);
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
+bool is_written(std::string_view name, const AttentionSpec& spec) {
+  return kOperands[find_operand(name)].is_output_of(spec);
+}
+
+Result<void> save(ProblemData& data, const AttentionSpec& spec, const std::string& name, const std::string& path) {
+  if (path.empty() || !is_written(name, spec)) return {};
   NamedTensor* tensor = data.find(name);
   if (!tensor) {
-    return invalid(fmt::format("--{}: the spec has no such output; add {} to it", name,
-                               std::string_view(name) == "lse" ? "lse=ln or lse=log2" : name));
+    const Operand& operand = kOperands[find_operand(name)];
+    return invalid(fmt::format("{}: {}", option_of(name), operand.absent));
   }
   return write_npy(path, {npy_type(tensor->dtype), tensor->shape, tensor->bytes});
 }
 
 // Devices and pipes take one after the other; a file would keep the last.
-Result<void> check_outputs_differ(const RunArgs& args) {
+Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec) {
   std::map<std::string, std::string> names;
-  for (const auto& [option, path] : {std::pair("--o", args.o), {"--lse", args.lse}, {"--max-logit", args.max_logit}}) {
+  for (const Operand& operand : kOperands) {
+    const auto found = args.results.find(std::string(operand.name));
+    if (found == args.results.end() || found->second.empty() || !operand.is_output_of(spec)) continue;
+    const auto& path = found->second;
+    const std::string option = option_of(operand.name);
     std::error_code error;
     const auto is = std::filesystem::status(path, error).type();
-    if (path.empty() || (is != std::filesystem::file_type::not_found && is != std::filesystem::file_type::regular))
-      continue;
+    if (is != std::filesystem::file_type::not_found && is != std::filesystem::file_type::regular) continue;
     const auto [before, fresh] = names.emplace(std::filesystem::path(path).lexically_normal().string(), option);
     if (!fresh)
       return invalid(fmt::format("{}: {} is the file of {}, too; name another one", option, path, before->second));
@@ -82,9 +98,12 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   FLASHJIT_ASSIGN(spec, parse_spec(args.spec));
   line["spec"] = print(spec);
   FLASHJIT_TRY(check_supported(spec));
-  FLASHJIT_TRY(check_outputs_differ(args));
+  FLASHJIT_TRY(check_outputs_differ(args, spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
+  for (const auto& [name, path] : args.results) {
+    if (!path.empty() && !is_written(name, spec)) inputs.files[name] = path;
+  }
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
   line["target"] = session->target();
@@ -93,9 +112,7 @@ Result<std::string> run_spec(const RunArgs& args, Json& line) {
   line["schedule"] = kernel->facts().schedule;
   add_facts(line, kernel->facts());
   FLASHJIT_TRY(kernel->run_checked_outputs());
-  FLASHJIT_TRY(save(data, "o", args.o));
-  FLASHJIT_TRY(save(data, "lse", args.lse));
-  FLASHJIT_TRY(save(data, "max_logit", args.max_logit));
+  for (const auto& [name, path] : args.results) FLASHJIT_TRY(save(data, spec, name, path));
 
   // A time for orientation; `bench` is the one to quote.
   MeasureOptions quick;
@@ -137,10 +154,13 @@ void add_run(CLI::App& app, int& exit_code) {
   CLI::App* sub = app.add_subcommand("run", "Run a spec once, on a GPU or on this processor");
   sub->add_option("spec", args->spec, "The problem")->required();
   add_input_options(*sub, args->inputs, true);
-  sub->add_option("--o", args->o, "Write the output")->type_name("FILE.npy");
-  sub->add_option("--lse", args->lse, "Write the log-sum-exp (needs lse= in the spec)")->type_name("FILE.npy");
-  sub->add_option("--max-logit", args->max_logit, "Write the largest logit of each row (needs max_logit in the spec)")
-      ->type_name("FILE.npy");
+  for (const Operand& operand : kOperands) {
+    if (operand.role != OperandRole::Output) continue;
+    const std::string_view else_read = operand.is_read ? "; bwd reads it" : "";
+    sub->add_option(option_of(operand.name), args->results[std::string(operand.name)],
+                    fmt::format("Where to write: {}{}", operand.what, else_read))
+        ->type_name("FILE.npy");
+  }
   sub->add_flag("--check", args->check, "Compare with a float64 reference; large problems are sampled by rows");
   sub->add_flag("--json", args->json, "One JSON object");
   sub->footer(

@@ -64,7 +64,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
       ->type_name("FILE");
   if (!files) return;
   for (const Operand& operand : kOperands) {
-    if (!comes_from_files(operand)) continue;
+    if (operand.role == OperandRole::Output || operand.dims[0] == Dim::Offsets)
+      continue;  // what writes O has its option
     const std::string name(operand.name);
     app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))
         ->type_name("FILE.npy");
