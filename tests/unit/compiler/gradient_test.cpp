@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/spec/spec.h"
+
 namespace flashjit {
 namespace {
 
@@ -248,6 +250,11 @@ TEST(Gradient, Limits) {
   ASSERT_FALSE(large);
   EXPECT_NE(large.error().message.find("derivative of the score by s has more than 512 operations"), std::string::npos)
       << large.error().message;
+  const Result<AttentionSpec> spec = parse_spec("bwd bf16 d=64 score=\"" + factors + "\"");
+  ASSERT_TRUE(spec) << spec.error().message;
+  const Result<void> supported = check_supported(*spec);  // before anything is compiled
+  ASSERT_FALSE(supported);
+  EXPECT_EQ(supported.error().message, large.error().message);
   const Result<ScoreGradients> many = Score(reads).gradients({{"t"}});
   ASSERT_FALSE(many);
   EXPECT_NE(many.error().message.find("at 17 places, above 16"), std::string::npos) << many.error().message;
