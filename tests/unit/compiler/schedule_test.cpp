@@ -44,7 +44,9 @@ TEST(Schedule, Refusals) {
       {"warps=4,warps=4", "warps: set twice"},
       {"q_in=smem", "q_in: `smem` is none of shared, registers"},
       {"order=random", "order: `random` is none of natural, longest_first"},
-      {"family=volta", "family: `volta` is none of hopper, decode, mla, sync, naive, merge, host"},
+      {"family=volta",
+       "family: `volta` is none of hopper, decode, mla, sync, naive, merge, "
+       "sync_backward, host"},
       {"warpgroups=0", "warpgroups: 0 is outside 1..3"},
       {"warpgroups=4", "warpgroups: 4 is outside 1..3"},
       {"q_stages=3", "q_stages: 3 is outside 1..2"},

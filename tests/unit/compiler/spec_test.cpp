@@ -80,7 +80,7 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 params=\" a : fp32 [2] ,c:i32\" score=\"s + a[h, q] * c\"",
        "fwd bf16 d=64 score=\"s + a[h, q] * c\" params=\"a: fp32[2], c: i32\""},
       {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
-      {"bwd e4m3 d=64 dropout=0.1 layout=paged(16)", "bwd e4m3 d=64 layout=paged(16) dropout=0.1"},
+      {"bwd e4m3 d=64 dropout=0.1 lse=ln dlse layout=packed", "bwd e4m3 d=64 layout=packed dlse dropout=0.1"},
       {"fwd bf16 d=64 k_lens layout=paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
@@ -133,6 +133,18 @@ struct RandomSpec {
     return below(3) == 0 ? SizeBound{} : below(2) ? SizeBound{size, size} : SizeBound{0, size};
   }
   AttentionSpec draw() {
+    AttentionSpec s = drawn();
+    if (!is_backward(s)) return s;
+    if (s.v_in_k) s.d_qk = s.d_v = 64;  // what bwd has not
+    s.k_lens = s.v_in_k = s.max_logit = s.append = false;
+    s.kv_dtype = s.dtype;
+    s.page_size = s.rope_dims = 0;
+    s.rope = Rope::none;
+    s.rope_base = AttentionSpec().rope_base;
+    s.dlse = below(2);
+    return s;
+  }
+  AttentionSpec drawn() {
     constexpr Dtype kDtypes[] = {Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::E4M3, Dtype::E5M2, Dtype::I8};
     constexpr const char* kMasks[] = {"", "causal", "causal & window(128, 0)", "k <= q + 3 | k % 7 == 0", "!(k < 5)"};
     constexpr const char* kScores[] = {"", "softcap(30)", "alibi", "s + 0.5", "where(q < k, s, s * 2.0)"};
@@ -411,8 +423,10 @@ TEST(Spec, BuiltInCpp) {
 
 TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
-      {"bwd bf16 d=64", "operation: bwd"},           {"fwd e4m3 d=64", "dtype: e4m3"},
-      {"fwd bf16 kv=fp16 d=64", "kv: fp16"},         {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
+      {"bwd e4m3 d=64", "dtype: e4m3"},
+      {"fwd e4m3 d=64", "dtype: e4m3"},
+      {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
+      {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
   };
   for (const auto& [text, message] : rows) {

@@ -15,9 +15,9 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// By layout: bshd, bhsd, packed, paged(16), packed/paged(16); of merges bshd, bhsd, packed.
+// By layout: bshd, bhsd, packed, paged(16), packed/paged(16); of merges and of bwd bshd, bhsd, packed.
 constexpr int kDense = 0, kHeadsFirst = 1, kPacked = 2, kPaged = 3, kMixed = 4, kMerge = 5, kMergeHeadsFirst = 6,
-              kMergePacked = 7, kLayouts = 8;
+              kMergePacked = 7, kBackward = 8, kLayouts = 11;
 
 struct Expected {
   std::string name, dtype;
@@ -30,6 +30,17 @@ struct Expected {
 Expected of_merges(Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
   shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
   shapes.shapes[kMergePacked] = std::move(packed);
+  return shapes;
+}
+
+// As forward has it, or instead of it.
+Expected also_of_bwd(Expected shapes) {
+  for (const int layout : {kDense, kHeadsFirst, kPacked}) shapes.shapes[kBackward + layout] = shapes.shapes[layout];
+  return shapes;
+}
+Expected of_bwd(Expected shapes) {
+  shapes = also_of_bwd(std::move(shapes));
+  for (int layout = kDense; layout <= kMixed; ++layout) shapes.shapes[layout] = {};
   return shapes;
 }
 
@@ -52,26 +63,28 @@ const std::vector<Expected>& expected() {
   const auto new_rows = [&](std::int64_t d) {
     return shapes({2, 5, 2, d}, {2, 2, 5, d}, {10, 2, d}, {2, 5, 2, d}, {10, 2, d});
   };
+  const auto of_keys = [&](std::int64_t d) {
+    return shapes({2, 9, 2, d}, {2, 2, 9, d}, {12, 2, d}, {6, 16, 2, d}, {6, 16, 2, d});
+  };
+  const Expected of_queries = shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64});
+  const Expected of_outputs = shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32});
   const Expected of_rows = shapes({2, 4, 5}, {2, 4, 5}, {4, 10}, {2, 4, 5}, {4, 10});
   static const std::vector<Expected> rows = {
-      add(shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64}), "q", "bf16", "",
-          row([](P p) { return p.q; }), &A::q),
-      add(shapes({2, 9, 2, 64}, {2, 2, 9, 64}, {12, 2, 64}, {6, 16, 2, 64}, {6, 16, 2, 64}), "k", "e4m3", "",
-          row([](P p) { return p.k; }), &A::k),
-      add(shapes({2, 9, 2, 32}, {2, 2, 9, 32}, {12, 2, 32}, {6, 16, 2, 32}, {6, 16, 2, 32}), "v", "e4m3", "",
-          row([](P p) { return p.v; }), &A::v),
-      add(of_merges(shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32}), {2, 5, 4, 32},
-                    {2, 4, 5, 32}, {10, 4, 32}),
-          "o", "fp32", "", row([](P p) -> const void* { return p.o; }), &A::o),
-      add(shapes({}, {}, {3}, {}, {3}), "offsets_q", "i32", "", row([](P p) -> const void* { return p.offsets_q; }),
-          &A::offsets_q),
-      add(shapes({}, {}, {3}, {}, {}), "offsets_k", "i32", "", row([](P p) -> const void* { return p.offsets_k; }),
-          &A::offsets_k),
-      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
+      add(also_of_bwd(of_queries), "q", "bf16", "", row([](P p) { return p.q; }), &A::q),
+      add(also_of_bwd(of_keys(64)), "k", "e4m3", "", row([](P p) { return p.k; }), &A::k),
+      add(also_of_bwd(of_keys(32)), "v", "e4m3", "", row([](P p) { return p.v; }), &A::v),
+      add(of_merges(also_of_bwd(of_outputs), {2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}), "o", "fp32", "",
+          row([](P p) -> const void* { return p.o; }), &A::o),
+      add(also_of_bwd(shapes({}, {}, {3}, {}, {3})), "offsets_q", "i32", "",
+          row([](P p) -> const void* { return p.offsets_q; }), &A::offsets_q),
+      add(also_of_bwd(shapes({}, {}, {3}, {}, {})), "offsets_k", "i32", "",
+          row([](P p) -> const void* { return p.offsets_k; }), &A::offsets_k),
+      add(of_merges(also_of_bwd(of_rows), {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
           row([](P p) -> const void* { return p.lse; }), &A::lse),
       add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit",
           row([](P p) -> const void* { return p.max_logit; }), &A::max_logit),
-      add(everywhere({4}), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }), &A::sink),
+      add(also_of_bwd(everywhere({4})), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }),
+          &A::sink),
       add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens",
           row([](P p) -> const void* { return p.k_lens; }), nullptr),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
@@ -88,6 +101,11 @@ const std::vector<Expected>& expected() {
           row([](P p) -> const void* { return p.shared_prefix; }), nullptr),
       add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; }), nullptr),
       add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; }), nullptr),
+      add(of_bwd(of_outputs), "do", "bf16", "", row([](P p) { return p.d_o; }), nullptr),
+      add(of_bwd(of_rows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; }), nullptr),
+      add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; }), nullptr),
+      add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; }), nullptr),
+      add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
       add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
           nullptr),
       add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
@@ -98,19 +116,35 @@ const std::vector<Expected>& expected() {
 struct Case {
   int layout;
   std::string spec() const {
-    constexpr const char* kNames[] = {"bshd", "bhsd", "packed", "paged(16)", "packed/paged(16)",
-                                      "bshd", "bhsd", "packed"};
+    constexpr const char* kNames[] = {"bshd",   "bhsd", "packed", "paged(16)", "packed/paged(16)", "bshd", "bhsd",
+                                      "packed", "bshd", "bhsd",   "packed"};
+    if (backward()) return std::string("bwd bf16 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
     if (merges()) return std::string("merge bf16 out=fp32 d=32 heads=4 layout=") + kNames[layout];
     return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
-  bool packed() const { return layout == kPacked || layout == kMixed; }
-  bool merges() const { return layout >= kMerge; }
+  bool packed() const { return layout == kPacked || layout == kMixed || layout == kBackward + kPacked; }
+  bool merges() const { return layout >= kMerge && layout <= kMergePacked; }
+  bool backward() const { return layout >= kBackward; }
+  bool heads_first() const { return layout == kHeadsFirst || layout == kBackward + kHeadsFirst; }
+  // All of what bwd reads is of its dtype.
+  std::string dtype(const Expected& row) const {
+    return backward() && (row.name == "k" || row.name == "v" || row.name == "o") ? "bf16" : row.dtype;
+  }
   bool paged() const { return layout == kPaged || layout == kMixed; }
   const Shape& shape(const Expected& row) const { return row.shapes[layout]; }
   bool has(const Expected& row) const { return !shape(row).empty(); }
 };
-constexpr Case kCases[] = {{kDense}, {kHeadsFirst}, {kPacked},          {kPaged},
-                           {kMixed}, {kMerge},      {kMergeHeadsFirst}, {kMergePacked}};
+constexpr Case kCases[] = {{kDense},
+                           {kHeadsFirst},
+                           {kPacked},
+                           {kPaged},
+                           {kMixed},
+                           {kMerge},
+                           {kMergeHeadsFirst},
+                           {kMergePacked},
+                           {kBackward},
+                           {kBackward + kHeadsFirst},
+                           {kBackward + kPacked}};
 
 // Is there no such tensor where a spec does not ask for the one of this name?
 bool goes_with(const Expected& row, const std::string& name) {
@@ -135,7 +169,7 @@ std::string with_all(const Case& c, const std::string& but = "") {
 // Addresses only: nothing is read or written through them.
 Tensor tensor(const Case& c, const Expected& row) {
   const auto number = static_cast<std::uintptr_t>(&row - expected().data());
-  return {reinterpret_cast<void*>(0x10000 * (number + 1)), row.dtype, c.shape(row), {}};
+  return {reinterpret_cast<void*>(0x10000 * (number + 1)), c.dtype(row), c.shape(row), {}};
 }
 
 // Where a call has it: in its field, if there is one.
@@ -220,8 +254,8 @@ TEST(Operands, GoToTheirPlaceByFieldAndByName) {
         EXPECT_EQ(params->max_parts_stride.head, packed ? 10 : 5);
         continue;
       }
-      EXPECT_EQ(params->v_stride.token, c.layout == kHeadsFirst ? 32 : 2 * 32);
-      EXPECT_EQ(params->v_stride.head, c.layout == kHeadsFirst ? 9 * 32 : 32);
+      EXPECT_EQ(params->v_stride.token, c.heads_first() ? 32 : 2 * 32);
+      EXPECT_EQ(params->v_stride.head, c.heads_first() ? 9 * 32 : 32);
       EXPECT_EQ(params->v_stride.batch, c.paged() ? 16 * 2 * 32 : c.packed() ? 0 : 9 * 2 * 32);
       EXPECT_EQ(params->row_stride_head, c.packed() ? 10 : 5);
       EXPECT_EQ(params->row_stride_batch, c.packed() ? 0 : 4 * 5);
@@ -245,7 +279,7 @@ std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
   if (!kOperands[find_operand(row.name)].optional) wrong.push_back({{}, row.name + ": missing; this spec needs it"});
   Tensor one = right;
   one.dtype = "u8";
-  wrong.push_back({one, row.name + ".dtype: 'u8', must be " + row.dtype});
+  wrong.push_back({one, row.name + ".dtype: 'u8', must be " + c.dtype(row)});
   one = right;
   one.shape.push_back(1);
   wrong.push_back({one, one.shape.size() > 5 ? row.name + ".shape: 6 dimensions, at most 5 are possible"
@@ -256,8 +290,9 @@ std::vector<Wrong> wrong_ones(const Case& c, const Expected& row) {
   wrong.push_back({one, row.name + ".data: null"});
   one = right;
   one.data = static_cast<char*>(one.data) + 1;
-  wrong.push_back({one, row.name + (row.dtype == "e4m3" ? ".data: aligned to 1 bytes only, the kernel was made for 16"
-                                                        : ".data: the address is no multiple of")});
+  wrong.push_back(
+      {one, row.name + (c.dtype(row) == "e4m3" ? ".data: aligned to 1 bytes only, the kernel was made for 16"
+                                               : ".data: the address is no multiple of")});
   return wrong;
 }
 
@@ -297,6 +332,9 @@ TEST(Operands, WrongSizesAreRefused) {
 // Why a call may not bring it.
 std::string absent(const Expected& row) {
   if (row.name == "max_parts") return "the spec is no merge with max_logit; leave it out or add max_logit";
+  if (row.name == "dlse") return "the spec does not ask for it; add dlse to the spec, a bwd, or leave it out";
+  if (row.name == "do" || row.name == "dq" || row.name == "dk" || row.name == "dv")
+    return "the spec is no bwd; leave it out or use bwd";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
            (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
@@ -318,7 +356,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
         place_of(arguments, row) =
             tensor(*std::ranges::find_if(kCases, [&](const Case& o) { return o.has(row); }), row);
         expect_refused(with_all(c), arguments, row.name + ": given, and " + absent(row));
-      } else if (!row.word.empty() && !(row.name == "k_lens" && c.paged())) {
+      } else if (!row.word.empty() && !(row.name == "k_lens" && c.paged()) && !(row.name == "lse" && c.backward())) {
         const std::string begin = row.name + ": given, and " + absent(row);
         Arguments fields = by_field(c), names = by_name(c);
         for (const Expected& other : expected()) {
@@ -336,7 +374,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
 
 TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
   for (const Case& c : kCases) {
-    if (c.merges()) continue;
+    if (c.merges() || c.backward()) continue;
     SCOPED_TRACE(c.spec());
     Arguments arguments = by_field(c);
     arguments.params.erase("scale_v");
@@ -376,7 +414,7 @@ TEST(Operands, ElementsOfQsTypeHaveNoScales) {
 // V is then K, with K's strides.
 TEST(Operands, ValuesInKeys) {
   for (const Case& c : kCases) {
-    if (c.merges()) continue;
+    if (c.merges() || c.backward()) continue;
     SCOPED_TRACE(c.spec());
     Arguments arguments = by_field(c);
     const std::string spec = with_all(c) + " v_in_k";
