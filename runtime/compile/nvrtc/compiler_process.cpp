@@ -67,20 +67,6 @@ class Child {
   int status_ = 0;
 };
 
-// A compile touches 60 MB in pieces: with a heap of large pages it takes 0.83 to 0.88 of the processor time. The C library
-// is told when a program starts. Who has told it otherwise is not overruled, and other C libraries do not listen.
-constexpr const char* kHeap =
-    "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.top_pad=134217728:glibc.malloc.mmap_threshold=1073741824:"
-    "glibc.malloc.trim_threshold=2147483648";
-
-std::vector<char*> environment_of_compiler() {
-  std::vector<char*> list;
-  for (char** variable = environ; variable && *variable; ++variable) list.push_back(*variable);
-  if (!getenv("GLIBC_TUNABLES")) list.push_back(const_cast<char*>(kHeap));
-  list.push_back(nullptr);
-  return list;
-}
-
 // With the socket as its input and output, no other open file, and signals as a program expects them.
 Result<pid_t> start(const std::string& program, int socket) {
   posix_spawn_file_actions_t files;
@@ -100,8 +86,7 @@ Result<pid_t> start(const std::string& program, int socket) {
   std::string name = program;
   char* arguments[] = {name.data(), nullptr};
   pid_t pid = -1;
-  const int error =
-      posix_spawn(&pid, program.c_str(), &files, &attributes, arguments, environment_of_compiler().data());
+  const int error = posix_spawn(&pid, program.c_str(), &files, &attributes, arguments, environ);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   if (error == 0) return pid;
