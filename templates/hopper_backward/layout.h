@@ -34,10 +34,10 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K | V | Q stages | dO stages | row terms, stages | two exchanges | barriers ], tiles on 1024 bytes. An exchange is what
-// warpgroups tell each other of a step: dS, or with roles P in fp16, as threads have it.
+// [ K | V | Q stages | dO stages | row terms, stages | exchanges | barriers ], tiles on 1024 bytes. An exchange is what
+// warpgroups tell each other of a step: dS, two of them in turns, or with roles P as threads have it.
 
-constexpr int kExchanges = 2;
+constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
 constexpr int backward_consumer_registers(const KernelConfig&) { return 240; }
@@ -57,14 +57,14 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
   s.d_o = panel_layout(c.tile_q, c.head_dim_v, c.element);
   s.ds = panel_layout(c.tile_q, c.tile_kv, c.element);
-  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 2 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
+  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 4 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
   s.v_offset = s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
   s.exchange_offset = s.terms_offset + c.stages * row_terms_bytes(c);
-  s.barrier_offset = s.exchange_offset + kExchanges * s.exchange_bytes;
-  s.barriers = 2 + 2 * c.stages + 2 * kExchanges;
+  s.barrier_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
+  s.barriers = 2 + 2 * c.stages + 2 * exchanges(c);
   s.bytes = s.barrier_offset + s.barriers * 8;
   return s;
 }

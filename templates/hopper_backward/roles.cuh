@@ -1,15 +1,12 @@
 // The main loop where dK and dV do not fit into the registers of one warpgroup. A block has 64 keys. The first warpgroup
-// computes scores and dV, the second dP and dK; P goes from the one to the other in fp16, which is finer than the bf16 that
-// dS may have. dQ is made apart.
+// computes scores and dV, the second dP and dK; P goes from the one to the other in fp32: a key may have no P that fp16 can
+// hold. dQ is made apart.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
 #include "templates/hopper_backward/scores.cuh"
 
 namespace flashjit {
-
-// P is at most 1, but times the derivative of a score it may be anything.
-constexpr Element kSent = config.has_score ? config.element : Element::f16;
 
 struct Role {
   const KernelParams& params;
@@ -20,7 +17,7 @@ struct Role {
   Scores s;  // or dP
   Fragments p;
 
-  // Where this thread's part of P is, 16 bytes for every 16 queries.
+  // Where this thread's part of P is, 16 bytes for every eight queries.
   __device__ u32 exchange(int number, int i) const {
     return shared.exchange(number % kExchanges) + (i * kThreadsPerWarpgroup + threadIdx.x % kThreadsPerWarpgroup) * 16;
   }
@@ -67,11 +64,10 @@ struct ScoreRole : Role {
     wait_for_scores(number);
     make_probabilities(s, p, params, item, 0, at, shared.terms(stage));
     wait_barrier(shared.exchange_empty(number % kExchanges), number / kExchanges % 2 ^ 1);
-    Fragments sent;
-    convert<kSent>(sent, s);
 #pragma unroll
-    for (int i = 0; i < kQuerySteps; ++i)
-      store_shared(exchange(number, i), make_uint4(sent[i][0], sent[i][1], sent[i][2], sent[i][3]));
+    for (int i = 0; i < kScores / 4; ++i)
+      store_shared(exchange(number, i), make_uint4(__float_as_uint(s[4 * i]), __float_as_uint(s[4 * i + 1]),
+                                                   __float_as_uint(s[4 * i + 2]), __float_as_uint(s[4 * i + 3])));
     __syncwarp();
     release(shared.exchange_full(number % kExchanges));
     turns.begin();
@@ -97,16 +93,16 @@ struct GradientRole : Role {
     commit_products();
     wait_for_scores(number);
     wait_barrier(shared.exchange_full(number % kExchanges), number / kExchanges % 2);
-    Fragments received;
 #pragma unroll
-    for (int i = 0; i < kQuerySteps; ++i) {
+    for (int i = 0; i < kScores / 4; ++i) {
       const uint4 words = load_shared(exchange(number, i));
-      received[i][0] = words.x, received[i][1] = words.y, received[i][2] = words.z, received[i][3] = words.w;
+      s[4 * i] *= __uint_as_float(words.x);
+      s[4 * i + 1] *= __uint_as_float(words.y);
+      s[4 * i + 2] *= __uint_as_float(words.z);
+      s[4 * i + 3] *= __uint_as_float(words.w);
     }
     __syncwarp();
     release(shared.exchange_empty(number % kExchanges));
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] *= element_of<kSent>(received[i / 8][i % 8 / 2], i % 2);
     convert<config.element>(p, s);
     turns.begin();
     begin_products();

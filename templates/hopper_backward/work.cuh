@@ -13,6 +13,7 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr bool kHasRoles = has_roles(config);
+constexpr int kExchanges = exchanges(config);
 constexpr int kExchangingWarps = kHasRoles ? 4 : kConsumerWarps;  // that write one, and that read it
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
