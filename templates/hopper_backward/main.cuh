@@ -77,8 +77,9 @@ struct Consumer {
     }
   }
 
-  // S and dP of a step are issued, and P is made of S.
-  __device__ void begin_step(int number, const Steps& at) {
+  // S and dP are issued, both relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
+  // dS = P dP is made.
+  __device__ void make_score_gradients(int number, const Steps& at) {
     const u32 stage = number % kStages;
     wait_barrier(shared.q_full(stage), number / kStages % 2);
     wait_products<0>();
@@ -93,22 +94,21 @@ struct Consumer {
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_probabilities(s, p, params, item, keys, at, shared.terms(stage), !kDqApart);
+    make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
     pin_registers(s);
-  }
-
-  // P = exp(S), and dV += P dO is issued, so that it runs while dS = P dP is made. dS goes to shared memory; then dQ of
-  // the step before, whose dS all have written by now, and dK += dS Q are issued, and dQ is added to memory while dK is
-  // computed.
-  __device__ void step(int number, const Steps& at, const Steps& before) {
-    const u32 stage = number % kStages, exchange = number % 2;
-    begin_step(number, at);
     begin_products();
     issue_dv(stage);
     commit_products();
     wait_products<1>();
     pin_registers(dp);
     make_ds(ds, s, dp);
+  }
+
+  // dS goes to shared memory; then dQ of the step before, whose dS all have written by now, and dK += dS Q are issued, and
+  // dQ is added to memory while dK is computed.
+  __device__ void step(int number, const Steps& at, const Steps& before) {
+    const u32 exchange = number % 2;
+    make_score_gradients(number, at);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     store_ds(exchange);
     turns.begin();
@@ -116,7 +116,7 @@ struct Consumer {
     begin_products();
     issue_dq(dq, exchange ^ 1);
     commit_products();
-    issue_dk(stage);
+    issue_dk(number % kStages);
     commit_products();
     wait_products<1>();
     pin_registers(dq);
@@ -124,6 +124,14 @@ struct Consumer {
       release(shared.exchange_empty(exchange ^ 1));
       add_dq(dq, before);
     }
+  }
+
+  __device__ void step_without_dq(int number, const Steps& at) {
+    make_score_gradients(number, at);
+    turns.begin();
+    begin_products();
+    issue_dk(number % kStages);
+    commit_products();
   }
 
   // dQ of the last step.
@@ -142,13 +150,14 @@ struct Consumer {
   __device__ void step_without_dq(int number, const Steps& at) {
     const u32 stage = number % kStages;
     begin_step(number, at);
-    wait_products<0>();
-    pin_registers(dp);
-    if constexpr (config.has_score) make_ds(ds, s, dp);
-    else convert_and_make_ds(p, ds, s, dp);
-    turns.begin();
     begin_products();
     issue_dv(stage);
+    commit_products();
+    wait_products<1>();
+    pin_registers(dp);
+    make_ds(ds, s, dp);
+    turns.begin();
+    begin_products();
     issue_dk(stage);
     commit_products();
   }

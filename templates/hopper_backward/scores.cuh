@@ -150,9 +150,9 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
   pin_fragments(p);
 }
 
-// S to P, which goes to `p` as well, unless there is time for that later.
+// S to P, which goes to `p` as well.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
-                                          u32 keys, const Steps& at, u32 terms, bool converts = true) {
+                                          u32 keys, const Steps& at, u32 terms) {
   const bool mixed = is_mixed(item, at.tile);
   if constexpr (config.has_score) {
     apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed);
@@ -166,20 +166,13 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
   }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
-  if (converts) convert<config.element>(p, s);
+  convert<config.element>(p, s);
 }
 
-// dS = P dP. In the second form P is converted beside it, which takes the fewest registers.
+// dS = P dP.
 __device__ inline void make_ds(Fragments& ds, const Scores& p, const Scores& dp) {
 #pragma unroll
   for (int i = 0; i < kScores; i += 2) ds[i / 8][i % 8 / 2] = pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]);
-}
-__device__ inline void convert_and_make_ds(Fragments& converted, Fragments& ds, const Scores& p, const Scores& dp) {
-#pragma unroll
-  for (int i = 0; i < kScores; i += 2) {
-    converted[i / 8][i % 8 / 2] = recompute(pack<config.element>(p[i], p[i + 1]));
-    ds[i / 8][i % 8 / 2] = recompute(pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]));
-  }
 }
 
 }  // namespace flashjit

@@ -63,9 +63,8 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 40;
   const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
-  // With 128 queries P and dS do not fit into what scores and dP leave if a score has to be computed (68 bytes spill), or
-  // if both are made at the same time (20).
-  const int fragments = c.tile_q > 64 && (c.has_score || c.dq == DqSums::launch) ? 16 : 0;
+  // With 128 queries and a score to be computed 68 bytes spill.
+  const int fragments = c.tile_q > 64 && c.has_score ? 16 : 0;
   return {kBase + sums + c.tile_q + fragments + score_registers(problem.spec), backward_consumer_registers(c)};
 }
 

@@ -34,7 +34,8 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
   terms.stages = c.stages;
   p.buffers.push_back(terms);
   p.buffers.push_back({"Ones", Space::Register, spec.dtype, "64", "16"});
-  if (c.dq == DqSums::atomics) p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, exchanges(c)));
+  if (c.dq == DqSums::atomics)
+    p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, exchanges(c)));
 }
 // And those of the launch that goes over keys.
 void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
