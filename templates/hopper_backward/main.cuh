@@ -146,22 +146,6 @@ struct Consumer {
     add_dq(sums, last);
   }
 
-  // A step where dQ is made apart: nothing but dV and dK is left to issue when dS is there.
-  __device__ void step_without_dq(int number, const Steps& at) {
-    const u32 stage = number % kStages;
-    begin_step(number, at);
-    begin_products();
-    issue_dv(stage);
-    commit_products();
-    wait_products<1>();
-    pin_registers(dp);
-    make_ds(ds, s, dp);
-    turns.begin();
-    begin_products();
-    issue_dk(stage);
-    commit_products();
-  }
-
   __device__ void run() {
     ones.set();
 #pragma unroll
