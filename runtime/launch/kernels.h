@@ -76,6 +76,7 @@ class HostRunner : public RunnableKernel {
   Result<void> launch(const CallArguments& call, void* stream) override;
 
   std::unique_ptr<HostKernel> kernel_;
+  bool writes_keys_;  // without queries too: gradients of 0
   std::shared_ptr<ThreadPool> pool_;
   ParallelFor parallel_;
 };
