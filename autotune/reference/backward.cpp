@@ -171,7 +171,9 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const AttentionSpec& spec = problem_.spec();
   const Semantics& semantics = problem_.semantics();
   Pair result;
-  if (semantics.visible && !semantics.visible(at)) return result;
+  // Of a query that saw NaN, P is NaN even for keys that it does not see.
+  result.unclear = std::isnan(query.lse) || query.lse == kInfinity;
+  if (result.unclear || (semantics.visible && !semantics.visible(at))) return result;
   const Logit logit = logit_of(spec, semantics, at, query.exact.data(), key, 1);
   if (logit.value == -kInfinity || query.lse == -kInfinity) return result;
   const double exponent = logit.value - query.lse;
