@@ -18,11 +18,8 @@ constexpr double kMergeUs = 2.0;       // of the warps, then of the blocks
 constexpr double kTeamLaunchUs = 3.0;  // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
-// Of each row tile of a block but the first, where elements are widened and nobody else in the SM does that meanwhile:
-// 64 x 8192 and 128 x 2048 keys of 8 bits with 8 warps take 274 and 160 us, with two blocks of 4 warps 266 and 146.
-constexpr double kAloneMergeUs = 2.3;
-// And of each step of an SM: with two blocks of 4 warps, tiles of 16 keys take 19.2, 84.9, 266.8 and 147.3 us at 1, 16 and
-// 64 x 8192 and 128 x 2048, tiles of 32 keys 16.4, 83.9, 265.7 and 146.0 (H200, 2026-11-24).
+// Of each step of an SM where elements are widened: tiles of 16 keys and four stages take 17.3, 81.6, 273 and 160 us at 1,
+// 16 and 64 x 8192 and 128 x 2048 keys in pages, tiles of 32 and two stages 15.7, 81.0, 266 and 146 (H200, 2026-11-24).
 constexpr double kWideningUs = 0.003;
 // Where the warps of an SM are no multiple of its four parts, some of these widen more: 3 blocks of 2 warps 280 and 155 us.
 constexpr int kSmParts = 4;
@@ -47,8 +44,8 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const double side = heads_side_by_side(c), rows = static_cast<double>(shape.q_len) * group_size(c);
-  const double row_tiles = static_cast<double>(shape.b) * spec.heads_kv / side * std::ceil(rows / *s.tile_q);
-  const double steps = row_tiles * std::ceil(work.kv_tiles);
+  const double steps =
+      static_cast<double>(shape.b) * spec.heads_kv / side * std::ceil(rows / *s.tile_q) * std::ceil(work.kv_tiles);
   const double most = std::floor(target.sm_count * *s.blocks_per_sm / side);
   const Teams teams = teams_at(c, target, shape);
   const bool has_teams = teams.count > 0;
@@ -79,10 +76,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double wait = (rows_of_tiles ? 1.0 : 0.5) * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
   p.latency = kFirstTileUs + wait + (*s.stages > 1 ? kRingUs : 0) +
               (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
-  if (is_scaled(c)) {
-    p.latency += kWideningUs * of_sm / step_bytes;
-    if (*s.blocks_per_sm == 1) p.latency += kAloneMergeUs * std::max(0.0, row_tiles / ranges - 1);
-  }
+  if (is_scaled(c)) p.latency += kWideningUs * of_sm / step_bytes;
   p.waves = ranges * side / (busy * *s.blocks_per_sm);
   p.total = std::max(p.memory, p.compute) + p.latency;
   return p;
