@@ -200,6 +200,14 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
   return {};
 }
 
+void poison_caches(ProblemData& data, const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs) {
+  for (const char* name : {"k", "v"}) {
+    NamedTensor* tensor = data.find(name);
+    if (tensor && !inputs.files.contains(name))
+      poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
+  }
+}
+
 Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& inputs) {
   if (inputs.files.contains("q") || inputs.files.contains("k"))
     return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
@@ -266,13 +274,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     FLASHJIT_TRY(check_shapes_logits(spec, inputs));
     shape_logits(inputs.logits, spec, shape, seed, data);
   }
-  if ((spec.k_lens || spec.append) && !has_packed_keys(spec)) {
-    for (const char* name : {"k", "v"}) {
-      NamedTensor* tensor = data.find(name);
-      if (tensor && !inputs.files.contains(name))
-        poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
-    }
-  }
+  if ((spec.k_lens || spec.append) && !has_packed_keys(spec)) poison_caches(data, spec, shape, inputs);
   if (is_backward(spec)) set_results_of_forward(data, spec, shape, inputs);
   return data;
 }

@@ -44,7 +44,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return std::move(case_);
+    return draw_shared_prefix(std::move(case_));
   }
 
   Case make(const FixedCase& row) {
@@ -69,7 +69,7 @@ class Generator {
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
-    return std::move(case_);
+    return take_shared_prefix(std::move(case_));
   }
 
  private:
@@ -489,14 +489,12 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  return seed % kMergesAmong == 0 ? draw_merge(seed, options)
-                                  : draw_backward(draw_shared_prefix(Generator(seed, options).draw()));
+  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : draw_backward(Generator(seed, options).draw());
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  return merges(*parse_spec(row.spec)) ? make_merge(seed, row)
-                                       : take_backward(take_shared_prefix(Generator(seed, {}).make(row)));
+  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : take_backward(Generator(seed, {}).make(row));
 }
 
 }  // namespace flashjit::testing_random
