@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "codegen/host/backward_config.h"
+#include "codegen/host/cpu.h"
 #include "codegen/host/emit/backward.h"
 #include "codegen/host/emit/pack.h"
-#include "codegen/host/float_mode.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/workspace.h"
 

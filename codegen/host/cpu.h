@@ -1,5 +1,7 @@
-// What this processor and operating system can run.
+// What this processor and operating system can run, and how floats behave meanwhile.
 #pragma once
+
+#include <xmmintrin.h>
 
 #include <string>
 
@@ -16,5 +18,17 @@ bool can_run(const Target& target);
 
 // The last host row of the target table that can run; empty when none can.
 std::string best_target();
+
+// Subnormal results are microcode on some processors; the softmax's tail makes many of them, and they do not matter.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushSubnormals() { _mm_setcsr(saved_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
 
 }  // namespace flashjit::host

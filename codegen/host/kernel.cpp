@@ -10,7 +10,7 @@
 #include "codegen/host/emit/attention.h"
 #include "codegen/host/append.h"
 #include "codegen/host/backward.h"
-#include "codegen/host/float_mode.h"
+#include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"
 #include "codegen/host/merge.h"
 #include "codegen/host/emit/pack.h"
