@@ -215,7 +215,7 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     const Pair pair = this->pair(query, at, key, value);
     if (pair.unclear) taint(row);
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
-    else if (at.k < problem_.semantics().unseen_from) taint(row, key);
+    else taint(row, key);  // hidden, and maybe in a tile that others see
   }
   add_up(spec, terms, spec.effective_scale(), row);
   return row;
