@@ -29,6 +29,9 @@ constexpr int dq_sum_floats(const KernelConfig& c) { return c.warpgroups * kRows
 // add up to it, and zeros. First all rows of the one, then all of the other.
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return 2 * c.tile_q * kTermBytes; }
+// In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the
+// second half is the first once more, but tools that look for races take it to be the rows that follow.
+constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) + c.tile_q * kTermBytes; }
 
 constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
 
@@ -62,7 +65,7 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
-  s.exchange_offset = s.terms_offset + c.stages * row_terms_bytes(c);
+  s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
   s.barrier_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
   s.barriers = 2 + 2 * c.stages + 2 * exchanges(c);
   s.bytes = s.barrier_offset + s.barriers * 8;

@@ -107,7 +107,7 @@ struct SharedMemory {
   __device__ u32 v() const { return base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 stage) const { return base + kLayout.d_o_offset + stage * kLayout.d_o.bytes(); }
-  __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * row_terms_bytes(config); }
+  __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * row_terms_room(config); }
   __device__ u32 exchange(u32 stage) const { return base + kLayout.exchange_offset + stage * kLayout.exchange_bytes; }
 
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
