@@ -8,14 +8,14 @@
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "tests/random/append_generator.h"
-#include "tests/random/backward_generator.h"
+#include "tests/random/operations/append_generator.h"
+#include "tests/random/operations/backward_generator.h"
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
-#include "tests/random/merge_generator.h"
+#include "tests/random/operations/merge_generator.h"
 #include "tests/random/expression_generator.h"
-#include "tests/random/prefix_generator.h"
+#include "tests/random/operations/prefix_generator.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {

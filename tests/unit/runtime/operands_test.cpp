@@ -44,22 +44,23 @@ Expected of_bwd(Expected shapes) {
   return shapes;
 }
 
+Expected everywhere(const Shape& shape) { return {{}, {}, {shape, shape, shape, shape, shape}}; }
+Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
+  return {{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
+}
+Expected add(Expected row, std::string name, std::string dtype, std::string word, decltype(Expected::pointer) pointer,
+             Tensor Arguments::* field) {
+  row.name = std::move(name), row.dtype = std::move(dtype), row.word = std::move(word);
+  row.pointer = std::move(pointer), row.field = field;
+  return row;
+}
+
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
 // d=64/32. Elements of K and V have scales. Merges have 3 parts.
 const std::vector<Expected>& expected() {
   using P = const KernelParams&;
   using A = Arguments;
   const auto row = [](auto get) { return get; };
-  const auto everywhere = [](const Shape& shape) { return Expected{{}, {}, {shape, shape, shape, shape, shape}}; };
-  const auto add = [](Expected shapes, std::string name, std::string dtype, std::string word, auto pointer,
-                      Tensor Arguments::* field) {
-    shapes.name = std::move(name), shapes.dtype = std::move(dtype), shapes.word = std::move(word);
-    shapes.pointer = pointer, shapes.field = field;
-    return shapes;
-  };
-  const auto shapes = [](Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
-    return Expected{{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
-  };
   const auto new_rows = [&](std::int64_t d) {
     return shapes({2, 5, 2, d}, {2, 2, 5, d}, {10, 2, d}, {2, 5, 2, d}, {10, 2, d});
   };

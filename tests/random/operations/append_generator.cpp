@@ -1,4 +1,4 @@
-#include "tests/random/append_generator.h"
+#include "tests/random/operations/append_generator.h"
 
 #include <cmath>
 

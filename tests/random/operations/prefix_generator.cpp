@@ -1,4 +1,4 @@
-#include "tests/random/prefix_generator.h"
+#include "tests/random/operations/prefix_generator.h"
 
 #include <algorithm>
 #include <array>

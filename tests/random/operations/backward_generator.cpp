@@ -1,4 +1,4 @@
-#include "tests/random/backward_generator.h"
+#include "tests/random/operations/backward_generator.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tests/random/merge_generator.h"
+#include "tests/random/operations/merge_generator.h"
 
 #include <cmath>
 #include <vector>
