@@ -67,7 +67,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
   const auto* d_o = static_cast<const u16*>(params.d_o) + query_row(params.d_o_stride, seq, head, 0);
-  __shared__ float sums_of_rows[config.tile_q];
+  extern __shared__ float sums_of_rows[];
   constexpr int kRows = config.tile_q / kRowsAtATime;
   const int lane = threadIdx.x % kLanes, first = tile * config.tile_q;
   uint4 a[kRows], b[kRows];

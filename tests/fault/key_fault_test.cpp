@@ -117,6 +117,7 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(v_in_k,
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
     FLASHJIT_ROW(token_scales, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" token_scales"),
+    FLASHJIT_ROW(dlse, "bwd bf16 d=64 heads=4/2 mask=\"causal\" dlse"),
     FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
     FLASHJIT_ROW(shared_prefix, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\" shared_prefix"),
     FLASHJIT_ROW(rope, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=interleaved(64)"),
@@ -238,6 +239,7 @@ const ScheduleRow kScheduleRows[] = {
     {"grid", "grid=tiles", "grid=persistent"},
     {"head_tiles", "head_tiles=single", "head_tiles=grouped"},
     {"copies", "copies=rows", "copies=boxes"},
+    {"dq", "dq=launch", "dq=atomics"},
 };
 
 TEST(KeyFault, EveryFieldOfTheSchedule) {
@@ -272,6 +274,7 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
                                   {"rotated_q", "follows from config"},
                                   {"workspace", "follows from config"},
                                   {"tiles", "variant.gen.cuh"},
+                                  {"query_tiles", "variant.gen.cuh"},
                                   {"wide_ints", "variant.gen.cuh"},
                                   {"notes", "texts"},
                                   {"candidates", "not compiled"},
@@ -331,6 +334,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=576/512 heads=128/1 v_in_k", "family=mla,tile_q=128"},
       {"fwd bf16 d=64 heads=8/2 append rope=half(64) rope_base=10000", "family=sync"},
       {"merge bf16 d=64 heads=8 max_logit shared_prefix", ""},
+      {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

@@ -161,6 +161,7 @@ void finish(Plan& plan) {
   plan.launches = {
       {.entry = "flashjit_backward_prepare",
        .threads = kPrepareThreads,
+       .smem_bytes = c.tile_q * static_cast<int>(sizeof(float)),
        .grid = {.queries = c.tile_q, .heads = c.heads_q},
        .buffers = buffers,
        .bounds = "flashjit::kPrepareThreads",
