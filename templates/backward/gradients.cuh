@@ -49,8 +49,8 @@ __device__ inline void multiply_rows(Scores& s, u32 rows, const TileLayout row_l
 // sums += weights columns, of the columns of the head from step `first` on: weights have the layout of scores, which is
 // that of an operand.
 template <int tiles>
-__device__ inline void add_products(float (&sums)[tiles][4], const Scores& weights, u32 columns, const TileLayout layout,
-                                    int first) {
+__device__ inline void add_products(float (&sums)[tiles][4], const Scores& weights, u32 columns,
+                                    const TileLayout layout, int first) {
   const u32 lane = recompute(lane_id());
   const u32 column_lane = columns + layout.offset(lane % 16, lane / 16);
 #pragma unroll
@@ -73,8 +73,7 @@ __device__ inline void add_products(float (&sums)[tiles][4], const Scores& weigh
 template <Side side>
 struct Place {
   int q, k;
-  __device__ Place(int row, int column)
-      : q(side == Side::keys ? column : row), k(side == Side::keys ? row : column) {}
+  __device__ Place(int row, int column) : q(side == Side::keys ? column : row), k(side == Side::keys ? row : column) {}
   __device__ Place moved(int rows, int columns) const {
     return side == Side::keys ? Place(k + rows, q + columns) : Place(q + rows, k + columns);
   }
@@ -84,13 +83,14 @@ struct Place {
 template <Side side>
 __device__ inline Place<side> first_place(int row_lo, int column_lo) {
   const u32 thread = recompute(threadIdx.x);
-  return {static_cast<int>(row_lo + thread / 32 * kRowsOfWarp + thread % 32 / 4), static_cast<int>(column_lo + thread % 4 * 2)};
+  return {static_cast<int>(row_lo + thread / 32 * kRowsOfWarp + thread % 32 / 4),
+          static_cast<int>(column_lo + thread % 4 * 2)};
 }
 
 // Products to logits, and `slope`, the derivative of each by scale q.k.
 template <Side side>
-__device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams& params, const Sequence& seq, int row_lo,
-                                   int column_lo) {
+__device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams& params, const Sequence& seq,
+                                   int row_lo, int column_lo) {
   const Place<side> first = first_place<side>(row_lo, column_lo);
 #pragma unroll
   for (int n = 0; n < kNTiles; ++n)
@@ -253,16 +253,17 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
   for (int n = 0; n < kOfWarp * 2; ++n) {
     const int tile = (part * kPairs + first) * 2 + n;
     const bool own = first * 2 + n < tiles && tile < kMost;
-    add_to_memory(row + tile * 8, Int64{8} * config.head_dim_qk, own && q < seq.q_len, own && q + 8 < seq.q_len, sums[n]);
+    add_to_memory(row + tile * 8, Int64{8} * config.head_dim_qk, own && q < seq.q_len, own && q + 8 < seq.q_len,
+                  sums[n]);
   }
 }
 
 template <Side side>
-__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts,
-                                          float* dq_sums = nullptr) {
+__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts, float* dq_sums = nullptr) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kParts = gradient_parts(config, side);
-  constexpr int kTilesQk = part_of(padded_dim_qk(config), kParts) / 8, kTilesV = part_of(padded_dim_v(config), kParts) / 8;
+  constexpr int kTilesQk = part_of(padded_dim_qk(config), kParts) / 8,
+                kTilesV = part_of(padded_dim_v(config), kParts) / 8;
   const u32 memory = shared_address(shared), rows_qk = memory, rows_v = memory + kLayout.rows_v_offset;
   BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.state_offset);
   if (!begin_rows<side>(params, block, memory)) return;
@@ -276,7 +277,8 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
 #pragma unroll 1
   for (int head = 0; head < kHeads; ++head) {
     begin_head<side>(params, block, head);
-    const RowFacts of_rows[2] = {facts_of_row<side>(params, block, facts, 0), facts_of_row<side>(params, block, facts, 1)};
+    const RowFacts of_rows[2] = {facts_of_row<side>(params, block, facts, 0),
+                                 facts_of_row<side>(params, block, facts, 1)};
     ColumnCopies<side> copies{params, block, facts, memory};
     copies.begin();
 #pragma unroll 1
@@ -306,8 +308,9 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   // Each warp has its own rows of the places of K and V, or Q and dO, which nobody reads any more.
   const Sequence& seq = block.seq;
   if constexpr (side == Side::keys) {
-    store_gradient<kTilesQk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
-                                                 config.scale, block.row_lo, seq.k_len, column_qk, rows_qk, kLayout.rows_qk);
+    store_gradient<kTilesQk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token,
+                                                 d_qk, config.scale, block.row_lo, seq.k_len, column_qk, rows_qk,
+                                                 kLayout.rows_qk);
     store_gradient<kTilesV, config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v,
                                                1.0f, block.row_lo, seq.k_len, column_v, rows_v, kLayout.rows_v);
   } else {

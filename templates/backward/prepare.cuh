@@ -90,7 +90,8 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
   const float* sums = dq_sums + facts_row(p, rows.seq, rows.seq.h, rows.first) * config.head_dim_qk;
   const Int64 first = query_row(p.dq_stride, rows.seq, rows.seq.h, rows.first);
   for (int i = threadIdx.x; i < (rows.end - rows.first) * kChunks; i += kPrepareThreads) {
-    const float4 a = *reinterpret_cast<const float4*>(sums + i * 8), b = *reinterpret_cast<const float4*>(sums + i * 8 + 4);
+    const float4 a = *reinterpret_cast<const float4*>(sums + i * 8),
+                 b = *reinterpret_cast<const float4*>(sums + i * 8 + 4);
     const float values[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
     if constexpr (config.output == Element::f32) {
@@ -101,7 +102,8 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         words[j] = pack<config.output>(values[2 * j] * config.scale, values[2 * j + 1] * config.scale);
-      store_chunk<config.copy_bytes>(static_cast<Bits<config.output>*>(p.dq) + at, {words[0], words[1], words[2], words[3]});
+      store_chunk<config.copy_bytes>(static_cast<Bits<config.output>*>(p.dq) + at,
+                                     {words[0], words[1], words[2], words[3]});
     }
   }
 }

@@ -132,9 +132,9 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
               : fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(plan.spec.mask)[0].name));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
-  text += fmt::format("  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),
-                      is_backward(plan.spec) ? "Q, K, V, O, dO read and dQ, dK, dV written once"
-                                             : "Q, K, V read and O written once");
+  text += fmt::format(
+      "  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),
+      is_backward(plan.spec) ? "Q, K, V, O, dO read and dQ, dK, dV written once" : "Q, K, V read and O written once");
   if (r.append_bytes > 0)
     text += fmt::format("                     {} of these to append: new rows, and Q rotated\n",
                         bytes_text(r.append_bytes));
