@@ -15,6 +15,8 @@ constexpr float kNaturalScale = kScaleFolded ? config.scale : 1.0f;  // from a s
 // exponent.
 constexpr float kLargeScore = 0x1p20f / kLog2Scale;
 
+constexpr float kNaturalLse = config.lse == Lse::log2 ? kLn2 : 1.0f;  // of what the spec calls lse
+
 // ---- over the four lanes of a quad, which share the rows of a fragment ----
 
 __device__ inline float quad_max(float x) {

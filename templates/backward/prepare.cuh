@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/backward/layout.h"
+#include "templates/row_algebra.cuh"
 #include "templates/sequence.cuh"
 #include "templates/tile_copy.cuh"
 
@@ -12,9 +13,6 @@ __device__ inline Int64 facts_row(const KernelParams& p, const Sequence& seq, in
   const Int64 tokens = kRows == Rows::packed ? p.offsets_q[p.batch] : static_cast<Int64>(p.batch) * p.q_len;
   return head * tokens + (kRows == Rows::packed ? seq.q_token : static_cast<Int64>(seq.b) * p.q_len) + q;
 }
-
-// Of what the spec calls lse.
-constexpr float kNaturalLse = config.lse == Lse::log2 ? kLn2 : 1.0f;
 
 __device__ inline float number(u16 bits) {
   return config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);

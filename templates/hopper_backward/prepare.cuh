@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/hopper_backward/layout.h"
+#include "templates/row_algebra.cuh"
 #include "templates/sequence.cuh"
 
 namespace flashjit {
@@ -46,9 +47,6 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
 
 // The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
-
-// Of what the spec calls lse.
-constexpr float kNaturalLse = config.lse == Lse::log2 ? kLn2 : 1.0f;
 
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr) {
