@@ -27,11 +27,13 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
   }
   const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
   if (rule.numbered) {
-    const bool none = sizes.batch == 0 || sizes.q_len == 0;
-    return none ? 0 : product(sizes.q_tokens / rule.queries + sizes.batch, rule.heads);
+    const bool of_keys = rule.keys > 0;
+    const bool none = sizes.batch == 0 || (of_keys ? sizes.k_len : sizes.q_len) == 0;
+    const std::int64_t filled = of_keys ? sizes.k_tokens / rule.keys : sizes.q_tokens / rule.queries;
+    return std::max<std::int64_t>(none ? 0 : product(filled + sizes.batch, rule.heads), rule.least);
   }
   const std::int64_t of_head = product(tiles(sizes.q_len, rule.queries), tiles(sizes.k_len, rule.keys));
-  return product(product(of_head, rule.heads), sizes.batch);
+  return std::max<std::int64_t>(product(product(of_head, rule.heads), sizes.batch), rule.least);
 }
 
 Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident) {
@@ -67,7 +69,8 @@ std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
       continue;
     }
     const std::int64_t rounded = next_multiple(sizes.*extent.size, extent.multiple);
-    bytes = product(bytes, extent.tiles ? rounded / extent.multiple : rounded);
+    const std::int64_t more = extent.more ? sizes.*extent.more : 0;
+    bytes = product(bytes, (extent.tiles ? rounded / extent.multiple : rounded) + more);
   }
   return bytes;
 }

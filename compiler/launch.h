@@ -34,8 +34,9 @@ struct GridRule {
   int queries = 0;        // of an item; 0: it has all of them
   int keys = 0;           // likewise
   int heads = 1;          // that have items of their own
-  bool numbered = false;  // along the queries: tiles of all sequences are numbered one after the other, of which there
-                          // are no more than all tokens fill, and one for each sequence
+  int least = 0;          // items even of calls that have nothing to cut
+  bool numbered = false;  // along the queries or the keys: tiles of all sequences are numbered one after the other, of
+                          // which there are no more than all tokens fill, and one for each sequence
   int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly
   int cluster = 1;        // blocks are launched so many at a time
   TeamRule team;          // with blocks_per_sm
@@ -71,15 +72,17 @@ struct KernelLaunch {
                           // if it adds up, when it knows what
   std::vector<int> buffers;  // numbers in Plan::workspace
   std::string_view bounds;   // of __launch_bounds__, as generated code says it
-  std::string_view call;     // what its body is
+  std::string call;          // what its body is
 };
 
-// A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that.
+// A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that; `more`: so
+// many more.
 struct Extent {
   std::int64_t CallSizes::* size;
   int multiple = 1;
   bool tiles = false;
   std::function<std::int64_t(std::int64_t)> count = {};  // if it is set: what this makes of the size instead
+  std::int64_t CallSizes::* more = nullptr;
 };
 
 // Memory that the launches of one call pass on. For example:

@@ -8,6 +8,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
+#include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
 #include "compiler/spec/text_form.h"
 
@@ -28,7 +29,9 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
         "target: {} has no asynchronous copies, which every kernel of this build uses; the oldest target is sm_80",
         target.name));
   }
-  return {};
+  if (!target.gpu || spec.grads.empty()) return {};
+  const std::string unordered = why_not_ordered(spec);
+  return unordered.empty() ? Result<void>() : unsupported(unordered);
 }
 
 // Pins that contradict the spec or target are the caller's mistake: say which field and why, for the schedule that

@@ -48,6 +48,11 @@ __device__ inline void store_shared(u32 address, uint4 value) {
                : "memory");
 }
 
+__device__ inline u32 load_shared_word(u32 address) {
+  u32 value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 __device__ inline void load_shared_pair(u32& a, u32& b, u32 address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }

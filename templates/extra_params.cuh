@@ -28,6 +28,12 @@ __device__ inline T element(const KernelParams& params, int i, Index... index) {
   return __ldg(element_of<T>(params, i, index...));
 }
 
+// Asks for an element that will be loaded.
+template <class T, class... Index>
+__device__ inline void prefetch_element(const KernelParams& params, int i, Index... index) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(element_of<T>(params, i, index...)));
+}
+
 // `params` may be of another type that has an element() of its own.
 template <class Params, class... Index>
 __device__ inline float load_f16(const Params& params, int i, Index... index) {

@@ -22,8 +22,19 @@ enum class HeadTiles : unsigned char { single, grouped };   // grouped: the head
 enum class DqSums : unsigned char { launch, atomics };      // of backward: dQ has a launch of its own, or is added up
                                                             // in memory, in any order, by that of dK and dV
 
-constexpr int kMaxParams = 8;  // run-time parameters of masks and scores
-constexpr int kMaxInputs = 4;  // of these, that a producer copies beside K
+// How backward sums up what scores give for the elements of a parameter that one place of the score reads.
+enum class GradientSum : unsigned char {
+  own,      // each score has an element to itself
+  pairs,    // each score of a head has one, other heads or sequences may have the same
+  queries,  // all scores of a query have one
+  keys,     // all scores of a key have one
+  heads,    // all scores of a head have one
+  runs      // any scores: neighbours often have the same
+};
+
+constexpr int kMaxParams = 8;     // run-time parameters of masks and scores
+constexpr int kMaxGradients = 4;  // of these, whose gradients backward writes
+constexpr int kMaxInputs = 4;     // of these, that a producer copies beside K
 
 struct KernelConfig {
   // The problem
@@ -39,6 +50,8 @@ struct KernelConfig {
   bool max_logit = false;
   bool dlse = false;  // backward: KernelParams has the gradient of lse
   bool sink = false;
+  bool sink_gradient = false;  // backward: KernelParams::d_sink is written
+  int gradients = 0;           // backward: so many of KernelParams::d_extra are
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
   bool token_scales = false;   // scales of a cache of 8 bits are those of each key
@@ -91,8 +104,8 @@ struct KernelConfig {
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
   // of the backward loop
   DqSums dq = DqSums::launch;
-  // of the mla loop
-  int cluster = 1;   // blocks that share K: each has some of the rows of a tile
+  // of the mla loop, and of the backward loop for sm_90a
+  int cluster = 1;   // blocks that share K: each has some of the rows of a tile; or that share dQ: some of its columns
   int box_keys = 0;  // not 0: TMA copies K so many keys at a time, from pages as well, and nothing else
 };
 

@@ -21,6 +21,13 @@ struct ExtraParam {
   Int64 stride[4];
 };
 
+// Where the gradient of a parameter goes: a tensor of that one's shape, or of one number. Its last dimension is the last
+// here, and those that it does not have are of size 1.
+struct ParamGradient {
+  float* data;
+  Int64 stride[4], size[4];
+};
+
 // Of a merge, in elements. Columns of O are contiguous.
 struct PartStrides {
   Int64 part, batch, head, token;
@@ -70,7 +77,9 @@ struct KernelParams {
   void* dk;
   void* dv;
   Strides d_o_stride, dq_stride, dk_stride, dv_stride;
-  const float* cos;  // rope: [position, pair of columns], at least k_len positions
+  float* d_sink;                         // [head]
+  ParamGradient d_extra[kMaxGradients];  // of those parameters whose gradients the spec asks for, in their order
+  const float* cos;                      // rope: [position, pair of columns], at least k_len positions
   const float* sin;
 };
 
@@ -91,6 +100,7 @@ struct EndSteps {
 };
 struct TensorMaps {
   TensorMap q, k, v, o;  // of backward: o is of dO
+  TensorMap dq_k, dq_v;  // K and V once more, in the tiles of a launch that makes dQ
   TensorMap inputs[kMaxInputs];
   int has_inputs;  // 0: TMA cannot address one of them, and the score function reads them from memory
   EndSteps q_steps, k_steps, v_steps, o_steps;  // where these have all in that dimension

@@ -48,6 +48,27 @@ __device__ inline Int64 result_row(const KernelParams& p, const Sequence& seq, i
   return (kRows == Rows::packed ? seq.q_token : seq.b * p.row_stride_batch) + seq.h * p.row_stride_head + q;
 }
 
+// ---- tiles of packed sequences ----
+
+// Tiles of so many rows have numbers, one sequence after the other. Those of sequence b are from this one on, and some of
+// them behind its end: a search finds the sequence of a tile, and there are hardly more numbers than tiles.
+__device__ inline int first_tile_of(const int* offsets, int b, int rows) { return offsets[b] / rows + b; }
+
+struct NumberedTile {
+  int b, tile;
+};
+__device__ inline NumberedTile numbered_tile(const int* offsets, int batch, int rows, int number) {
+  int b = 0;
+#pragma unroll 1
+  for (int end = batch; end - b > 1;) {
+    const int middle = (b + end) / 2;
+    (first_tile_of(offsets, middle, rows) <= number ? b : end) = middle;
+  }
+  const int first = first_tile_of(offsets, b, rows);
+  // In front of the first sequence there are tiles as well. The number that those get is behind every end.
+  return {b, number >= first ? number - first : first_tile_of(offsets, batch, rows)};
+}
+
 // ---- which tile ----
 
 constexpr bool kLongestFirst = config.order == TileOrder::longest_first;

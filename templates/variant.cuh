@@ -29,6 +29,32 @@ struct Plain {
     return {s, 1.0f};
   }
 
+  // At so many places the score reads parameters whose gradients are wanted. Of each: the number of the gradient, how it
+  // is summed up, and where its element is. Some are summed by head: numbers of those, and do heads have elements of
+  // their own?
+  static constexpr int kReads = 0, kHeadReads = 0;
+  static constexpr bool kAdds = true;            // what it reads is added to s, times what depends on places alone
+  static constexpr bool kLoadsAtPlaces = false;  // indices depend on query or key: behind the ends there may be nothing
+  static constexpr int gradient_of(int) { return 0; }
+  static constexpr GradientSum gradient_sum(int) { return GradientSum::own; }
+  static constexpr int head_number(int) { return 0; }
+  static constexpr bool has_own_heads(int) { return false; }
+  template <class Read>
+  __device__ static Int64 element(Read, const KernelParams&, const Sequence&, int, int) {
+    return 0;
+  }
+  // Scores and keys of all queries, and of no others, have elements of one to themselves.
+  static constexpr bool covers_all(int) { return false; }
+  // Asks for what is loaded for query q and key k.
+  __device__ static void prefetch(const KernelParams&, const Sequence&, int, int) {}
+  // The logit of query q and key k, and its derivatives by s and by what it reads there.
+  struct Derivatives {
+    float score, slope, by_read[1];
+  };
+  __device__ static Derivatives score_and_derivatives(const KernelParams&, const Sequence&, float s, int, int) {
+    return {s, 1.0f, {0.0f}};
+  }
+
   // The tensors that score() reads at every key: visit(Parameter<i>(), x, y) with their indices besides query and key.
   template <class Visit>
   __device__ static void visit_inputs(const KernelParams&, const Sequence&, const Visit&) {}

@@ -4,6 +4,7 @@
   compare.py                           the forward table on a GPU: cuDNN and FlashAttention-2, as PyTorch ships them
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
   compare.py --table backward          gradients: cuDNN's and FlashAttention-2's, as PyTorch launches them
+  compare.py --table training          ours over plain ones: deterministic, grouped heads, windows, documents, scores, dropout
   compare.py --table data              sinks, outliers, wide logits: is it as fast on them as on normal data?
   compare.py --table decode            one query for each sequence, replayed from CUDA graphs, in TB/s of K and V
   compare.py --table paged             the same through page tables of 16, 64 and 256 tokens, and with very uneven lengths
@@ -16,6 +17,7 @@
   compare.py --hint                    as one who tells prepare the sizes, not as one who does not
   taskset -c 0,1 compare.py --cold     what compiling costs without the kernel store, on two cores; needs no PyTorch
   compare.py --cpu                     the host backend against PyTorch's CPU attention, fp32 and bf16
+  compare.py --cpu --table backward    the same of gradients
 
 Every row runs all sides on the same fresh random tensors, in rounds that alternate between them, and reports the median
 time and the errors of each against float64 (sampled rows). GPU times are between CUDA events, with the L2 cache flushed
@@ -37,7 +39,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, data, decode, paged, mla, prefix, mixed")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, decode, paged, mla, prefix, mixed")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")
@@ -53,8 +55,8 @@ def parse():
     parser.add_argument("--markdown", metavar="FILE", help="also write the Markdown there")
     parser.add_argument("--lib", default=REPOSITORY / "build/lib/libflashjit.so", help="libflashjit.so")
     options = parser.parse_args()
-    if options.cpu and options.table != "forward":
-        parser.error("--cpu: it has one table of its own; leave --table out")
+    if options.cpu and options.table not in ("forward", "backward"):
+        parser.error("--cpu: it has tables of its own; leave --table out, or use --table backward")
     if options.cpu and options.flex:
         parser.error("--flex: FlexAttention is measured on a GPU only; leave --cpu or --flex out")
     if options.no_peers and options.flex:
@@ -73,7 +75,7 @@ def parse():
         parser.error(f"--markdown: there is no folder for {options.markdown}")
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.budget = 200 if options.cpu else 20 if options.quick else 40
-    options.tables = ("cpu",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
+    options.tables = ("cpu" if options.table == "forward" else "cpu_backward",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
     try:
         options.groups = rows.filtered([group for table in options.tables for group in rows.groups_of(table)], options.only)
     except rows.BadFilter as error:

@@ -122,7 +122,10 @@ std::vector<float> singles(const std::vector<double>& values) { return {values.b
 // the step shrinks until the bend is outside; a bend at s itself stays, and leaves half of the jump as the error.
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error) {
   if (!semantics.score) return {};
-  const auto score = [&](double moved) { return semantics.score(at, Dual(s.f, s.d + moved)).d; };
+  return slope_of([&](double moved) { return semantics.score(at, Dual(s.f, s.d + moved)).d; }, error);
+}
+
+Slope slope_of(const std::function<double(double moved)>& score, double error) {
   const double here = score(0);
   for (double step = 0x1p-11;; step /= 16) {
     const double up = score(step), down = score(-step), up2 = score(2 * step), down2 = score(-2 * step);
@@ -189,14 +192,24 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const Product dp = product(query.d_o, value);
   const double moved = dp.exact - query.delta, by_one = result.p * slope.value;
   result.ds = by_one * moved;
+  result.s = Dual(s, dot.exact * spec.effective_scale());
+  result.s_error = dot.error * std::fabs(spec.effective_scale());
   result.p_error = result.p * error;
   const double of_moved = std::hypot(dp.error, query.delta_error, 0x1p-23 * moved);
   result.ds_error = std::hypot(by_one * of_moved, result.ds * error, result.p * moved * std::min(slope.error, 1e30));
   result.in_common = by_one * query.delta_error + result.ds * lse_error;
-  if (exponent < kNoWeight) result.p_error += result.p, result.ds_error += std::fabs(result.ds);
+  auto& by_logit = result.by_logit;
+  by_logit.value = result.p * moved;
+  by_logit.error = std::hypot(result.p * of_moved, by_logit.value * error);
+  by_logit.in_common = result.p * query.delta_error + by_logit.value * lse_error;
+  if (exponent < kNoWeight) {
+    result.p_error += result.p, result.ds_error += std::fabs(result.ds);
+    by_logit.error += std::fabs(by_logit.value);
+  }
   result.unclear = !(error < kLargestError) || !std::isfinite(result.ds) || !std::isfinite(result.ds_error);
   const float scored = semantics.score ? semantics.score(at, Dual(s, s)).f : s;
   const float p = std::exp(scored - static_cast<float>(query.lse));
+  by_logit.recipe = p * (dp.recipe - query.recipe_delta);
   result.recipe_p = round_to(spec.dtype, p);
   result.recipe_ds = round_to(spec.dtype, p * (dp.recipe - query.recipe_delta) * static_cast<float>(slope.value));
   return result;

@@ -1,11 +1,14 @@
 // Gradients by their definition in float64 (compiler/SPEC.md, "Gradients"), from the O and LSE that the call is given.
 // Slopes of scores are differences of Semantics::score, apart from what the compiler derives.
 //
+// So are derivatives by elements of parameters: differences of the score with one of them moved.
+//
 // The recipe of the error rule: products and sums in fp32, P and ds rounded to the dtype before the products that sum
-// them up, gradients rounded to theirs.
+// them up, gradients rounded to theirs. For gradients of parameters and sinks nothing is rounded but to fp32.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "autotune/reference/reference.h"
@@ -45,6 +48,16 @@ class Backward {
   };
   OfKey of_key(const Group& group, std::int64_t k) const;
 
+  // Of one query of a group: what it adds to the gradients of parameters, and to that of its head's sink.
+  struct Share {
+    Element element;
+    double exact = 0, variance = 0, squares = 0, terms = 0;
+    float recipe = 0;
+    bool tainted = false;
+  };
+  std::vector<Share> of_parameters(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
+  Share of_sink(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
+
  private:
   // A query and a key: P, and ds times the slope.
   struct Pair {
@@ -54,6 +67,12 @@ class Backward {
     double ds = 0, ds_error = 0;
     double in_common = 0;  // error of ds that all keys of the query share
     float recipe_p = 0, recipe_ds = 0;
+    Dual s;  // the scaled product
+    double s_error = 0;
+    struct {
+      double value = 0, error = 0, in_common = 0;
+      float recipe = 0;
+    } by_logit;  // ds before it is multiplied with the slope
   };
   Pair pair(const Query& query, const Position& at, const float* key, const float* value) const;
   Query query(const RowId& row) const;
@@ -67,5 +86,7 @@ struct Slope {
   double value = 1, error = 0;
 };
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error);
+// Of any function of how far it is moved from 0.
+Slope slope_of(const std::function<double(double moved)>& score, double error);
 
 }  // namespace flashjit::reference

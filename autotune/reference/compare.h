@@ -8,6 +8,7 @@
 //
 // For dQ, dK and dV: each of them as O, and each row of them by itself: its error stays within 2x of the recipe's, or
 // five standard deviations, whichever is larger. A row of small gradients that is wrong is lost among others otherwise.
+// For gradients of parameters and sinks likewise; of small tensors each element is a row, and what no score reads is 0.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,28 @@ struct Comparison {
   double rel_err = 0, rel_limit = 0, recipe_rel_err = 0;
   double lse_err = 0;  // largest error over its limit: above 1 is a failure
   double max_logit_err = 0;
-  double row_err = 0;   // of gradients: the largest error of a row over its limit
-  std::string problem;  // empty when ok: what is wrong and at which element
+  double row_err = 0;     // of gradients: the largest error of a row over its limit
+  std::string problem;    // empty when ok: what is wrong and at which element
+  std::string unchecked;  // tensors that would take too long
 };
 
 Comparison compare(const Problem& problem, const CompareOptions& options = {});
 // Of bwd; what compare() does for it.
 Comparison compare_gradients(const Problem& problem, const CompareOptions& options);
+
+// What was found of one tensor of gradients.
+struct Gradient;
+struct GradientTally {
+  double worst = 0, recipe_worst = 0, deviation = 0;
+  double squares = 0, recipe_squares = 0, expected_squares = 0, norm = 0;
+  double rows = 0, row = 0;  // row: the largest error of a row over its limit
+  std::string worst_place, worst_row, special;
+
+  void add(const GradientTally& part);
+  void check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place);
+};
+void judge(const std::string& name, const GradientTally& all, Comparison& result);
+// All of the gradients of parameters and sinks of a bwd.
+void compare_parameter_gradients(const Problem& problem, const CompareOptions& options, Comparison& result);
 
 }  // namespace flashjit::reference

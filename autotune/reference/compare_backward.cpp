@@ -22,26 +22,22 @@ struct Item {
   std::int64_t head, token;  // of the group, of the sequence
 };
 
-// What was found of one tensor.
-struct Tally {
-  double worst = 0, recipe_worst = 0, deviation = 0;
-  double squares = 0, recipe_squares = 0, expected_squares = 0, norm = 0;
-  double rows = 0, row = 0;  // row: the largest error of a row over its limit
-  std::string worst_place, worst_row, special;
+using Tallies = std::array<GradientTally, kNames.size()>;
 
-  void add(const Tally& part) {
-    if (part.worst > worst) worst = part.worst, worst_place = part.worst_place;
-    if (part.row > row) row = part.row, worst_row = part.worst_row;
-    recipe_worst = std::max(recipe_worst, part.recipe_worst);
-    deviation = std::max(deviation, part.deviation);
-    squares += part.squares, recipe_squares += part.recipe_squares;
-    expected_squares += part.expected_squares, norm += part.norm, rows += part.rows;
-    if (special.empty()) special = part.special;
-  }
-};
-using Tallies = std::array<Tally, kNames.size()>;
+}  // namespace
 
-void check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place, Tally& tally) {
+void GradientTally::add(const GradientTally& part) {
+  if (part.worst > worst) worst = part.worst, worst_place = part.worst_place;
+  if (part.row > row) row = part.row, worst_row = part.worst_row;
+  recipe_worst = std::max(recipe_worst, part.recipe_worst);
+  deviation = std::max(deviation, part.deviation);
+  squares += part.squares, recipe_squares += part.recipe_squares;
+  expected_squares += part.expected_squares, norm += part.norm, rows += part.rows;
+  if (special.empty()) special = part.special;
+}
+
+void GradientTally::check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place) {
+  GradientTally& tally = *this;
   double squares = 0, recipe_squares = 0, expected = 0;
   for (std::size_t c = 0; c < ours.size(); ++c) {
     // Where the truth is not finite, or the recipe's is not, the range of the dtype decides and any is right.
@@ -69,20 +65,22 @@ void check_row(const std::vector<double>& ours, const Gradient& row, const std::
   if (ratio > tally.row) tally.row = ratio, tally.worst_row = place;
 }
 
+namespace {
+
 void check_item(const Problem& problem, const Backward& backward, const Backward::Group& group, const Item& item,
                 Tallies& tallies) {
   const auto& params = problem.arguments().params;
   if (item.key) {
     const Backward::OfKey row = backward.of_key(group, item.token);
     const std::string place = fmt::format("batch {}, KV head {}, key {}", group.b, group.hk, item.token);
-    check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, place, tallies[1]);
-    check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, place, tallies[2]);
+    tallies[1].check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, place);
+    tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, place);
     return;
   }
   const std::int64_t heads = problem.spec().heads_q / problem.spec().heads_kv;
   const RowId id{group.b, group.hk * heads + item.head, item.token};
-  check_row(problem.query_row(params.at("dq"), id), backward.dq(group, item.head, item.token),
-            fmt::format("batch {}, head {}, query {}", id.b, id.h, id.q), tallies[0]);
+  tallies[0].check_row(problem.query_row(params.at("dq"), id), backward.dq(group, item.head, item.token),
+                       fmt::format("batch {}, head {}, query {}", id.b, id.h, id.q));
 }
 
 // All rows of a group, or, of each side, both ends and one of every stretch: where tiles are ragged is at the ends.
@@ -112,8 +110,9 @@ double work_of(const Problem& problem) {
   return 2 * pairs * (6 * (spec.d_qk + spec.d_v) + (problem.semantics().score ? 512 : 64));
 }
 
-// Of one tensor.
-void judge(const char* name, const Tally& all, Comparison& result) {
+}  // namespace
+
+void judge(const std::string& name, const GradientTally& all, Comparison& result) {
   const double max_limit = std::max(2 * all.recipe_worst, 4 * all.deviation);
   const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
   const double few = 1 + 1 / std::sqrt(std::max(1.0, all.rows));
@@ -138,8 +137,6 @@ void judge(const char* name, const Tally& all, Comparison& result) {
     result.problem = fmt::format("{} has relative error {:.4g}, the limit is {:.4g}", name, rel, rel_limit);
   }
 }
-
-}  // namespace
 
 Comparison compare_gradients(const Problem& problem, const CompareOptions& options) {
   const AttentionSpec& spec = problem.spec();
@@ -166,10 +163,11 @@ Comparison compare_gradients(const Problem& problem, const CompareOptions& optio
     }
   }
   for (std::size_t i = 0; i < kNames.size(); ++i) {
-    Tally all;
+    GradientTally all;
     for (const Tallies& part : parts) all.add(part[i]);
     judge(kNames[i], all, result);
   }
+  compare_parameter_gradients(problem, options, result);
   result.ok = result.problem.empty();
   return result;
 }

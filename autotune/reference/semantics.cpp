@@ -1,5 +1,6 @@
 #include "autotune/reference/semantics.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "compiler/spec/half.h"
@@ -37,10 +38,25 @@ Dual both(F f, const Dual& a, const Dual& b) {
   return {f(a.f, b.f), f(a.d, b.d)};
 }
 
+// What happens at reads of parameters besides reading them.
+struct Probe {
+  const std::vector<Param>& params;
+  std::vector<Element>* found = nullptr;
+  const Element* moved = nullptr;
+  double by = 0;
+
+  Dual operator()(const Param& param, std::int64_t number, Dual value) const {
+    const Element element{static_cast<std::size_t>(std::ranges::find(params, param) - params.begin()), number};
+    if (found && std::ranges::find(*found, element) == found->end()) found->push_back(element);
+    if (moved && element == *moved) value.d += by;
+    return value;
+  }
+};
+
 class Evaluator {
  public:
-  Evaluator(const Arguments& arguments, const Position& position, Dual s)
-      : arguments_(arguments), at_(position), s_(s) {}
+  Evaluator(const Arguments& arguments, const Position& position, Dual s, const Probe* probe = nullptr)
+      : arguments_(arguments), at_(position), s_(s), probe_(probe) {}
 
   Item operator()(const Expr& e) const {
     switch (e->op) {
@@ -85,22 +101,28 @@ class Evaluator {
     const auto found = arguments_.scalars.find(param.name);
     const double value = found == arguments_.scalars.end() ? NAN : found->second;
     if (!is_float(param.dtype)) return {static_cast<std::int64_t>(value), {}};
-    return {0, Dual(round_to(param.dtype, static_cast<float>(value)))};
+    return {0, probed(param, 0, Dual(round_to(param.dtype, static_cast<float>(value))))};
   }
 
   Item load(const Expr& e) const {
     const auto found = arguments_.params.find(e->param.name);
     if (found == arguments_.params.end()) return {0, Dual(NAN)};
     const Tensor& tensor = found->second;
-    std::int64_t offset = 0, contiguous = 1;
+    std::int64_t offset = 0, number = 0, contiguous = 1;
     for (int i = static_cast<int>(e->args.size()) - 1; i >= 0; --i) {
       const std::int64_t index = (*this)(e->args[i]).i;
       if (index < 0 || index >= tensor.shape[i]) return {0, Dual(NAN)};
       offset += index * (tensor.strides.empty() ? contiguous : tensor.strides[i]);
+      number += index * contiguous;
       contiguous *= tensor.shape[i];
     }
-    if (is_float(e->param.dtype)) return {0, Dual(load_float(e->param.dtype, tensor.data, offset))};
+    if (is_float(e->param.dtype))
+      return {0, probed(e->param, number, Dual(load_float(e->param.dtype, tensor.data, offset)))};
     return {load_int(e->param.dtype, tensor.data, offset), {}};
+  }
+
+  Dual probed(const Param& param, std::int64_t number, const Dual& value) const {
+    return probe_ ? (*probe_)(param, number, value) : value;
   }
 
   static Item on_ints(Op op, std::int64_t a, std::int64_t b) {
@@ -149,6 +171,7 @@ class Evaluator {
   const Arguments& arguments_;
   const Position& at_;
   Dual s_;
+  const Probe* probe_;
 };
 
 }  // namespace
@@ -166,6 +189,18 @@ Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments) {
     };
   }
   return semantics;
+}
+
+std::vector<Element> ElementReads::of(const Position& at, const Dual& s) const {
+  std::vector<Element> found;
+  const Probe probe{.params = spec_.params, .found = &found};
+  if (spec_.score) Evaluator(arguments_, at, s, &probe)(spec_.score);
+  return found;
+}
+
+double ElementReads::score(const Position& at, const Dual& s, const Element& element, double by) const {
+  const Probe probe{.params = spec_.params, .moved = &element, .by = by};
+  return Evaluator(arguments_, at, s, &probe)(spec_.score).r.d;
 }
 
 }  // namespace flashjit::reference

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
@@ -36,5 +37,25 @@ struct Semantics {
 
 // From the expressions of a spec; `arguments` must outlive the result.
 Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments);
+
+// One element of a tensor parameter, or a scalar.
+struct Element {
+  std::size_t param = 0;    // in AttentionSpec::params
+  std::int64_t number = 0;  // all of the tensor in the order of their indices, the last one first
+  bool operator==(const Element&) const = default;
+};
+
+// Which elements a score reads, and what it is where one of them is another number. Both must outlive it.
+class ElementReads {
+ public:
+  ElementReads(const AttentionSpec& spec, const Arguments& arguments) : spec_(spec), arguments_(arguments) {}
+  std::vector<Element> of(const Position& at, const Dual& s) const;  // each once
+  // `element` greater by `by`, in exact arithmetic alone: decisions stay as they are.
+  double score(const Position& at, const Dual& s, const Element& element, double by) const;
+
+ private:
+  const AttentionSpec& spec_;
+  const Arguments& arguments_;
+};
 
 }  // namespace flashjit::reference

@@ -9,6 +9,7 @@
 #include "codegen/cuda/expr.h"
 #include "codegen/cuda/embedded_templates.h"
 #include "codegen/cuda/matrix.h"
+#include "compiler/analysis/gradient_reads.h"
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
 #include "compiler/language/gradient.h"
@@ -84,6 +85,8 @@ void for_each_problem_field(const Visit& field) {
   field("page_size", &KernelConfig::page_size, false);
   field("lse", &KernelConfig::lse, false);
   for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
+  field("sink_gradient", &KernelConfig::sink_gradient, false);
+  field("gradients", &KernelConfig::gradients, false);
   field("rope", &KernelConfig::rope, false);
   field("rope_dims", &KernelConfig::rope_dims, false);
   field("rope_base", &KernelConfig::rope_base, false);
@@ -184,6 +187,97 @@ Result<std::string> slope_function(const Plan& plan) {
                   locals(values, context) + cuda_function_body(values, context));
 }
 
+// A constexpr function of Variant of the number of a read.
+template <class ValueOf>
+std::string fact_of_reads(std::string_view type, std::string_view name, const std::vector<GradientRead>& reads,
+                          const ValueOf& value_of) {
+  std::string values;
+  for (const GradientRead& read : reads) values += (values.empty() ? "" : ", ") + value_of(read);
+  return fmt::format(
+      "  static constexpr {0} {1}(int read) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[read];\n  }}\n",
+      type, name, values);
+}
+
+bool only_adds(const ScoreGradients& gradients) {
+  const Expr& slope = gradients.by_s;
+  return slope->op == Op::FloatConst && slope->real == 1 &&
+         std::ranges::none_of(gradients.by_params,
+                              [](const ReadGradient& r) { return uses(r.derivative, Variable::S); });
+}
+
+// Does an index of a tensor that is read depend on the query or the key?
+bool loads_at_places(const Expr& expr) {
+  if (expr->op == Op::Load && (uses(expr, Variable::Q) || uses(expr, Variable::K))) return true;
+  return std::ranges::any_of(expr->args, loads_at_places);
+}
+
+// Loads whose places depend on query and key, each once.
+void find_loads(const Expr& expr, std::vector<Expr>& loads) {
+  const bool by_both = uses(expr, Variable::Q) && uses(expr, Variable::K);
+  const auto is_same = [&](const Expr& other) { return same(other, expr); };
+  if (expr->op == Op::Load && by_both && std::ranges::none_of(loads, is_same)) loads.push_back(expr);
+  for (const Expr& arg : expr->args) find_loads(arg, loads);
+}
+
+// Are its indices variables, each once?
+bool is_plain(const Expr& read) {
+  return std::ranges::all_of(read->args, [&](const Expr& index) {
+    const auto is_it = [&](const Expr& other) { return same(other, index); };
+    return index->op == Op::Variable && std::ranges::count_if(read->args, is_it) == 1;
+  });
+}
+
+// For kernels that write gradients of parameters.
+Result<std::string> gradient_functions(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
+  FLASHJIT_ASSIGN(reads, gradient_reads(plan.spec));
+  const std::string_view ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, int k";
+  const auto heads = std::ranges::count(reads, GradientSum::heads, &GradientRead::sum);
+  std::string text = fmt::format(
+      "\n  // Parameters whose gradients are wanted are read at so many places.\n"
+      "  static constexpr int kReads = {}, kHeadReads = {};\n"
+      "  static constexpr bool kAdds = {}, kLoadsAtPlaces = {};\n",
+      reads.size(), heads, only_adds(gradients), loads_at_places(plan.spec.score));
+  text +=
+      fact_of_reads("int", "gradient_of", reads, [](const GradientRead& r) { return fmt::format("{}", r.gradient); });
+  text += fact_of_reads("GradientSum", "gradient_sum", reads, [](const GradientRead& r) { return literal(r.sum); });
+  if (heads > 0) {
+    int number = 0;
+    text += fact_of_reads("int", "head_number", reads, [&](const GradientRead& r) {
+      return fmt::format("{}", r.sum == GradientSum::heads ? number++ : -1);
+    });
+    text += fact_of_reads("bool", "has_own_heads", reads, [](const GradientRead& r) {
+      return std::string(r.alone && r.index.own_h ? "true" : "false");
+    });
+  }
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    text += function(
+        fmt::format("Where the gradient of `{}` is.", comment_text(print(reads[i].read))),
+        fmt::format("Int64 element(Parameter<{}>, const KernelParams& params, const Sequence& seq, {})", i, ends),
+        locals(reads[i].read->args, context) + cuda_element_body(reads[i].read, reads[i].gradient, context));
+  }
+  text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
+    return std::string(r.sum == GradientSum::own && is_plain(r.read) ? "true" : "false");
+  });
+  std::vector<Expr> loads;
+  find_loads(gradients.score, loads);
+  if (!loads.empty()) {
+    text += function("Asks for what is loaded for query q and key k.",
+                     fmt::format("void prefetch(const KernelParams& params, const Sequence& seq, {})", ends),
+                     locals(loads, context) + cuda_prefetch_body(loads, context));
+  }
+  text += fmt::format("\n  struct Derivatives {{\n    float score, slope, by_read[{}];\n  }};\n", reads.size());
+  std::vector<Expr> values = {gradients.score, gradients.by_s};
+  for (const ReadGradient& read : gradients.by_params) values.push_back(read.derivative);
+  return text +
+         function("The logit of query q and key k, and its derivatives by s and by what it reads there.",
+                  fmt::format(
+                      "Derivatives score_and_derivatives(const KernelParams& params, const Sequence& seq, float s, {})",
+                      ends),
+                  locals(values, context) + cuda_function_body(values, context));
+}
+
 // For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
@@ -243,6 +337,10 @@ Result<std::string> emit_variant(const Plan& plan) {
   if (c.has_score) {
     FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));
     functions += score;
+  }
+  if (c.gradients > 0) {
+    FLASHJIT_ASSIGN(of_parameters, gradient_functions(plan));
+    functions += of_parameters;
   }
   if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
   functions += limit_functions(plan);

@@ -88,6 +88,31 @@ class CudaPrinter {
     return statements_ + visits;
   }
 
+  std::string prefetches(const std::vector<Expr>& loads) {
+    std::string text;
+    for (const Expr& load : loads) {
+      for (const Expr& index : load->args) shorten(index);
+      std::string indices;
+      for (const Expr& index : load->args) indices += ", " + render(index, kTernary);
+      constexpr std::string_view kTypes[] = {"", "unsigned char", "u16", "", "float", "", "", "", "Int64"};
+      text += fmt::format("  prefetch_element<{}>(params, {}{});\n",
+                          kTypes[static_cast<std::size_t>(size_of(load->param.dtype))], index_of(load->param), indices);
+    }
+    return statements_ + text;
+  }
+
+  std::string element(const Expr& read, int gradient) {
+    std::string sum;
+    const auto rank = static_cast<int>(read->args.size());
+    for (int i = 0; i < rank; ++i) {
+      const Expr& index = read->args[static_cast<std::size_t>(i)];
+      shorten(index);
+      sum += fmt::format("{}static_cast<Int64>({}) * params.d_extra[{}].stride[{}]", i == 0 ? "" : " +\n         ",
+                         render(index, kTernary), gradient, kMaxParamRank - rank + i);
+    }
+    return statements_ + "  return " + (sum.empty() ? "0" : sum) + ";\n";
+  }
+
  private:
   // ---- temporaries ----
 
@@ -390,6 +415,14 @@ std::string cuda_function_body(const Expr& expr, const CudaExprContext& context)
 
 std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprContext& context) {
   return CudaPrinter(context).body(values);
+}
+
+std::string cuda_element_body(const Expr& read, int gradient, const CudaExprContext& context) {
+  return CudaPrinter(context).element(read, gradient);
+}
+
+std::string cuda_prefetch_body(const std::vector<Expr>& loads, const CudaExprContext& context) {
+  return CudaPrinter(context).prefetches(loads);
 }
 
 std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context) {

@@ -24,6 +24,12 @@ std::string cuda_function_body(const Expr& expr, const CudaExprContext& context)
 // they share is written once: gradients_of() gives such.
 std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprContext& context);
 
+// The body of a function that returns where the gradient of `read`, a Load or Scalar, is in KernelParams::d_extra[gradient].
+std::string cuda_element_body(const Expr& read, int gradient, const CudaExprContext& context);
+
+// The body of a function that asks for what `loads` will read.
+std::string cuda_prefetch_body(const std::vector<Expr>& loads, const CudaExprContext& context);
+
 // The body of a function that shows `visit` the outer indices of each of `inputs` (compiler/analysis/score_inputs.h).
 std::string cuda_visit_inputs(const std::vector<Expr>& inputs, const CudaExprContext& context);
 

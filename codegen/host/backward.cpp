@@ -1,12 +1,17 @@
 #include "codegen/host/backward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <map>
+#include <numbers>
 
 #include "codegen/host/backward_config.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/emit/backward.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/parameter_gradients.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/workspace.h"
 
@@ -32,9 +37,14 @@ struct Functions {
 
 class BackwardKernel final : public HostKernel {
  public:
-  BackwardKernel(const AttentionSpec& spec, const BackwardConfig& config, std::unique_ptr<Code> code,
-                 const Functions& functions)
-      : spec_(spec), c_(config), code_(std::move(code)), call_(functions) {}
+  BackwardKernel(const AttentionSpec& spec, const ItemsApart& apart, const BackwardConfig& config,
+                 std::unique_ptr<Code> code, const Functions& functions)
+      : spec_(spec),
+        apart_(apart),
+        gradients_(static_cast<int>(params_with_gradients(spec).size())),
+        c_(config),
+        code_(std::move(code)),
+        call_(functions) {}
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
@@ -50,6 +60,16 @@ class BackwardKernel final : public HostKernel {
     std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, heads = 0, bytes = 0;
     HeadPlace head{};
     std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
+    std::int64_t first_chunk = 0;                       // of all rounds
+  };
+  // What is made once for all rounds of a run.
+  struct Round {
+    const Problem& problem;
+    const KernelParams& params;
+    const ParallelFor& parallel;
+    const ParameterGradients& gradients;
+    char *memory, *scratch;
+    std::vector<double>& sink_sums;  // [sequence, head]
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t chunk_keys(std::int64_t keys) const {
@@ -62,19 +82,21 @@ class BackwardKernel final : public HostKernel {
 
   void place(Pair& pair, std::int64_t at) const;
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
-  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
-                 std::vector<Pair> pairs, char* memory, char* scratch) const;
+  void run_round(const Round& round, std::vector<Pair> pairs) const;
+  void compute_keys(const Round& round, const std::vector<Pair>& pairs) const;
+  void sum_sinks(const Round& round, const std::vector<Pair>& pairs) const;
   void pack_keys(const Problem& problem, const Pair& pair, std::int64_t item, char* memory) const;
   void pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                     std::int64_t tile, char* memory) const;
-  void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk, char* memory,
-               char* scratch) const;
+  void compute(const Round& round, const Pair& pair, std::int64_t chunk, char* scratch) const;
   void store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
                   std::int64_t keys, char* scratch) const;
   void store_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                      std::int64_t tile, char* memory) const;
 
   AttentionSpec spec_;
+  ItemsApart apart_;
+  int gradients_;  // of parameters
   BackwardConfig c_;
   std::unique_ptr<Code> code_;
   Functions call_;
@@ -120,50 +142,53 @@ std::vector<BackwardKernel::Pair> BackwardKernel::all_pairs(const Problem& probl
 Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
   const Problem problem(spec_, params);
   std::vector<Pair> pairs = all_pairs(problem, params);
-  if (pairs.empty()) return {};
   std::vector<std::size_t> round_ends;
-  std::int64_t largest = 0, bytes = 0;
+  std::int64_t largest = 0, bytes = 0, items = 0;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     if (bytes > 0 && bytes + pairs[i].bytes > kLargestRound) {
       round_ends.push_back(i);
       bytes = 0;
     }
     place(pairs[i], bytes);
+    pairs[i].first_chunk = items;
+    items += chunks(pairs[i].sequence.k_len);
     bytes += pairs[i].bytes;
     largest = std::max(largest, bytes);
   }
   round_ends.push_back(pairs.size());
-  const std::int64_t scratch = parallel.workers * c_.scratch_bytes();
-  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + largest);
-  if (!workspace) return out_of_memory(scratch + largest, "use fewer threads or shorter sequences");
+  ParameterGradients gradients(params, gradients_, apart_, items);
+  const std::int64_t scratch = parallel.workers * c_.scratch_bytes(), copies = round_up(gradients.copy_bytes(), 4096);
+  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + copies + largest);
+  if (!workspace) return out_of_memory(scratch + copies + largest, "use fewer threads or shorter sequences");
+  gradients.begin(workspace->data() + scratch, parallel);
+  std::vector<double> sink_sums(static_cast<std::size_t>(params.d_sink ? params.batch * spec_.heads_q : 0), 0.0);
+  const Round round{problem,           params,   parallel, gradients, workspace->data() + scratch + copies,
+                    workspace->data(), sink_sums};
   std::size_t begin = 0;
   for (const std::size_t end : round_ends) {
-    run_round(problem, params, parallel,
-              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)},
-              workspace->data() + scratch, workspace->data());
+    run_round(round,
+              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)});
     begin = end;
+  }
+  gradients.finish(parallel);
+  for (std::int64_t h = 0; params.d_sink && h < spec_.heads_q; ++h) {
+    double sum = 0;
+    for (std::int64_t b = 0; b < params.batch; ++b) sum += sink_sums[static_cast<std::size_t>(b * spec_.heads_q + h)];
+    params.d_sink[h] = static_cast<float>(sum);
   }
   workspaces_.give_back(std::move(workspace));
   return {};
 }
 
-void BackwardKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
-                               std::vector<Pair> pairs, char* memory, char* scratch) const {
-  struct Item {
-    const Pair* pair;
-    std::int64_t chunk;
-  };
-  std::vector<Item> items;
+void BackwardKernel::run_round(const Round& round, std::vector<Pair> pairs) const {
+  const auto& [problem, params, parallel, gradients, memory, scratch, sink_sums] = round;
   std::int64_t packs = 0, tiles = 0;
   for (Pair& pair : pairs) {
     pair.first_pack = packs;
     pair.first_query_tile = tiles;
     packs += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
     tiles += c_.tiles_of(pair.sequence.q_len) * group();
-    for (std::int64_t chunk = 0; chunk < chunks(pair.sequence.k_len); ++chunk) items.push_back({&pair, chunk});
   }
-  // The first keys of a causal mask are seen by the most queries: they go first, so that no worker ends with a long one.
-  std::ranges::stable_sort(items, {}, &Item::chunk);
   const auto head_and_tile = [&](const Pair& pair, std::int64_t item) {
     const std::int64_t index = item - pair.first_query_tile, of_head = c_.tiles_of(pair.sequence.q_len);
     return std::pair(pair.hk * group() + index / of_head, index % of_head);
@@ -178,16 +203,54 @@ void BackwardKernel::run_round(const Problem& problem, const KernelParams& param
     const auto [head, tile] = head_and_tile(pair, item - packs);
     pack_queries(problem, params, pair, head, tile, memory);
   });
-  parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t item, int worker) {
-    const FlushSubnormals flush;
-    const auto [pair, chunk] = items[static_cast<std::size_t>(item)];
-    compute(problem, params, *pair, chunk, memory, scratch + worker * c_.scratch_bytes());
-  });
+  compute_keys(round, pairs);
+  if (params.d_sink) sum_sinks(round, pairs);
   parallel.run(tiles, [&](std::int64_t item, int) {
     const FlushSubnormals flush;
     const Pair& pair = owner(pairs, item, &Pair::first_query_tile);
     const auto [head, tile] = head_and_tile(pair, item);
     store_queries(problem, params, pair, head, tile, memory);
+  });
+}
+
+void BackwardKernel::compute_keys(const Round& round, const std::vector<Pair>& pairs) const {
+  struct Item {
+    const Pair* pair;
+    std::int64_t chunk;
+  };
+  std::vector<std::vector<Item>> chains;
+  std::map<std::int64_t, std::size_t> numbers;
+  for (const Pair& pair : pairs) {
+    for (std::int64_t chunk = 0; chunk < chunks(pair.sequence.k_len); ++chunk) {
+      const std::int64_t chain = round.gradients.chain(pair.b, pair.hk, chunk, pair.first_chunk + chunk);
+      const auto [number, is_new] = numbers.emplace(chain, chains.size());
+      if (is_new) chains.emplace_back();
+      chains[number->second].push_back({&pair, chunk});
+    }
+  }
+  // The first keys of a causal mask are seen by the most queries: they go first, so that no worker ends with a long one.
+  std::ranges::stable_sort(chains, {}, [](const std::vector<Item>& chain) { return chain.front().chunk; });
+  round.parallel.run(static_cast<std::int64_t>(chains.size()), [&](std::int64_t chain, int worker) {
+    const FlushSubnormals flush;
+    for (const auto& [pair, chunk] : chains[static_cast<std::size_t>(chain)])
+      compute(round, *pair, chunk, round.scratch + worker * c_.scratch_bytes());
+  });
+}
+
+// P of the sink, which has no V, is exp(sink - LSE), and its dP is 0.
+void BackwardKernel::sum_sinks(const Round& round, const std::vector<Pair>& pairs) const {
+  const double unit = spec_.lse == Lse::log2 ? std::numbers::ln2 : 1;
+  round.parallel.run(static_cast<std::int64_t>(pairs.size()) * group(), [&](std::int64_t item, int) {
+    const Pair& pair = pairs[static_cast<std::size_t>(item / group())];
+    const std::int64_t h = pair.hk * group() + item % group();
+    const auto* delta = reinterpret_cast<const float*>(head_at(pair, h, round.memory) + pair.head.delta);
+    const float* lse = round.problem.row_value(round.params.lse, pair.b, h, pair.sequence.q_first);
+    double sum = 0;
+    for (std::int64_t q = 0; q < pair.sequence.q_len; ++q) {
+      if (lse[q] == -std::numeric_limits<float>::infinity()) continue;
+      sum -= std::exp(round.problem.sink(h) - lse[q] * unit) * delta[q];
+    }
+    round.sink_sums[static_cast<std::size_t>(pair.b * spec_.heads_q + h)] = sum;
   });
 }
 
@@ -241,8 +304,9 @@ void BackwardKernel::pack_queries(const Problem& problem, const KernelParams& pa
   call_.pack_queries(&call);
 }
 
-void BackwardKernel::compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t chunk,
-                             char* memory, char* scratch) const {
+void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t chunk, char* scratch) const {
+  char* const memory = round.memory;
+  const ParameterGradients::Targets targets = round.gradients.targets(pair.first_chunk + chunk);
   const Sequence& s = pair.sequence;
   const std::int64_t first_head = pair.hk * group();
   const std::int64_t begin = chunk * chunk_keys(s.k_len), end = std::min(s.k_len, begin + chunk_keys(s.k_len));
@@ -255,7 +319,7 @@ void BackwardKernel::compute(const Problem& problem, const KernelParams& params,
     for (std::int64_t h = first_head; h < first_head + group(); ++h) {
       char* const place = head_at(pair, h, memory);
       const BackwardCall call{
-          .params = &params,
+          .params = &round.params,
           .q_rows = place + pair.head.q_rows,
           .do_rows = place + pair.head.do_rows,
           .q_transposed = place + pair.head.q_transposed,
@@ -266,6 +330,7 @@ void BackwardKernel::compute(const Problem& problem, const KernelParams& params,
           .v_columns = memory + pair.v_columns + k_lo * c_.words_v * 4,
           .k_rows = memory + pair.k_rows + k_lo / c_.pack * c_.panel * 4,
           .dq = reinterpret_cast<float*>(place + pair.head.dq + chunk * dq_bytes),
+          .d_extra = targets.data(),
           .scratch = scratch,
           .k_panel_words = c_.v_panel_words(s.k_len),
           .b = pair.b,
@@ -278,7 +343,7 @@ void BackwardKernel::compute(const Problem& problem, const KernelParams& params,
       };
       call_.tile(&call);
     }
-    store_keys(problem, params, pair, k_lo, keys, scratch);
+    store_keys(round.problem, round.params, pair, k_lo, keys, scratch);
   }
 }
 
@@ -313,12 +378,13 @@ void BackwardKernel::store_queries(const Problem& problem, const KernelParams& p
 
 Result<void> emit_gradients(Ir& ir, const Plan& plan) {
   const BackwardConfig c(ir.config);
-  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, {}));
+  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
+  FLASHJIT_ASSIGN(reads, gradient_reads(plan.spec));
   emit_pack_queries(ir, plan);
   emit_pack_k(ir, kPackKColumnsName, c.d_qk, c.words_qk);
   emit_pack_k(ir, kPackVColumnsName, c.d_v, c.words_v);
   emit_pack_v(ir, kPackKRowsName, c.d_qk, false);
-  emit_backward(ir, plan, gradients);
+  emit_backward(ir, plan, gradients, reads);
   emit_store_keys(ir, plan);
   emit_store_queries(ir, plan);
   return {};
@@ -335,8 +401,9 @@ Result<std::unique_ptr<HostKernel>> gradients_kernel(const Plan& plan, const Hos
   FLASHJIT_ASSIGN(store_keys, code->find<KeyStoreFunction>(kStoreKeysName));
   FLASHJIT_ASSIGN(store_queries, code->find<QueryStoreFunction>(kStoreQueriesName));
   functions = {pack_queries, pack_k_columns, pack_v_columns, pack_k_rows, tile, store_keys, store_queries};
-  return std::unique_ptr<HostKernel>(
-      std::make_unique<BackwardKernel>(plan.spec, BackwardConfig(config), std::move(code), functions));
+  FLASHJIT_ASSIGN(reads, gradient_reads(plan.spec));
+  return std::unique_ptr<HostKernel>(std::make_unique<BackwardKernel>(
+      plan.spec, items_apart(reads), BackwardConfig(config), std::move(code), functions));
 }
 
 }  // namespace flashjit::host

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/host/config.h"
+#include "templates/kernel_params.h"
 
 namespace flashjit::host {
 
@@ -84,7 +85,8 @@ struct BackwardCall {
   const void* k_columns;  // of key k_lo
   const void* v_columns;
   const void* k_rows;
-  float* dq;  // sums over the keys of one chunk
+  float* dq;                     // sums over the keys of one chunk
+  const ParamGradient* d_extra;  // what gradients of parameters are added to
   char* scratch;
   std::int64_t k_panel_words;
   std::int64_t b, h, hk, q_len, k_len;

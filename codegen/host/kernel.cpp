@@ -8,11 +8,12 @@
 #include <llvm/Support/raw_ostream.h>
 
 #include "codegen/host/emit/attention.h"
-#include "codegen/host/append.h"
+#include "codegen/host/append/append.h"
 #include "codegen/host/backward.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"
 #include "codegen/host/merge.h"
+#include "codegen/host/naive_backward.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/widen.h"
@@ -42,7 +43,7 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   Ir ir(*generated.module, config);
   if (merges(plan.spec)) {  // nothing
   } else if (is_backward(plan.spec)) {
-    FLASHJIT_TRY(emit_gradients(ir, plan));
+    FLASHJIT_TRY(naive ? emit_naive_gradients(ir, plan) : emit_gradients(ir, plan));
   } else if (naive) {
     emit_naive(ir, plan);
   } else {
@@ -354,7 +355,7 @@ class NaiveKernel final : public HostKernel {
 Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   const HostConfig config = config_of(plan);
   FLASHJIT_ASSIGN(code, Code::link(object));
-  if (is_backward(plan.spec)) return gradients_kernel(plan, config, std::move(code));
+  if (is_backward(plan.spec)) return (naive ? naive_gradients_kernel : gradients_kernel)(plan, config, std::move(code));
   if (naive) {
     FLASHJIT_ASSIGN(scores, code->find<NaiveFunction>(kNaiveScoresName));
     FLASHJIT_ASSIGN(softmax, code->find<NaiveFunction>(kNaiveSoftmaxName));

@@ -17,8 +17,8 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper, &kDecode,         &kMla,          &kSync, &kNaive,
-                                                        &kMerge,  &kHopperBackward, &kSyncBackward, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {
+    &kHopper, &kDecode, &kMla, &kSync, &kNaive, &kNaiveBackward, &kMerge, &kHopperBackward, &kSyncBackward, &kHost};
 
 }  // namespace
 

@@ -84,6 +84,8 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.page_size = spec.page_size;
   c.lse = spec.lse;
   for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
+  c.sink_gradient = has_sink_gradient(spec);
+  c.gradients = static_cast<int>(params_with_gradients(spec).size());
   c.rope = spec.rope;
   c.rope_dims = spec.rope_dims;
   c.rope_base = spec.rope_base;

@@ -48,6 +48,10 @@ inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grou
 template <>
 inline constexpr WordTable<2> kWords<DqSums> = {"DqSums", {"launch", "atomics"}};
 
+template <>
+inline constexpr WordTable<6> kWords<GradientSum> = {"GradientSum",
+                                                     {"own", "pairs", "queries", "keys", "heads", "runs"}};
+
 template <class Enum>
 struct Words {
   static constexpr std::string_view type = kWords<Enum>.type;

@@ -4,6 +4,8 @@
 // Both APIs take an operand by its name, and those of the first version by a field too. A parameter of the spec hides
 // the operand of its name, so that no row that is added here breaks a spec that there is: such an operand is then given
 // by its field. (One that has no field must not be hidden where a spec needs it: validate() is where to refuse that.)
+//
+// Gradients of parameters are no rows: as the parameters, they are what a spec makes them.
 #pragma once
 
 #include <array>
@@ -214,6 +216,10 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = is_backward, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dv),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dv_stride},
+    Operand{.name = "dsink", .what = "Gradients of sink logits", .role = OperandRole::Output, .dims = {Dim::HeadsQ},
+            .is_in = has_sink_gradient,
+            .absent = "the spec does not ask for it; add grads=\"sink\" to the spec or leave it out",
+            .has_field = false, .pointer = offsetof(KernelParams, d_sink)},
     Operand{.name = "cos", .what = "Cosines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,

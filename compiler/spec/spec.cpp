@@ -5,12 +5,14 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "compiler/analysis/interval.h"
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
+#include "compiler/spec/gradients.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
@@ -428,6 +430,7 @@ std::string print(const AttentionSpec& spec) {
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
   if (!spec.declared.empty()) out += fmt::format(" params=\"{}\"", print_params(spec.declared));
+  if (!spec.grads.empty()) out += fmt::format(" grads=\"{}\"", fmt::join(spec.grads, ", "));
   if (spec.scale != 0) out += fmt::format(" scale={}", print_real(spec.scale));
   if (spec.alignment != Alignment::BottomRight)
     out += fmt::format(" align={}", kAlignmentNames[static_cast<int>(spec.alignment)]);
@@ -464,6 +467,7 @@ Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_backward(spec));
   if (merges(spec)) return check_merge(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
+  FLASHJIT_TRY(check_gradients(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 

@@ -47,6 +47,8 @@ struct AttentionSpec {
   std::string mask_text, score_text;         // as written by the user: what is printed
   std::vector<Param> declared;               // params="slope: fp32[1], cap: fp32": those the user declared
   std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block
+  std::vector<std::string> grads;            // grads="slope, sink": of what bwd writes gradients as well; as `params`,
+                                             // and the sink last
   double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
   Lse lse = Lse::none;                           // lse=ln | log2; bwd reads it, and ln is the default there
@@ -109,6 +111,11 @@ inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_i
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }
 inline bool has_own_k_lens(const AttentionSpec& spec) { return is_packed(spec) || spec.k_lens; }
+
+// Of the sink, and of these parameters, by their numbers; tensors that hold them are called `d` and the name.
+bool has_sink_gradient(const AttentionSpec& spec);
+std::vector<int> params_with_gradients(const AttentionSpec& spec);
+inline std::string gradient_name(std::string_view of) { return "d" + std::string(of); }
 
 // Are angles read from tensors, cos and sin?
 inline bool has_rope_tables(const AttentionSpec& spec) { return spec.rope != Rope::none && spec.rope_base == 0; }

@@ -21,9 +21,9 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 19> with_values = {
-      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "scale",    "align",
-      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base"};
+  constexpr std::array<std::string_view, 20> with_values = {
+      "kv",    "out", "d",       "heads", "layout", "mask",  "score", "params",   "grads", "scale",
+      "align", "lse", "dropout", "b",     "q_len",  "k_len", "bytes", "numerics", "rope",  "rope_base"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -258,6 +258,19 @@ Result<void> parse_bound(const Word& word, SizeBound& bound) {
   return {};
 }
 
+// "slope, sink"
+Result<void> parse_names(const Word& word, std::vector<std::string>& names) {
+  for (std::string_view rest = word.value;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view name = trim(rest.substr(0, comma));
+    if (name.empty())
+      return invalid(fmt::format("{}: a name is missing; write {}=\"slope, sink\"", word.key, word.key));
+    names.emplace_back(name);
+    if (comma == rest.npos) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 // Expressions are kept on one line; otherwise as they were written.
 std::string one_line(std::string_view text) {
   std::string line(trim(text));
@@ -293,6 +306,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   if (key == "mask") return parse_text(word, spec.mask_text);
   if (key == "score") return parse_text(word, spec.score_text);
   if (key == "params") return parse_params(word, spec.declared);
+  if (key == "grads") return parse_names(word, spec.grads);
   if (key == "align") return parse_name(word, kAlignmentNames, spec.alignment);
   if (key == "lse") return parse_name(word, Words<Lse>::values, spec.lse);
   if (key == "numerics") return parse_name(word, kNumericsNames, spec.numerics);
@@ -360,7 +374,9 @@ Result<Word> parse_word(Cursor& cursor) {
 
 // Is the text, which is no field, the rest of the expression before it? The letters of a misspelt field are not.
 bool continues(const Word& before, std::string_view text) {
-  if (before.in_quotes || (before.key != "mask" && before.key != "score" && before.key != "params")) return false;
+  if (before.in_quotes ||
+      (before.key != "mask" && before.key != "score" && before.key != "params" && before.key != "grads"))
+    return false;
   const std::string_view name = text.substr(0, text.find_first_of(" \t\n\r=<\""));
   return name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != name.npos;
 }

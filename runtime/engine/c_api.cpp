@@ -190,8 +190,9 @@ Result<void> view(const flashjit_arguments& from, CallArguments& to) {
   to.workspace = from.workspace;
   to.workspace_bytes = from.workspace_bytes;
   if (from.param_count < 0 || from.param_count > CallArguments::kMostParams || (from.param_count > 0 && !from.params)) {
-    return invalid(fmt::format("param_count: {} with params {}; a spec has at most {} and {} operands",
-                               from.param_count, from.params ? "given" : "null", kMaxParams, kOperands.size()));
+    return invalid(
+        fmt::format("param_count: {} with params {}; a spec has at most {}, {} gradients of these and {} operands",
+                    from.param_count, from.params ? "given" : "null", kMaxParams, kMaxGradients, kOperands.size()));
   }
   for (std::int64_t i = 0; i < from.param_count; ++i) {
     const flashjit_param& param = from.params[i];

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -32,25 +30,6 @@ Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBo
 }
 
 }  // namespace
-
-Result<Int64> scalar_bits(const Param& param, double value) {
-  const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
-  const auto refuse = [&] {
-    return invalid(
-        fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
-  };
-  switch (param.dtype) {
-    case Dtype::I32: return in(-0x1p31, 0x1p31 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::U32: return in(0, 0x1p32 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::U8: return in(0, 255) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    // A double holds integers up to 2^53 exactly.
-    case Dtype::I64: return in(-0x1p53, 0x1p53) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::F32: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
-    default:
-      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32",
-                                     param.name, name(param.dtype)));
-  }
-}
 
 Result<void> check_workspace(const CallArguments& call, std::int64_t bytes) {
   if (bytes == 0) return {};
@@ -103,6 +82,18 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                             .place = place(),
                             .ordinal = ordinal_});
   }
+  gradient_params_ = params_with_gradients(spec_);
+  for (const int number : gradient_params_) {
+    const Param& param = spec_.params[static_cast<std::size_t>(number)];
+    gradient_names_.push_back(gradient_name(param.name));
+    gradient_rules_.push_back({.dtype = Dtype::F32,
+                               .rank = std::max(param.rank, 1),
+                               .output = true,
+                               .contiguous_last = false,
+                               .place = place(),
+                               .ordinal = ordinal_});
+  }
+  for (std::size_t i = 0; i < gradient_rules_.size(); ++i) gradient_rules_[i].name = gradient_names_[i];
 }
 
 Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const {
@@ -117,6 +108,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(check_scales(sizes, params));
   FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes));
   FLASHJIT_TRY(fill_params(given, params, overlaps));
+  FLASHJIT_TRY(fill_gradients(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
   const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
   const TensorView workspace{.data = call.workspace, .dtype = "u8", .rank = 1, .shape = &bytes};
@@ -135,19 +127,17 @@ Result<void> ArgumentChecker::find_named(const CallArguments& call, Given& given
   const int count = std::min(call.param_count, CallArguments::kMostParams);
   for (int i = 0; i < count; ++i) {
     const ParamView& param = call.params[static_cast<std::size_t>(i)];
-    const auto own =
-        std::find_if(spec_.params.begin(), spec_.params.end(), [&](const Param& p) { return p.name == param.name; });
-    if (own == spec_.params.end()) {
+    const ParamView** const place = place_of(param, given);
+    if (!place) {
       FLASHJIT_TRY(find_operand_of(param, given));
       continue;
     }
-    const ParamView*& place = given.params[own - spec_.params.begin()];
-    if (place) return invalid(fmt::format("params.{}: given twice", param.name));
-    place = &param;
+    if (*place) return invalid(fmt::format("params.{}: given twice", param.name));
+    *place = &param;
   }
   if (call.param_count == count) return {};
-  return invalid(fmt::format("params: {} given, a spec has at most {} and {} operands", call.param_count, kMaxParams,
-                             kOperands.size()));
+  return invalid(fmt::format("params: {} given, a spec has at most {}, {} gradients of these and {} operands",
+                             call.param_count, kMaxParams, kMaxGradients, kOperands.size()));
 }
 
 Result<void> ArgumentChecker::find_operand_of(const ParamView& param, Given& given) const {
@@ -369,40 +359,6 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
         name, tokens, kMostSteps, floor_family(true)->name));
   }
   return {};
-}
-
-Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const {
-  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
-    const Param& param = spec_.params[i];
-    const ParamView* found = given.params[i];
-    const std::string_view kind = param.rank == 0 ? "scalars" : "params";
-    if (!found) return invalid(fmt::format("{}.{}: missing; mask or score of the spec reads it", kind, param.name));
-    if (found->is_scalar != (param.rank == 0)) {
-      return invalid(fmt::format("{}.{}: the spec declares a {}", found->is_scalar ? "scalars" : "params", param.name,
-                                 param.rank == 0 ? "scalar" : "tensor"));
-    }
-    if (param.rank == 0) {
-      FLASHJIT_ASSIGN(bits, scalar_bits(param, found->scalar));
-      params.extra[i].stride[0] = bits;
-      // The low bytes of stride[0] are the value in its own type: host processors here are little-endian.
-      params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
-      continue;
-    }
-    FLASHJIT_ASSIGN(d, check_tensor(found->tensor, param_rules_[i]));
-    overlaps.add(found->tensor, param_rules_[i], d);
-    params.extra[i].data = found->tensor.data;
-    for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
-  }
-  return {};
-}
-
-Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes& sizes,
-                                            const KernelParams& params) const {
-  std::int64_t scalars[kMaxParams] = {};
-  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
-    if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
-  }
-  return indices_.check(spec_, sizes, given.params, scalars);
 }
 
 Result<void> ArgumentChecker::check_contents(const CallArguments& call, const KernelParams& params,

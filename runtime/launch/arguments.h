@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -58,7 +59,8 @@ class ArgumentChecker {
   // What the caller gave, whether by a field or by name.
   struct Given {
     const TensorView* operands[kOperands.size()];
-    const ParamView* params[kMaxParams] = {};  // parallel to those of the spec
+    const ParamView* params[kMaxParams] = {};        // parallel to those of the spec
+    const ParamView* gradients[kMaxGradients] = {};  // of those whose gradients it asks for
     Repeated repeated[kRepeating];
     std::size_t repeated_count = 0;
   };
@@ -70,6 +72,7 @@ class ArgumentChecker {
   };
   using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
   Result<void> find_named(const CallArguments& call, Given& given) const;
+  const ParamView** place_of(const ParamView& param, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
   const TensorView& repeat(std::size_t operand, const Extents& extents, Given& given) const;
   Result<void> fill_operands(Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
@@ -84,6 +87,7 @@ class ArgumentChecker {
   Result<void> check_table(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;
   Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
+  Result<void> fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 
@@ -98,6 +102,9 @@ class ArgumentChecker {
   bool gpu_, tensor_maps_;
   int ordinal_;
   std::vector<TensorRule> param_rules_;  // parallel to the parameters of the spec
+  std::vector<int> gradient_params_;     // parameters whose gradients are wanted, ...
+  std::vector<std::string> gradient_names_;
+  std::vector<TensorRule> gradient_rules_;  // ... parallel to them
   IndexChecker indices_;
 };
 

@@ -27,7 +27,7 @@ struct TensorView {
   bool given() const { return data != nullptr || rank > 0; }
 };
 
-// Given by name: a parameter of the spec, or an operand.
+// Given by name: a parameter of the spec, the gradient of one, or an operand.
 struct ParamView {
   std::string_view name;
   bool is_scalar = false;
@@ -41,7 +41,7 @@ struct CallArguments {
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
   // As many as a call can have; more are counted, and some of them are wrong.
-  static constexpr int kMostParams = kMaxParams + static_cast<int>(kOperands.size());
+  static constexpr int kMostParams = kMaxParams + kMaxGradients + static_cast<int>(kOperands.size());
   std::array<ParamView, kMostParams> params;
   int param_count = 0;
 

@@ -8,6 +8,13 @@ namespace {
 // What K and V of the heads in work may take of L2: the rest is for Q, O and what is on its way in and out.
 constexpr std::int64_t kCachedBytes = 32 << 20;
 
+// Of a row of a head: of a key K and V; of backward of a query Q, dO and what dQ is summed in.
+std::int64_t cached_bytes(const Plan& plan) {
+  const std::int64_t elements = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
+  if (!is_backward(plan.spec)) return elements;
+  return elements + (plan.config.dq == DqSums::atomics ? std::int64_t{plan.spec.d_qk} * size_of(Dtype::F32) : 0);
+}
+
 }  // namespace
 
 int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
@@ -22,10 +29,12 @@ int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
 HeadGroups::HeadGroups(const Plan& plan)
     : heads_kv_(plan.spec.heads_kv),
       heads_per_kv_(plan.launches.empty() ? 1 : std::max(plan.launches.front().grid.heads / heads_kv_, 1)),
-      key_bytes_(std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype)) {}
+      of_queries_(is_backward(plan.spec)),
+      row_bytes_(cached_bytes(plan)) {}
 
 int HeadGroups::heads(const CallSizes& sizes) const {
-  const std::int64_t fit = kCachedBytes / std::max<std::int64_t>(sizes.k_len * key_bytes_, 1);
+  const std::int64_t fit =
+      kCachedBytes / std::max<std::int64_t>((of_queries_ ? sizes.q_len : sizes.k_len) * row_bytes_, 1);
   const std::int64_t all = std::max<std::int64_t>(heads_kv_ * sizes.batch, 1);
   return static_cast<int>(std::clamp<std::int64_t>(fit, 1, all)) * heads_per_kv_;
 }

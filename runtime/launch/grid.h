@@ -10,7 +10,7 @@ namespace flashjit {
 // On a device with this many SMs. ArgumentChecker::fill refuses more than an int holds.
 int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count);
 
-// Heads whose items follow each other, so that their K and V are in L2 while they are worked on.
+// Heads whose items follow each other, so that what these share is in L2 while they are worked on.
 class HeadGroups {
  public:
   explicit HeadGroups(const Plan& plan);
@@ -18,8 +18,9 @@ class HeadGroups {
 
  private:
   int heads_kv_;
-  int heads_per_kv_;        // that have items of their own, and read the same K and V
-  std::int64_t key_bytes_;  // of one key in K and V
+  int heads_per_kv_;  // that have items of their own, and read the same K and V
+  bool of_queries_;   // are the rows that are shared
+  std::int64_t row_bytes_;
 };
 
 }  // namespace flashjit

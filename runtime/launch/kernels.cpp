@@ -176,6 +176,7 @@ HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel
     : RunnableKernel(plan, std::move(facts), 0),
       kernel_(std::move(kernel)),
       writes_keys_(is_backward(plan.spec)),
+      writes_always_(!plan.spec.grads.empty()),
       pool_(std::move(pool)) {
   parallel_.workers = pool_->workers();
   parallel_.run = [pool = pool_.get()](std::int64_t items, const ThreadPool::Body& body) { pool->run(items, body); };
@@ -185,7 +186,7 @@ Result<void> HostRunner::launch(const CallArguments& call, void*) {
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
-  if (sizes.batch == 0 || (sizes.q_len == 0 && !writes_keys_)) return {};
+  if (!writes_always_ && (sizes.batch == 0 || (sizes.q_len == 0 && !writes_keys_))) return {};
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   return kernel_->run(params, parallel_);
 }

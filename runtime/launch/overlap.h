@@ -43,8 +43,8 @@ class Overlaps {
 
   // The first `count_` and `output_count_`; the rest is not even zero. One more than the tensors of a call: the
   // workspace.
-  std::array<Footprint, kOperands.size() + kMaxParams + 1> all_;
-  int outputs_[kOperands.size() + 1];
+  std::array<Footprint, kOperands.size() + kMaxParams + kMaxGradients + 1> all_;
+  int outputs_[kOperands.size() + kMaxGradients + 1];
   std::size_t count_ = 0;
   int output_count_ = 0;
 };

@@ -214,10 +214,14 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
     return mapped;
   }
   if (is_backward(plan.spec)) {
-    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, query_box_rows(c));
-    add(operand("do"), &TensorMaps::o, &TensorMaps::o_steps, query_box_rows(c));
-    add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, key_box_rows(c));
-    add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, key_box_rows(c));
+    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);
+    add(operand("do"), &TensorMaps::o, &TensorMaps::o_steps, c.tile_q);
+    add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, block_keys(c));
+    add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, block_keys(c));
+    if (c.dq == DqSums::launch) {
+      add(operand("k"), &TensorMaps::dq_k, nullptr, dq_layout(c).tile_kv);
+      add(operand("v"), &TensorMaps::dq_v, nullptr, dq_layout(c).tile_kv);
+    }
     return mapped;
   }
   add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);

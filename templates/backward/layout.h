@@ -5,23 +5,30 @@
 
 namespace flashjit {
 
-// Two launches have the same shape, with the sides exchanged. A block keeps the rows of one side, 16 for each warp, and
-// takes tiles of the other, its columns: rows of K and V against columns of Q and dO, for dK and dV; rows of Q and dO
-// against columns of K and V, for dQ.
+// Two launches have the same shape, with the sides exchanged. A block keeps the rows of one side and takes tiles of the
+// other, its columns: rows of K and V against columns of Q and dO, for dK and dV; rows of Q and dO against columns of K
+// and V, for dQ.
 enum class Side { keys, queries };  // of the rows
 
-constexpr int kRowsOfWarp = 16;
+// A warp has 32 rows, two operands of a matrix instruction: what it loads of the columns serves both, and loads are what
+// this loop is bound by. Warps of the same rows are column groups: they share the columns of scores, and then those of
+// the sums, and see what the others made of the scores in shared memory.
+constexpr int kRowTiles = 2, kRowsOfWarp = 16 * kRowTiles;
 constexpr int backward_threads(const KernelConfig& c) { return c.warps * 32; }
 constexpr int block_rows(const KernelConfig& c) { return c.tile_kv; }
 constexpr int block_columns(const KernelConfig& c) { return c.tile_q; }
+constexpr int column_groups(const KernelConfig& c) { return c.warps / (block_rows(c) / kRowsOfWarp); }
+constexpr int columns_of_warp(const KernelConfig& c) { return block_columns(c) / column_groups(c); }
 
 // dK and dV together have so many columns in the registers of a warp. Where they have more, several blocks share them,
 // each of which makes all scores.
-constexpr int kMostSums = 256;
+constexpr int kMostSums = 160;
 constexpr int gradient_parts(const KernelConfig& c, Side side) {
-  return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + kMostSums - 1) / kMostSums;
+  const int most = kMostSums * column_groups(c);
+  return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + most - 1) / most;
 }
-constexpr int part_of(int padded_dim, int parts) { return round_up((padded_dim + parts - 1) / parts, 16); }
+// So many columns has each of those that share them. The last ones may have less of their own, or none.
+constexpr int share_of(int padded_dim, int shares) { return round_up((padded_dim + shares - 1) / shares, 16); }
 
 // The logarithm of a row's sum, for exp2, and what is subtracted from dP. Of queries.
 struct RowFacts {
@@ -29,13 +36,19 @@ struct RowFacts {
 };
 
 // With dq=atomics a block of keys multiplies what its warps have left of ds in shared memory, all rows, with K: a warp
-// has 16 queries, and a share of the columns of the block's part.
-constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / 16; }
-constexpr int column_groups(const KernelConfig& c) { return c.warps / query_groups(c); }
+// has 32 queries, or the 16 there are, and a share of the columns of the block's part.
+constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }  // of 16
+constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
+constexpr int dq_column_groups(const KernelConfig& c) { return c.warps / query_groups(c); }
+
+// Sums of dQ lie in tiles of 16 queries by 8 columns, those of the same queries one after the other. Every sequence
+// begins with a tile of its own.
+constexpr int kTileSums = 16 * 8;
+constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 * kTileSums; }
 
 struct BackwardLayout {
-  TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;
-  int rows_v_offset, columns_offset, ds_offset, facts_offset, state_offset;
+  TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds
+  int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset;
   int stage_bytes;  // of columns_qk, and columns_v behind it
   int bytes;
 };
@@ -51,8 +64,10 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   l.columns_offset = l.rows_v_offset + l.rows_v.bytes();
   l.stage_bytes = l.columns_qk.bytes() + l.columns_v.bytes();
   l.ds = tile_layout(block_rows(c), block_columns(c), c.element);
-  l.ds_offset = l.columns_offset + c.stages * l.stage_bytes;
-  l.facts_offset = l.ds_offset + (c.dq == DqSums::atomics ? l.ds.bytes() : 0);
+  const bool shared = column_groups(c) > 1;
+  l.p_offset = l.columns_offset + c.stages * l.stage_bytes;
+  l.ds_offset = l.p_offset + (shared ? l.ds.bytes() : 0);
+  l.facts_offset = l.ds_offset + (shared || c.dq == DqSums::atomics ? l.ds.bytes() : 0);
   l.state_offset = l.facts_offset + c.stages * block_columns(c) * static_cast<int>(sizeof(RowFacts));
   l.bytes = l.state_offset + kBackwardStateBytes;
   return l;

@@ -2,16 +2,31 @@
 #pragma once
 
 #include "templates/backward/layout.h"
+#include "templates/backward/parameters.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/sequence.cuh"
 #include "templates/tile_copy.cuh"
 
 namespace flashjit {
 
-// Facts are [head, query], queries of all sequences one after the other.
+// Facts are [head, query]; so is what each query takes from the gradient of its sink.
 __device__ inline Int64 facts_row(const KernelParams& p, const Sequence& seq, int head, int q) {
-  const Int64 tokens = kRows == Rows::packed ? p.offsets_q[p.batch] : static_cast<Int64>(p.batch) * p.q_len;
-  return head * tokens + (kRows == Rows::packed ? seq.q_token : static_cast<Int64>(seq.b) * p.q_len) + q;
+  return head * all_queries(p) + queries_before(p, seq) + q;
+}
+
+// Where the sums of 16 queries begin.
+__device__ inline Int64 first_dq_sum(const KernelParams& p, const Sequence& seq, int head, int q) {
+  const Int64 tiles = all_queries(p) / 16 + p.batch, before = queries_before(p, seq) / 16 + seq.b;
+  return (head * tiles + before + q / 16) * dq_tile_floats(config);
+}
+// Within a tile: element `e` of the four that a lane has of a sum (mma). One instruction adds all four, or one of them:
+// what a warp adds with it is in a row.
+__device__ inline u32 place_of_sum(u32 lane, int e) {
+#if __CUDA_ARCH__ >= 900
+  return lane * 4 + e;
+#else
+  return e * 32 + lane;
+#endif
 }
 
 __device__ inline float number(u16 bits) {
@@ -47,9 +62,16 @@ constexpr int kRowLanes = row_lanes();
 //   dP = dO V^T,  ds = P (dP - delta),  delta = sum over columns of dO O - dlse
 // since a row of P sums up to 1 with the sink, whose V is 0. A row that sees nothing has an lse of -infinity: of
 // +infinity its P is 0.
-__device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr) {
+__device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
+                                        float* sink_rows = nullptr) {
+  if (config.gradients > 0 && (p.q_len == 0 || p.batch == 0)) return;
   const QueryRows rows = rows_of_block(p);
   const Sequence& seq = rows.seq;
+  if constexpr (config.dq == DqSums::atomics) {
+    auto* zeros = reinterpret_cast<float4*>(dq_sums + first_dq_sum(p, seq, seq.h, rows.first));
+    const int count = (rows.end - rows.first + 15) / 16 * dq_tile_floats(config) / 4;
+    for (int i = threadIdx.x; i < count; i += kPrepareThreads) zeros[i] = {0, 0, 0, 0};
+  }
   const int lane = threadIdx.x % kRowLanes;
   const auto* o = static_cast<const Bits<config.element>*>(p.o) + query_row(p.o_stride, seq, seq.h, 0);
   const auto* d_o = static_cast<const Bits<config.element>*>(p.d_o) + query_row(p.d_o_stride, seq, seq.h, 0);
@@ -69,14 +91,11 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     for (int step = kRowLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);
     if (q >= rows.end) continue;
     const Int64 row = facts_row(p, seq, seq.h, q);
-    if constexpr (config.dq == DqSums::atomics) {
-      for (int column = lane * 4; column < config.head_dim_qk; column += kRowLanes * 4)
-        *reinterpret_cast<float4*>(dq_sums + row * config.head_dim_qk + column) = {0, 0, 0, 0};
-    }
     if (lane != 0) continue;
     const Int64 result = result_row(p, seq, q);
     if constexpr (config.dlse) delta -= p.d_lse[result] / kNaturalLse;
     const float lse = p.lse[result];
+    if constexpr (config.sink_gradient) sink_rows[row] = sink_share(p, seq, lse * kNaturalLse, delta);
     facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta};
   }
 }
@@ -85,12 +104,13 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
 __device__ inline void backward_finish(const KernelParams& p, const float* dq_sums) {
   const QueryRows rows = rows_of_block(p);
   constexpr int kChunks = config.head_dim_qk / 8;
-  const float* sums = dq_sums + facts_row(p, rows.seq, rows.seq.h, rows.first) * config.head_dim_qk;
   const Int64 first = query_row(p.dq_stride, rows.seq, rows.seq.h, rows.first);
   for (int i = threadIdx.x; i < (rows.end - rows.first) * kChunks; i += kPrepareThreads) {
-    const float4 a = *reinterpret_cast<const float4*>(sums + i * 8),
-                 b = *reinterpret_cast<const float4*>(sums + i * 8 + 4);
-    const float values[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const int q = rows.first + i / kChunks, row = q % 16;
+    const float* tile = dq_sums + first_dq_sum(p, rows.seq, rows.seq.h, q) + i % kChunks * kTileSums;
+    float values[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) values[j] = tile[place_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
     if constexpr (config.output == Element::f32) {
 #pragma unroll

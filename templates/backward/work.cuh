@@ -15,18 +15,13 @@ constexpr int kThreads = backward_threads(config);
 constexpr int kBlockRows = block_rows(config), kBlockColumns = block_columns(config), kStages = config.stages;
 using Stored = Bits<config.element>;
 
-__device__ inline float load_float(u32 address) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address));
-  return value;
-}
-
 // What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
 // this kernel is short of.
 struct BlockState {
   Sequence seq;
   const Stored* qk;  // where the columns of this sequence and head begin
   const Stored* v;
+  const RowFacts* facts;
   int row_lo, row_hi;
   int first_tile, last_tile;  // of columns that some row sees or is seen by
   int full_begin, full_end;   // columns in between are visible with every row: no mask code
@@ -100,7 +95,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
 
 // Which columns of one head of the group meet the rows.
 template <Side side>
-__device__ inline void begin_head(const KernelParams& params, BlockState& block, int head) {
+__device__ inline void begin_head(const KernelParams& params, BlockState& block, const RowFacts* facts, int head) {
   if (threadIdx.x == 0) {
     Sequence seq = block.seq;
     seq.h = side == Side::keys ? seq.hk * group_size(config) + head : seq.h;
@@ -110,7 +105,8 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
       begin = Variant::q_begin(params, seq, lo, hi);
       end = Variant::q_end(params, seq, lo, hi);
       block.full_begin = Variant::full_q_begin(params, seq, lo, hi);
-      block.full_end = Variant::full_q_end(params, seq, lo, hi);
+      // Rows behind the last key are zeros, whose P is anything: they are hidden, and so no tile is without mask code.
+      block.full_end = lo + kBlockRows > seq.k_len ? 0 : Variant::full_q_end(params, seq, lo, hi);
       block.qk = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
       block.v = static_cast<const Stored*>(params.d_o) + query_row(params.d_o_stride, seq, seq.h, 0);
     } else {
@@ -122,19 +118,23 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
       block.v = static_cast<const Stored*>(params.v) + key_begin(params.v_stride, seq);
     }
     block.seq = seq;
+    block.facts = facts + facts_row(params, seq, seq.h, 0);
     block.last_tile = begin < end ? (end - 1) / kBlockColumns : -1;
     block.first_tile = visible_tile<side>(params, block, begin / kBlockColumns);
   }
   __syncthreads();
 }
 
-// Of the thread's rows, if those are queries.
-template <Side side>
-__device__ inline RowFacts facts_of_row(const KernelParams& params, const BlockState& block, const RowFacts* facts,
-                                        int half) {
-  if constexpr (side == Side::keys) return {};
-  const int q = block.row_lo + threadIdx.x / 32 * kRowsOfWarp + threadIdx.x % 32 / 4 + half * 8;
-  return q < block.seq.q_len ? facts[facts_row(params, block.seq, block.seq.h, q)] : RowFacts{kInfinity, 0.0f};
+// Of the thread's rows, which are queries.
+__device__ inline void read_facts(RowFacts (&of_rows)[kRowTiles][2], const BlockState& block) {
+  const int warp = threadIdx.x / 32, first = block.row_lo + warp / column_groups(config) * kRowsOfWarp;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int q = first + m * 16 + half * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+      of_rows[m][half] = q < block.seq.q_len ? block.facts[q] : RowFacts{kInfinity, 0.0f};
+    }
 }
 
 // Tiles of columns on their way to shared memory, as many ahead as there are stages less one.
@@ -142,7 +142,6 @@ template <Side side>
 struct ColumnCopies {
   const KernelParams& params;
   const BlockState& block;
-  const RowFacts* facts;
   u32 memory;
   int ahead = 0;  // the next tile to copy
   int slot = 0;   // where the tile lies that is computed
@@ -164,9 +163,11 @@ struct ColumnCopies {
       copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(
           place(to) + kLayout.columns_qk.bytes(), StridedRows<Stored>{block.v, v.token}, first, count);
       if constexpr (side == Side::keys) {
-        for (int i = threadIdx.x; i < kBlockColumns; i += kThreads)
-          copy_async<sizeof(RowFacts)>(facts_place(to) + i * sizeof(RowFacts),
-                                       facts + facts_row(params, block.seq, block.seq.h, min(first + i, count - 1)),
+        // Not a loop: there are at least as many threads as that.
+        static_assert(kBlockColumns <= kThreads);
+        const int i = threadIdx.x;
+        if (i < kBlockColumns)
+          copy_async<sizeof(RowFacts)>(facts_place(to) + i * sizeof(RowFacts), block.facts + min(first + i, count - 1),
                                        first + i < count);
       }
       ahead = visible_tile<side>(params, block, ahead + 1);

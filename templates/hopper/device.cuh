@@ -59,6 +59,17 @@ __device__ inline void store_in(u32 block, u32 address, const float4& value) {
       : "memory");
 }
 
+// Bytes of shared memory to another block, where this one has `to` and `barrier`, at which they are counted there.
+__device__ inline void copy_to_block(u32 block, u32 to, u32 from, u32 bytes, u32 barrier) {
+  asm volatile(
+      "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %4;\n"
+      " mapa.shared::cluster.u32 counted, %3, %4;\n"
+      " cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%1], %2, [counted];\n}" ::"r"(
+          to),
+      "r"(from), "r"(bytes), "r"(barrier), "r"(block)
+      : "memory");
+}
+
 // ---- named barriers: `threads` of the block, some of which may only arrive ----
 
 __device__ inline void sync_named(int id, int threads) {

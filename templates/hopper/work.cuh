@@ -105,24 +105,13 @@ __device__ inline int visible_tile(const KernelParams& params, const WorkState& 
   return tile;
 }
 
-// Of kMixesLengths. Query tiles of sequence b have numbers from this one on, some of which are behind its end: a search
-// finds the sequence of a tile, and there are hardly more numbers than tiles.
-__device__ inline int first_tile_of(const KernelParams& params, int b) { return params.offsets_q[b] / kQueries + b; }
-
-// All heads of a tile go together, and tiles are taken in turns from the last one down and from the first one up: single
+// Of kMixesLengths. All heads of a tile go together, and tiles are taken in turns from the last one down and from the first one up: single
 // tokens, which are bound by reading keys, mostly lie at one end of a batch, and prompts at the other. So blocks that
 // read and blocks that multiply run side by side.
 __device__ inline WorkItem mixed_item_at(const KernelParams& params, int rank) {
   const int turn = rank / kHeads, tile = turn % 2 == 0 ? params.tiles_q - 1 - turn / 2 : turn / 2;
-  int b = 0;
-#pragma unroll 1
-  for (int end = params.batch; end - b > 1;) {
-    const int middle = (b + end) / 2;
-    (first_tile_of(params, middle) <= tile ? b : end) = middle;
-  }
-  const int first = first_tile_of(params, b);
-  // In front of the first sequence there are tiles as well. This number is behind every end.
-  return {sequence_of(params, b, rank % kHeads * kGroup), tile >= first ? tile - first : params.tiles_q};
+  const NumberedTile numbered = numbered_tile(params.offsets_q, params.batch, kQueries, tile);
+  return {sequence_of(params, numbered.b, rank % kHeads * kGroup), numbered.tile};
 }
 
 // The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with

@@ -3,38 +3,23 @@
 
 #include "templates/hopper/device.cuh"
 #include "templates/hopper_backward/output.cuh"
-#include "templates/sequence.cuh"
+#include "templates/hopper_backward/tiles.cuh"
 
 namespace flashjit {
-
-// Each lane of four has a pair of columns of four groups of eight; after this it has all eight of its own group.
-__device__ inline void exchange_pairs(u32 (&pairs)[4]) {
-  const u32 lane = threadIdx.x % 4;
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = lane & bit;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-      const u32 other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i | bit], bit);
-      (upper ? pairs[i] : pairs[i | bit]) = other;
-    }
-  }
-}
 
 // One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t, four
 // registers of group j are at (j * 128 + t) * 4, which are two neighbouring columns, of eight, of two rows.
 __device__ inline void finish_backward(const KernelParams& params, const float* dq_sums) {
   constexpr int kEights = dq_columns(config) / 8, kFours = (kEights + 3) / 4;  // of a warpgroup
-  const int tile = blockIdx.x % params.tiles_q, heads = blockIdx.x / params.tiles_q, head = heads % config.heads_q;
-  const Sequence seq = sequence_of(params, heads / config.heads_q, head);
+  const int number = last_first();
+  const auto [seq, tile] = query_tile(params, number);
   const int warpgroup = threadIdx.x / kThreadsPerWarpgroup, thread = threadIdx.x % kThreadsPerWarpgroup;
-  const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(blockIdx.x) * dq_sum_floats(config)) +
+  const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(number) * dq_sum_floats(config)) +
                      warpgroup * kEights * kThreadsPerWarpgroup + thread;
   const bool columns = splits_dq_columns(config);
   const int row = thread / 32 * 16 + thread % 32 / 4 + (columns ? 0 : warpgroup * kRowsPerWarpgroup);
   const int first_column = columns ? warpgroup * dq_columns(config) : 0;
-  const Int64 begin = query_row(params.dq_stride, seq, head, tile * config.tile_q + row);
+  const Int64 begin = query_row(params.dq_stride, seq, seq.h, tile * config.tile_q + row);
   const int left = seq.q_len - tile * config.tile_q - row;  // rows from this thread's first on
 #pragma unroll
   for (int four = 0; four < kFours; ++four) {

@@ -8,27 +8,42 @@ namespace flashjit {
 // A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
 // takes.
 
-// What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups share
-// the columns, with more they share the queries.
-constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
-// Panels of 64 columns are not cut.
-constexpr int dq_columns(const KernelConfig& c) {
-  return splits_dq_columns(c) ? panel_layout(0, c.head_dim_qk, c.element).columns / c.warpgroups : c.head_dim_qk;
-}
-
 // Head dims of which dK and dV do not fit into the registers of one warpgroup: one has scores and dV, the other dP and
 // dK, and a block has 64 keys.
 constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_dim_v > 256; }
+
+// With roles and sums of dQ in memory two blocks are a cluster, and tile_kv what both have: they tell each other dS, and a
+// third warpgroup makes half of the columns of dQ, of the keys of both. So what goes to memory is half as much.
+constexpr bool in_clusters(const KernelConfig& c) { return c.cluster > 1; }
+constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.cluster; }
+
+// Of dK and dV of so many columns, those that a product takes, and the next one the rest: with the threads of a cluster's
+// block ptxas has 128 registers for an instruction.
+constexpr int columns_at_once(const KernelConfig& c, int columns) {
+  return in_clusters(c) && columns > 192 ? 128 : columns;
+}
+
+// What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
+// blocks of a cluster, share the columns, with more they share the queries.
+constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
+constexpr int dq_shares(const KernelConfig& c) { return in_clusters(c) ? c.cluster : c.warpgroups; }
+// Panels of 64 columns are not cut; the last block of a cluster may have fewer.
+constexpr int dq_columns(const KernelConfig& c) {
+  if (!splits_dq_columns(c)) return c.head_dim_qk;
+  const PanelLayout row = panel_layout(0, c.head_dim_qk, c.element);
+  return in_clusters(c) ? (row.panels() + 1) / 2 * row.panel_columns() : row.columns / c.warpgroups;
+}
 
 // ---- workspace ----
 
 // Of each query tile of each head, in the order of tiles, heads, batch indices: dQ, summed in fp32 in the order in which
 // warpgroups hold it, ...
-constexpr int dq_sum_floats(const KernelConfig& c) { return c.warpgroups * kRowsPerWarpgroup * dq_columns(c); }
+constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
-// add up to it, and zeros. First all rows of the one, then all of the other.
+// add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
+// in the same rows.
 constexpr int kTermBytes = 16;
-constexpr int row_terms_bytes(const KernelConfig& c) { return 2 * c.tile_q * kTermBytes; }
+constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 1 : 2) * c.tile_q * kTermBytes; }
 // In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the
 // second half is the first once more, but tools that look for races take it to be the rows that follow.
 constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) + c.tile_q * kTermBytes; }
@@ -40,34 +55,72 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 // [ K | V | Q stages | dO stages | row terms, stages | exchanges | barriers ], tiles on 1024 bytes. An exchange is what
 // warpgroups tell each other of a step: dS, two of them in turns, or with roles P as threads have it.
 
+constexpr int kSharedMemoryOfBlock = 227 * 1024;
+
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
-constexpr int backward_consumer_registers(const KernelConfig&) { return 240; }
+constexpr int backward_consumer_registers(const KernelConfig& c) { return in_clusters(c) ? 208 : 240; }
+constexpr int kDqRoleRegisters = 72;
 
 struct HopperBackwardLayout {
   PanelLayout q, k, v, d_o, ds;
   int exchange_bytes = 0;
-  int v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0, barrier_offset = 0;
+  int k_offset = 0, v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0;
+  int barrier_offset = 0;
+  int terms_step = 0;  // from stage to stage
+  int d_o_stages = 0;
+  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
   int barriers = 0;
   int bytes = 0;
 };
 
+// [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
+//   dS, two | dS of the other block, two | barriers | numbers of tiles, two ]. Behind row terms lies what is written once:
+// a product names the rows that follow, see row_terms_room().
+constexpr int kDsStages = 2;
+constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
+  s.k_offset = row_terms_bytes(c);
+  s.terms_step = s.k_offset + s.k.bytes();
+  s.v_offset = s.terms_step + row_terms_bytes(c);
+  s.q_offset = s.v_offset + s.v.bytes();
+  s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
+  s.other_k_offset = s.d_o_offset + s.d_o_stages * s.d_o.bytes();
+  s.exchange_offset = s.other_k_offset + dq_columns(c) / s.k.panel_columns() * s.k.panel_bytes();
+  s.ds_offset = s.exchange_offset + s.exchange_bytes;
+  s.other_ds_offset = s.ds_offset + kDsStages * s.ds.bytes();
+  s.barrier_offset = s.other_ds_offset + kDsStages * s.ds.bytes();
+  s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + 3 * kDsStages;
+  s.numbers_offset = s.barrier_offset + s.barriers * 8;
+  s.bytes = s.numbers_offset + kDsStages * 4;
+}
+
 constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   HopperBackwardLayout s;
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
-  s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
-  s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
+  s.k = panel_layout(block_keys(c), c.head_dim_qk, c.element);
+  s.v = panel_layout(block_keys(c), c.head_dim_v, c.element);
   s.d_o = panel_layout(c.tile_q, c.head_dim_v, c.element);
-  s.ds = panel_layout(c.tile_q, c.tile_kv, c.element);
-  s.exchange_bytes = has_roles(c) ? c.tile_q * c.tile_kv * 4 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
+  s.ds = panel_layout(c.tile_q, block_keys(c), c.element);
+  s.exchange_bytes = has_roles(c) ? c.tile_q * block_keys(c) * 4 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
+  if (in_clusters(c)) {
+    s.d_o_stages = c.stages;
+    place_in_cluster(s, c);
+    if (s.bytes > kSharedMemoryOfBlock) {
+      s.d_o_stages = 1;
+      place_in_cluster(s, c);
+    }
+    return s;
+  }
+  s.d_o_stages = c.stages;
+  s.terms_step = row_terms_room(c);
   s.v_offset = s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
   s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
   s.barrier_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
-  s.barriers = 2 + 2 * c.stages + 2 * exchanges(c);
+  s.barriers = 2 + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c));
   s.bytes = s.barrier_offset + s.barriers * 8;
   return s;
 }
@@ -75,7 +128,7 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
 // ---- the launch that makes dQ where that is one of its own ----
 //
 // A block has 64 queries for each of two warpgroups, and goes over tiles of so many keys that registers and shared memory
-// suffice: [ Q | dO | K stages | V stages | barriers ].
+// suffice, which have maps of their own: [ Q | dO | K stages | V stages | barriers ].
 
 constexpr int kDqWarpgroups = 2, kDqStages = 2;
 constexpr int kDqTileQ = kDqWarpgroups * kRowsPerWarpgroup;
@@ -98,20 +151,13 @@ constexpr DqLayout dq_layout(const KernelConfig& c, int tile_kv) {
   s.k_offset = s.d_o_offset + s.d_o.bytes();
   s.v_offset = s.k_offset + kDqStages * s.k.bytes();
   s.barrier_offset = s.v_offset + kDqStages * s.v.bytes();
-  s.bytes = s.barrier_offset + (1 + 2 * kDqStages) * 8;
+  s.bytes = s.barrier_offset + (1 + 4 * kDqStages) * 8;
   return s;
 }
-constexpr int kSharedMemoryOfBlock = 227 * 1024;
 constexpr DqLayout dq_layout(const KernelConfig& c) {
   int tile_kv = 128;
   while (dq_layout(c, tile_kv).bytes > kSharedMemoryOfBlock) tile_kv -= 16;
   return dq_layout(c, tile_kv);
-}
-
-// Both launches copy by the same maps: boxes of so many rows make up the tiles of either.
-constexpr int query_box_rows(const KernelConfig& c) { return c.tile_q; }
-constexpr int key_box_rows(const KernelConfig& c) {
-  return c.dq == DqSums::launch ? common_divisor(c.tile_kv, dq_layout(c).tile_kv) : c.tile_kv;
 }
 
 }  // namespace flashjit

@@ -4,6 +4,7 @@
 // make a part of dQ each and add it to sums in memory.
 #pragma once
 
+#include "templates/hopper_backward/cluster.cuh"
 #include "templates/hopper_backward/finish.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/producer.cuh"
@@ -33,6 +34,8 @@ struct Consumer {
   Scores s, dp;
   QueryGradients dq;
   Fragments p, ds;
+  float* head_sums;
+  OfParameters of_parameters;
 
   __device__ void issue_dv(u32 stage) {
     multiply_dv(dv, p, descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()), true);
@@ -50,15 +53,8 @@ struct Consumer {
                 descriptor(shared.k() + columns, kLayout.k.panel_bytes()));
   }
 
-  // dS, not transposed: a row for each query. Of a panel of 64 keys a warp has 16, two chunks of 16 bytes.
-  __device__ void store_ds(u32 exchange) {
-    const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
-    const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
-    const u32 to =
-        shared.exchange(exchange) + turns.warpgroup * kLayout.ds.panel_bytes() + row * kPanelWidth + chunk * 16;
-#pragma unroll
-    for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
-    fence_async_proxy();
+  __device__ void hand_out_ds(u32 exchange) {
+    store_ds(shared.exchange(exchange) + turns.warpgroup * kLayout.ds.panel_bytes(), ds);
     __syncwarp();
     release(shared.exchange_full(exchange));
   }
@@ -88,9 +84,10 @@ struct Consumer {
     begin_products();
     issue_scores(s, shared, ones, keys, stage);
     commit_products();
-    issue_dp(dp, shared, ones, keys, stage);
+    issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
+    if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
@@ -101,7 +98,48 @@ struct Consumer {
     commit_products();
     wait_products<1>();
     pin_registers(dp);
-    make_ds(ds, s, dp);
+    if constexpr (config.gradients > 0) make_ds_and_sums(ds, s, dp, of_parameters, params, ScorePlace(item, keys, at));
+    else make_ds(ds, s, dp);
+  }
+
+  // Of what scores load: the keys of a warp, query by query.
+  __device__ void prefetch(const Steps& at) const {
+    ScorePlace place(item, keys, at);
+    const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
+#pragma unroll
+    for (int row = 0; row < kTileQ; row += 32) {
+      const int q = min(at.tile * kTileQ + row + lane, place.seq.q_len - 1);
+      Variant::prefetch(params, place.seq, q, min(key, place.seq.k_len - 1));
+      Variant::prefetch(params, place.seq, q, min(key + 15, place.seq.k_len - 1));
+    }
+  }
+
+  // Where gradients of parameters are wanted, all is made when dP is there: scores are not kept otherwise.
+  __device__ void make_gradients_with_parameters(int number, const Steps& at) {
+    const u32 stage = number % kStages;
+    prefetch(at);
+    wait_products<0>();
+    pin_registers(s);
+    pin_registers(dp);
+    if (number > 0) release(shared.q_empty((number - 1) % kStages));
+    make_all_gradients(s, dp, p, ds, of_parameters, params, ScorePlace(item, keys, at), shared.terms(stage),
+                       is_mixed(item, at.tile));
+    begin_products();
+    issue_dv(stage);
+    commit_products();
+  }
+
+  // To the next step; false: this was the last.
+  __device__ bool advance(Steps& at, const Steps& before) {
+    const bool more = at.advance(params, item);
+    if constexpr (config.gradients > 0) {
+      if (!more || at.head != before.head) {
+        const ScorePlace place(item, keys, before);
+        of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
+                               static_cast<int>(turns.warpgroup * 4 + threadIdx.x / 32 % 4));
+      }
+    }
+    return more;
   }
 
   // dS goes to shared memory; then dQ of the step before, whose dS all have written by now, and dK += dS Q are issued, and
@@ -110,7 +148,7 @@ struct Consumer {
     const u32 exchange = number % 2;
     make_score_gradients(number, at);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
-    store_ds(exchange);
+    hand_out_ds(exchange);
     turns.begin();
     if (number > 0) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
@@ -162,7 +200,7 @@ struct Consumer {
         if constexpr (kDqApart) step_without_dq(++number, at);
         else step(++number, at, before);
         before = at;
-      } while (at.advance(params, item));
+      } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);
       pin_registers(dv);
@@ -180,25 +218,55 @@ struct Consumer {
   }
 };
 
+// Zeros in gradients of parameters where no query tile is visited, by warps that have nothing else to do, and few registers.
+__device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
+  constexpr int kWarps = 3;
+  const int warp = static_cast<int>(threadIdx.x % kThreadsPerWarpgroup / 32) - 1, lane = threadIdx.x % 32;
+  if (warp < 0) return;
+  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, keys = item.seq.k_len - item.k_lo - lane;
+  each_read([&](auto number) {
+    constexpr int read = decltype(number)::value;
+    if constexpr (Variant::covers_all(read)) {
+      const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
+      const Int64 down = place(kWarps, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
+      float* to = element_of_gradient<read>(params, item.seq, warp, item.k_lo + lane);
+#pragma unroll 1
+      for (int q = warp; q < item.seq.q_len; q += kWarps, to += down) {
+        if (q >= begin && q < end) continue;
+#pragma unroll
+        for (int i = 0; i < kTileKv / 32; ++i)
+          if (i * 32 < keys) to[i * right] = 0.0f;
+      }
+    }
+  });
+}
+
 // One block for each tile of keys of each KV head and batch index.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums = nullptr) {
+                                       float* dq_sums = nullptr, float* head_sums = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory)};
+  BackwardItem item = backward_item(params, blockIdx.x / config.cluster);
+  if (kPacked && item.k_lo >= item.seq.k_len) return;
   set_up(shared);
-  BackwardItem item = backward_item(params, blockIdx.x);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
     if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup) produce(params, maps, row_terms, shared, item);
+    if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
+  } else if (kInClusters && warpgroup == 2) {
+    shrink_registers<kDqRoleRegisters>();
+    if constexpr (kInClusters) add_query_gradients(shared, dq_sums);
   } else {
     grow_registers<backward_consumer_registers(config)>();
-    if constexpr (kHasRoles && dq_sums_by == DqSums::launch) {
-      if (warpgroup == 0) ScoreRole{params, shared, item, {warpgroup}}.run();
-      else GradientRole{params, shared, item, {warpgroup}}.run();
+    if constexpr (kHasRoles) {
+      if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
+      else GradientRole{params, shared, item, {1}}.run();
     } else {
-      Consumer<dq_sums_by>{params, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run();
+      Consumer<dq_sums_by> consumer{params, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
+      if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
+      consumer.run();
     }
   }
 }

@@ -1,4 +1,4 @@
-// What the backward kernels write: pairs of neighbouring columns, and whole rows of dK and dV.
+// What the backward kernels write: pairs of neighbouring columns, or eight of them, and whole rows of gradients.
 #pragma once
 
 #include "templates/hopper_backward/layout.h"
@@ -16,20 +16,49 @@ __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   }
 }
 
+// Each lane of four has a pair of columns of four groups of eight; after this it has all eight of its own group.
+__device__ inline void exchange_pairs(u32 (&pairs)[4]) {
+  const u32 lane = threadIdx.x % 4;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = lane & bit;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const u32 other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i | bit], bit);
+      (upper ? pairs[i] : pairs[i | bit]) = other;
+    }
+  }
+}
+
 // 64 rows of a warpgroup's sums, from `first` on, to a tensor whose row 0 is at element `begin`.
 template <int dims>
 __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int first, int end, float scale,
                                   const float (&sums)[dims / 2]) {
-  const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-  begin += thread % 4 * 2;
+  const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4) + 8 * h;
-    if (row >= end) continue;
+    const Int64 at = begin + row * stride;
+    if constexpr (config.output == Element::f32) {
+      if (row >= end) continue;
 #pragma unroll
-    for (int j = 0; j < dims / 8; ++j) {
-      store_pair<config.output>(tensor, begin + row * stride + j * 8, sums[4 * j + 2 * h] * scale,
-                                sums[4 * j + 2 * h + 1] * scale);
+      for (int j = 0; j < dims / 8; ++j)
+        store_pair<config.output>(tensor, at + j * 8 + lane * 2, sums[4 * j + 2 * h] * scale,
+                                  sums[4 * j + 2 * h + 1] * scale);
+    } else {
+#pragma unroll
+      for (int four = 0; four < dims / 8; four += 4) {
+        u32 pairs[4] = {};
+#pragma unroll
+        for (int i = 0; i < 4 && four + i < dims / 8; ++i)
+          pairs[i] =
+              pack<config.output>(sums[4 * (four + i) + 2 * h] * scale, sums[4 * (four + i) + 2 * h + 1] * scale);
+        exchange_pairs(pairs);
+        if (row < end && four + static_cast<int>(lane) < dims / 8)
+          *reinterpret_cast<uint4*>(static_cast<u16*>(tensor) + at + (four + lane) * 8) =
+              make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
     }
   }
 }

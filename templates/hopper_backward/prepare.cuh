@@ -1,25 +1,20 @@
 // Before the backward loop: what its scores and dP are relative to, and zeros where dQ is summed.
 #pragma once
 
-#include "templates/hopper_backward/layout.h"
+#include "templates/backward/parameters.cuh"
+#include "templates/hopper_backward/tiles.cuh"
 #include "templates/row_algebra.cuh"
-#include "templates/sequence.cuh"
 
 namespace flashjit {
 
-// Three numbers of 16 bits that add up to x, which a product with ones adds up again. fp16 does not reach as far as
-// float: what is beyond it is cut.
+// Three numbers of 16 bits that add up to x, which a product with ones adds up again: bf16, whatever the elements are, as
+// fp16 does not reach as far as float.
 __device__ inline uint4 in_three_parts(float x) {
   u32 part[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
-    if constexpr (config.element == Element::f16) {
-      part[i] = pack<config.element>(fminf(fmaxf(x, -65504.0f), 65504.0f), 0.0f);
-      x -= float_from_f16(static_cast<u16>(part[i]));
-    } else {
-      part[i] = pack<config.element>(x, 0.0f);
-      x -= float_from_bf16(static_cast<u16>(part[i]));
-    }
+    part[i] = pack<Element::bf16>(x, 0.0f);
+    x -= float_from_bf16(static_cast<u16>(part[i]));
   }
   return make_uint4(part[0] | part[1] << 16, part[2], 0, 0);
 }
@@ -31,8 +26,8 @@ __device__ inline float element_of(u32 pair, int i) {
 }
 
 __device__ inline float sum_of_parts(u32 first, u32 second) {
-  return element_of<config.element>(first, 0) + element_of<config.element>(first, 1) +
-         element_of<config.element>(second, 0);
+  return element_of<Element::bf16>(first, 0) + element_of<Element::bf16>(first, 1) +
+         element_of<Element::bf16>(second, 0);
 }
 
 // The part of rowsum(dO o O) of eight columns.
@@ -48,14 +43,53 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
 // The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
+__device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
+  return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.warpgroups * 4};
+}
+// One head for a block, whose tiles follow each other.
+constexpr bool kZeroesUnvisited =
+    !config.mask_has_holes && config.sequences == Sequences::dense && group_size(config) == 1;
+// What comes before prepare_backward() ...
+__device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
+  zero_gradients<kPrepareThreads, kZeroesUnvisited>(params);
+  if constexpr (Variant::kHeadReads > 0) zero_head_sums<kPrepareThreads>(params, head_sums_of(params, head_sums));
+}
+// ... and a launch after all others.
+__device__ inline void end_parameters(const KernelParams& params, const float* sink_rows, float* head_sums = nullptr) {
+  sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
+}
+
+// Of one row, to `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
+__device__ inline void write_row_terms(uint4* terms, bool has_row, bool hidden, float lse, float sum) {
+  const uint4 of_scores = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
+  if constexpr (in_clusters(config)) {
+    // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
+    // the first row says whether there is any.
+    constexpr float kLargest = 1e38f;
+    const bool lost = !hidden && !(fabsf(sum) < kLargest);
+    const bool any = __syncthreads_or(lost);
+    const uint4 of_dp = in_three_parts(hidden || lost ? 0.0f : -sum);
+    const u32 mark = pack<Element::bf16>(0.0f, 1.0f);
+    if (has_row)
+      terms[0] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
+  } else if (has_row) {
+    terms[0] = of_scores;
+    terms[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
+  }
+}
+
 // One block for each query tile of each head and batch index.
-__device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr) {
+__device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
+                                        float* sink_rows = nullptr) {
+  if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
   constexpr int kRowsAtATime = kPrepareThreads / kLanes;
-  const int tile = blockIdx.x % params.tiles_q, heads = blockIdx.x / params.tiles_q, head = heads % config.heads_q;
-  const Sequence seq = sequence_of(params, heads / config.heads_q, head);
-  const Int64 at = blockIdx.x;
+  const int number = last_first();
+  const auto [seq, tile] = query_tile(params, number);
+  const int head = seq.h;
+  if (kPacked && tile * config.tile_q >= seq.q_len) return;
+  const Int64 at = number;
   if constexpr (config.dq == DqSums::atomics) {
     float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
     for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
@@ -87,17 +121,17 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   }
   __syncthreads();
   const int row = threadIdx.x, q = first + row;
-  if (row >= config.tile_q) return;
-  float sum = sums_of_rows[row], lse = -kInfinity;
-  if (q < seq.q_len) {
+  const bool has_row = row < config.tile_q;
+  float sum = has_row ? sums_of_rows[row] : 0.0f, lse = -kInfinity;
+  if (has_row && q < seq.q_len) {
     const Int64 result = result_row(params, seq, q);
     lse = params.lse[result] * kNaturalLse;
     if constexpr (config.dlse) sum -= params.d_lse[result] / kNaturalLse;
+    if constexpr (config.sink_gradient)
+      sink_rows[head * all_queries(params) + queries_before(params, seq) + q] = sink_share(params, seq, lse, sum);
   }
-  const bool hidden = lse == -kInfinity;
-  auto* terms = reinterpret_cast<uint4*>(row_terms + at * row_terms_bytes(config)) + row;
-  terms[0] = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
-  terms[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
+  write_row_terms(reinterpret_cast<uint4*>(row_terms + at * row_terms_bytes(config)) + row, has_row, lse == -kInfinity,
+                  lse, sum);
 }
 
 }  // namespace flashjit

@@ -6,24 +6,19 @@
 
 namespace flashjit {
 
-// A tile of K or V, and one of Q or dO: panel by panel, in the boxes of its map.
+// A tile of K or V, and one of Q or dO: panel by panel, in the boxes of its map. Those of queries have the rows of a step.
 __device__ inline void copy_key_rows(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
                                      const Sequence& seq, int key, u64 policy) {
-  constexpr int kRows = key_box_rows(config);
 #pragma unroll
   for (int panel = 0; panel < panels.panels(); ++panel)
-#pragma unroll
-    for (int row = 0; row < panels.rows; row += kRows)
-      copy_keys(to + panel * panels.panel_bytes() + row * kPanelWidth, map, barrier, seq,
-                panel * panels.panel_columns(), key + row, policy);
+    copy_keys(to + panel * panels.panel_bytes(), map, barrier, seq, panel * panels.panel_columns(), key, policy);
 }
 __device__ inline void copy_query_rows(u32 to, const PanelLayout& panels, const TensorMap& map, const EndSteps& steps,
                                        u32 barrier, const Sequence& seq, int q) {
-  constexpr int kRows = query_box_rows(config);
 #pragma unroll
   for (int panel = 0; panel < panels.panels(); ++panel)
 #pragma unroll
-    for (int row = 0; row < panels.rows; row += kRows)
+    for (int row = 0; row < panels.rows; row += kTileQ)
       copy_queries(to + panel * panels.panel_bytes() + row * kPanelWidth, map, steps, barrier, seq,
                    panel * panels.panel_columns(), q + row, kEvictLast);
 }
@@ -31,7 +26,17 @@ __device__ inline void copy_query_rows(u32 to, const PanelLayout& panels, const 
 __device__ inline void copy_key_tile(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
                                      const BackwardItem& item) {
   arrive_expecting(barrier, panels.bytes());
-  copy_key_rows(to, panels, map, barrier, item.seq, item.k_lo, kEvictFirst);
+  copy_key_rows(to, panels, map, barrier, item.seq, item.k_lo + static_cast<int>(first_key_of_block()), kEvictFirst);
+}
+
+// In a cluster, K of the other block, in the columns of dQ that this one makes.
+__device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemory& shared, const BackwardItem& item) {
+  const int panels = dq_panels(), first = static_cast<int>(cluster_rank()) * kDqPanels;
+  const int key = item.k_lo + block_keys(config) - static_cast<int>(first_key_of_block());
+  arrive_expecting(shared.other_k_full(), panels * kLayout.k.panel_bytes());
+  for (int panel = 0; panel < panels; ++panel)
+    copy_keys(shared.other_k() + panel * kLayout.k.panel_bytes(), maps.k, shared.other_k_full(), item.seq,
+              (first + panel) * kLayout.k.panel_columns(), key);
 }
 
 __device__ inline void produce(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
@@ -40,17 +45,23 @@ __device__ inline void produce(const KernelParams& params, const TensorMaps& map
   if (!at.begin(params, item)) return;
   copy_key_tile(shared.k(), kLayout.k, maps.k, shared.k_full(), item);
   copy_key_tile(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
+  if constexpr (kInClusters) copy_other_keys(maps, shared, item);
   Sequence seq = item.seq;
   int step = 0;
   do {
     const u32 stage = step % kStages, full = shared.q_full(stage);
     wait_barrier(shared.q_empty(stage), step / kStages % 2 ^ 1);
-    arrive_expecting(full, kLayout.q.bytes() + kLayout.d_o.bytes() + row_terms_bytes(config));
+    arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + (kInClusters ? 0 : kLayout.d_o.bytes()));
     seq.h = at.head;
     copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, seq, at.tile * kTileQ);
     copy_bytes(shared.terms(stage), row_terms + workspace_tile(params, seq, at.head, at.tile) * row_terms_bytes(config),
                row_terms_bytes(config), full);
-    copy_query_rows(shared.d_o(stage), kLayout.d_o, maps.o, maps.o_steps, full, seq, at.tile * kTileQ);
+    if constexpr (kInClusters) {
+      wait_barrier(shared.d_o_empty(step), step / kLayout.d_o_stages % 2 ^ 1);
+      arrive_expecting(shared.d_o_full(step), kLayout.d_o.bytes());
+    }
+    copy_query_rows(shared.d_o(step), kLayout.d_o, maps.o, maps.o_steps, kInClusters ? shared.d_o_full(step) : full,
+                    seq, at.tile * kTileQ);
     ++step;
   } while (at.advance(params, item));
 }

@@ -19,7 +19,9 @@ struct DqMemory {
   __device__ u32 v(u32 stage) const { return base + kDq.v_offset + stage * kDq.v.bytes(); }
   __device__ u32 q_full() const { return base + kDq.barrier_offset; }
   __device__ u32 k_full(u32 stage) const { return base + kDq.barrier_offset + 8 + stage * 8; }
-  __device__ u32 k_empty(u32 stage) const { return base + kDq.barrier_offset + 8 + (kDqStages + stage) * 8; }
+  __device__ u32 k_empty(u32 stage) const { return k_full(kDqStages + stage); }
+  __device__ u32 v_full(u32 stage) const { return k_full(2 * kDqStages + stage); }
+  __device__ u32 v_empty(u32 stage) const { return k_full(3 * kDqStages + stage); }
 };
 
 // 128 queries of a head, and the key tiles that some of them see, which are visited from the last to the first; in the
@@ -30,10 +32,16 @@ struct DqItem {
   int first, last, full_first, full_last;
 };
 __device__ inline DqItem dq_item(const KernelParams& params, int block) {
-  const int tiles = (params.q_len + kDqTileQ - 1) / kDqTileQ, head = block / tiles;
+  const Place place = place_of(params, gridDim.x - 1 - block, gridDim.x, config.heads_q, params.heads_per_group);
   DqItem item;
-  item.seq = sequence_of(params, head / config.heads_q, head % config.heads_q);
-  item.q_lo = (tiles - 1 - block % tiles) * kDqTileQ;
+  if constexpr (kPacked) {
+    const NumberedTile numbered = numbered_tile(params.offsets_q, params.batch, kDqTileQ, place.tile);
+    item.seq = sequence_of(params, numbered.b, place.head);
+    item.q_lo = numbered.tile * kDqTileQ;
+  } else {
+    item.seq = sequence_of(params, place.head / config.heads_q, place.head % config.heads_q);
+    item.q_lo = place.tile * kDqTileQ;
+  }
   const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;
   const int begin = Variant::kv_begin(params, item.seq, item.q_lo, q_hi),
             end = min(Variant::kv_end(params, item.seq, item.q_lo, q_hi), item.seq.k_len);
@@ -64,11 +72,13 @@ __device__ inline void produce_keys(const KernelParams& params, const TensorMaps
 #pragma unroll 1
   for (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;
        ++number, tile = visible_key_tile(params, item, tile - 1)) {
-    const u32 stage = number % kDqStages, full = shared.k_full(stage);
-    wait_barrier(shared.k_empty(stage), number / kDqStages % 2 ^ 1);
-    arrive_expecting(full, kDq.k.bytes() + kDq.v.bytes());
-    copy_key_rows(shared.k(stage), kDq.k, maps.k, full, item.seq, tile * kDq.tile_kv, kEvictLast);
-    copy_key_rows(shared.v(stage), kDq.v, maps.v, full, item.seq, tile * kDq.tile_kv, kEvictLast);
+    const u32 stage = number % kDqStages, parity = number / kDqStages % 2 ^ 1;
+    wait_barrier(shared.k_empty(stage), parity);
+    arrive_expecting(shared.k_full(stage), kDq.k.bytes());
+    copy_key_rows(shared.k(stage), kDq.k, maps.dq_k, shared.k_full(stage), item.seq, tile * kDq.tile_kv, kEvictLast);
+    wait_barrier(shared.v_empty(stage), parity);
+    arrive_expecting(shared.v_full(stage), kDq.v.bytes());
+    copy_key_rows(shared.v(stage), kDq.v, maps.dq_v, shared.v_full(stage), item.seq, tile * kDq.tile_kv, kEvictLast);
   }
 }
 
@@ -146,6 +156,7 @@ struct DqConsumer {
     wait_products<1>();  // dQ of the step before
     pin_fragments(ds);
     if (number > 0) release(shared.k_empty(stage ^ 1));
+    wait_barrier(shared.v_full(stage), number / kDqStages % 2);
     begin_products();
     multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
     commit_products();
@@ -156,6 +167,7 @@ struct DqConsumer {
     pin_registers(s);
     wait_products<0>();
     pin_registers(dp);
+    release(shared.v_empty(stage));
 #pragma unroll
     for (int i = 0; i < kDqScores; i += 2) {
       const float d = minus_d[i % 4 / 2];
@@ -194,16 +206,19 @@ template <int tile_kv = kDq.tile_kv>
 __device__ inline void backward_queries(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
   extern __shared__ __align__(1024) char memory[];
   const DqMemory shared = {shared_address(memory)};
+  const DqItem item = dq_item(params, blockIdx.x);
+  if (kPacked && item.q_lo >= item.seq.q_len) return;
   if (threadIdx.x == 0) {
     init_barrier(shared.q_full(), 1);
     for (int i = 0; i < kDqStages; ++i) {
       init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.v_full(i), 1);
       init_barrier(shared.k_empty(i), kDqWarpgroups * 4);
+      init_barrier(shared.v_empty(i), kDqWarpgroups * 4);
     }
     publish_barriers();
   }
   __syncthreads();
-  const DqItem item = dq_item(params, blockIdx.x);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kDqWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();

@@ -1,12 +1,57 @@
 // The main loop where dK and dV do not fit into the registers of one warpgroup. A block has 64 keys. The first warpgroup
 // computes scores and dV, the second dP and dK; P goes from the one to the other in fp32: a key may have no P that fp16 can
-// hold. dQ is made apart.
+// hold. dQ is made apart, or by a third warpgroup (cluster.cuh).
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
 #include "templates/hopper_backward/scores.cuh"
 
 namespace flashjit {
+
+// 64 rows of dK or dV, which two products may share (columns_at_once()).
+template <int dims>
+struct RoleSums {
+  static constexpr int kFirst = columns_at_once(config, dims), kRest = dims - kFirst;
+  float first[kFirst / 2], rest[kRest > 0 ? kRest / 2 : 1];
+
+  __device__ void clear() {
+#pragma unroll
+    for (float& x : first) x = 0;
+#pragma unroll
+    for (float& x : rest) x = 0;
+  }
+  __device__ void pin() {
+    pin_registers(first);
+    if constexpr (kRest > 0) pin_registers(rest);
+  }
+  // What item it is of is found out once more: kept through the loop it would cost registers.
+  __device__ void store(const KernelParams& params, void* tensor, const Strides& strides, float scale) const {
+    const BackwardItem item = backward_item(params, recompute(blockIdx.x) / config.cluster);
+    const Int64 begin = key_begin(strides, item.seq);
+    const int row = item.k_lo + static_cast<int>(first_key_of_block());
+    store_rows<kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
+    if constexpr (kRest > 0) store_rows<kRest>(tensor, begin + kFirst, strides.token, row, item.seq.k_len, scale, rest);
+  }
+};
+// (Templates, so that a second product need not exist where there is none.)
+template <int dims>
+__device__ inline void issue_role_dv(RoleSums<dims>& dv, const Fragments& p, u32 d_o) {
+  multiply_dv(dv.first, p, descriptor(d_o, kLayout.d_o.panel_bytes()), true);
+  if constexpr (RoleSums<dims>::kRest > 0)
+    multiply_dv_rest(dv.rest, p,
+                     descriptor(d_o + RoleSums<dims>::kFirst / kLayout.d_o.panel_columns() * kLayout.d_o.panel_bytes(),
+                                kLayout.d_o.panel_bytes()),
+                     true);
+}
+template <int dims>
+__device__ inline void issue_role_dk(RoleSums<dims>& dk, const Fragments& ds, u32 q) {
+  multiply_dk(dk.first, ds, descriptor(q, kLayout.q.panel_bytes()), true);
+  if constexpr (RoleSums<dims>::kRest > 0)
+    multiply_dk_rest(dk.rest, ds,
+                     descriptor(q + RoleSums<dims>::kFirst / kLayout.q.panel_columns() * kLayout.q.panel_bytes(),
+                                kLayout.q.panel_bytes()),
+                     true);
+}
 
 struct Role {
   const KernelParams& params;
@@ -18,8 +63,8 @@ struct Role {
   Fragments p;
 
   // Where this thread's part of P is, 16 bytes for every eight queries.
-  __device__ u32 exchange(int number, int i) const {
-    return shared.exchange(number % kExchanges) + (i * kThreadsPerWarpgroup + threadIdx.x % kThreadsPerWarpgroup) * 16;
+  __device__ u32 exchange(int i) const {
+    return shared.exchange(0) + (i * kThreadsPerWarpgroup + threadIdx.x % kThreadsPerWarpgroup) * 16;
   }
 
   // The last reads of the step before are done: its product is, the one that was issued before these.
@@ -27,33 +72,40 @@ struct Role {
     turns.end();
     wait_products<1>();
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
+    if (kInClusters && number > 0 && turns.warpgroup == 0) release(shared.d_o_empty(number - 1));
     wait_products<0>();
     pin_registers(s);
     pin_fragments(p);
+    if (kInClusters && turns.warpgroup == 1) release(shared.d_o_empty(number));
   }
   __device__ void wait_for_step(int number) { wait_barrier(shared.q_full(number % kStages), number / kStages % 2); }
+  __device__ void wait_for_d_o(int number) {
+    if constexpr (kInClusters) wait_barrier(shared.d_o_full(number), number / kLayout.d_o_stages % 2);
+  }
 
+  // True: there were steps.
   template <int dims, class Step>
-  __device__ void visit(float (&sums)[dims / 2], u32 keys_full, const Step& step) {
-    ones.set();
-#pragma unroll
-    for (float& x : sums) x = 0;
+  __device__ bool visit(RoleSums<dims>& sums, u32 keys_full, const Step& step) {
+    ones.set(kInClusters && turns.warpgroup == 1 ? 2 : 0);
+    sums.clear();
     Steps at;
     turns.enter();
-    if (at.begin(params, item)) {
+    const bool any = at.begin(params, item);
+    if (any) {
       wait_barrier(keys_full, 0);
       int number = 0;
       do step(number++, at);
       while (at.advance(params, item));
       wait_products<0>();
-      pin_registers(sums);
+      sums.pin();
     }
     turns.leave();
+    return any;
   }
 };
 
 struct ScoreRole : Role {
-  float dv[config.head_dim_v / 2];
+  RoleSums<config.head_dim_v> dv;
 
   __device__ void step(int number, const Steps& at) {
     const u32 stage = number % kStages;
@@ -62,57 +114,99 @@ struct ScoreRole : Role {
     issue_scores(s, shared, ones, 0, stage);
     commit_products();
     wait_for_scores(number);
-    make_probabilities(s, p, params, item, 0, at, shared.terms(stage));
-    wait_barrier(shared.exchange_empty(number % kExchanges), number / kExchanges % 2 ^ 1);
+    make_probabilities(s, p, params, item, first_key_of_block(), at, shared.terms(stage));
+    if (number > 0) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i)
-      store_shared(exchange(number, i), make_uint4(__float_as_uint(s[4 * i]), __float_as_uint(s[4 * i + 1]),
-                                                   __float_as_uint(s[4 * i + 2]), __float_as_uint(s[4 * i + 3])));
-    __syncwarp();
-    release(shared.exchange_full(number % kExchanges));
+      store_shared(exchange(i), make_uint4(__float_as_uint(s[4 * i]), __float_as_uint(s[4 * i + 1]),
+                                           __float_as_uint(s[4 * i + 2]), __float_as_uint(s[4 * i + 3])));
+    arrive_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);
+    wait_for_d_o(number);
     turns.begin();
     begin_products();
-    multiply_dv(dv, p, descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()), true);
+    issue_role_dv(dv, p, shared.d_o(number));
     commit_products();
   }
   __device__ void run() {
-    visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
-    store_rows<config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq), params.dv_stride.token, item.k_lo,
-                                  item.seq.k_len, 1.0f, dv);
+    const bool any =
+        visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
+    if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
+    dv.store(params, params.dv, params.dv_stride, 1.0f);
   }
 };
 
 struct GradientRole : Role {
-  float dk[config.head_dim_qk / 2];
+  RoleSums<config.head_dim_qk> dk;
+  u32 first_tile;  // of the first head, in the workspace
 
-  __device__ void step(int number) {
+  // In a cluster: dS to both blocks, with the number of its queries' tile.
+  __device__ void hand_out_ds(int number, const Steps& at) {
+    const u32 slot = number % kDsStages;
+    wait_barrier(shared.ds_empty(slot), number / kDsStages % 2 ^ 1);
+    store_ds(shared.ds(slot), p);
+    sync_named(kDsBarrier, kThreadsPerWarpgroup);
+    if (threadIdx.x % kThreadsPerWarpgroup > 0) return;
+    store_shared(shared.tile_number(slot), first_tile + at.head * params.tiles_q + at.tile);
+    arrive(shared.ds_full(slot));
+    arrive_expecting(shared.other_ds_full(slot), kLayout.ds.bytes());
+    copy_to_block(cluster_rank() ^ 1, shared.other_ds(slot), shared.ds(slot), kLayout.ds.bytes(),
+                  shared.other_ds_full(slot));
+  }
+  // There are no more. The other block is done with all of this one's, which may end then.
+  __device__ void end_ds(int number) {
+    for (int i = 0; i < kDsStages; ++i)
+      wait_barrier(shared.ds_empty((number + i) % kDsStages), (number + i) / kDsStages % 2 ^ 1);
+    if (threadIdx.x % kThreadsPerWarpgroup > 0) return;
+    store_shared(shared.tile_number(number % kDsStages), kNoTile);
+    arrive(shared.ds_full(number % kDsStages));
+  }
+
+  // In a cluster: queries whose D is marked as not finite.
+  __device__ void spoil_marked(u32 terms) {
+    if (load_shared_word(terms + 4) >> 16 == 0) return;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const u32 query = i / 4 * 8 + i % 2 + recompute(threadIdx.x) % 4 * 2;
+      if (load_shared_word(terms + query * kTermBytes + 12) >> 16 != 0) s[i] = kInfinity - kInfinity;
+    }
+    pin_registers(s);
+  }
+
+  __device__ void step(int number, const Steps& at) {
     const u32 stage = number % kStages;
     wait_for_step(number);
+    wait_for_d_o(number);
     begin_products();
-    issue_dp(s, shared, ones, 0, stage);
+    issue_dp(s, shared, ones, 0, stage, number);
     commit_products();
     wait_for_scores(number);
-    wait_barrier(shared.exchange_full(number % kExchanges), number / kExchanges % 2);
+    if constexpr (kInClusters) spoil_marked(shared.terms(stage));
+    sync_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i) {
-      const uint4 words = load_shared(exchange(number, i));
+      const uint4 words = load_shared(exchange(i));
       s[4 * i] *= __uint_as_float(words.x);
       s[4 * i + 1] *= __uint_as_float(words.y);
       s[4 * i + 2] *= __uint_as_float(words.z);
       s[4 * i + 3] *= __uint_as_float(words.w);
     }
-    __syncwarp();
-    release(shared.exchange_empty(number % kExchanges));
+    arrive_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
     convert<config.element>(p, s);
+    if constexpr (kInClusters) hand_out_ds(number, at);
     turns.begin();
     begin_products();
-    multiply_dk(dk, p, descriptor(shared.q(stage), kLayout.q.panel_bytes()), true);
+    issue_role_dk(dk, p, shared.q(stage));
     commit_products();
   }
   __device__ void run() {
-    visit<config.head_dim_qk>(dk, shared.v_full(), [&](int number, const Steps&) { step(number); });
-    store_rows<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq), params.dk_stride.token, item.k_lo,
-                                   item.seq.k_len, config.scale, dk);
+    int steps = 0;
+    first_tile = static_cast<u32>(workspace_tile(params, item.seq, 0, 0));
+    visit<config.head_dim_qk>(dk, shared.v_full(), [&](int number, const Steps& at) {
+      step(number, at);
+      steps = number + 1;
+    });
+    if constexpr (kInClusters) end_ds(steps);
+    dk.store(params, params.dk, params.dk_stride, config.scale);
   }
 };
 

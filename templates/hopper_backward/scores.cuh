@@ -35,12 +35,13 @@ struct Turns {
   }
 };
 
-// A fragment that, multiplied with row terms, gives each score the sum of its query's three.
+// A fragment that, multiplied with row terms, gives each score the sum of its query's three: the first of a row, or those
+// behind them.
 struct Ones {
   u32 of[1][4];
-  __device__ void set() {
-    const u32 lane = lane_id() % 4, one = pack<config.element>(1.0f, 0.0f);
-    of[0][0] = of[0][1] = lane == 0 ? one | one << 16 : lane == 1 ? one : 0;
+  __device__ void set(u32 first = 0) {
+    const u32 lane = lane_id() % 4, one = pack<Element::bf16>(1.0f, 0.0f);
+    of[0][0] = of[0][1] = lane == first ? one | one << 16 : lane == first + 1 ? one : 0;
     of[0][2] = of[0][3] = 0;
   }
 };
@@ -51,9 +52,20 @@ __device__ inline void issue_scores(Scores& s, const SharedMemory& shared, const
   if constexpr (!config.has_score) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
   multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
 }
-__device__ inline void issue_dp(Scores& dp, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage) {
-  multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + kTileQ * kTermBytes), 0);
-  multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(stage)));
+__device__ inline void issue_dp(Scores& dp, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
+                                u32 d_o_step) {
+  multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)), 0);
+  multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
+}
+
+// dS of 64 keys to a panel, not transposed: a row for each query. A warp has 16 of the keys, two chunks of 16 bytes.
+__device__ inline void store_ds(u32 panel, const Fragments& ds) {
+  const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
+  const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
+  const u32 to = panel + row * kPanelWidth + chunk * 16;
+#pragma unroll
+  for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
+  fence_async_proxy();
 }
 
 __device__ inline bool is_mixed(const BackwardItem& item, int tile) {
@@ -150,6 +162,52 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
   pin_fragments(p);
 }
 
+// Products of S and dP to P and dS, and what those give for gradients of parameters: all at once, as a derivative may need
+// the score itself.
+using OfParameters = ParameterSums<2>;
+__device__ inline void make_all_gradients(const Scores& s, const Scores& dp, Fragments& p, Fragments& ds,
+                                          OfParameters& sums, const KernelParams& params, ScorePlace place, u32 terms,
+                                          bool mixed) {
+  HiddenBits<kScores> hidden;
+  if (mixed) hidden.find([&](int i) { return place.hides(params, i); });
+#pragma unroll
+  for (int j = 0; j < kScores; j += 4) {
+    float relative[2], of_p[4], of_ds[4];
+    // Opaque, as in hides().
+    place.query = static_cast<int>(recompute(place.query));
+    place.key = static_cast<int>(recompute(place.key));
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      u32 first, second;
+      load_shared_pair(first, second, terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
+      relative[c] = sum_of_parts(first, second) * kExponentScale;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = j + e;
+      const bool exists = place.q(i) < place.seq.q_len && place.k(i) < place.seq.k_len;
+      typename Variant::Derivatives d = {};
+      if constexpr (Variant::kLoadsAtPlaces) {
+        if (exists) d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, place.q(i), place.k(i));
+      } else {
+        d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
+                                           min(place.k(i), place.seq.k_len - 1));
+      }
+      of_p[e] = hidden[i] ? 0.0f : exp2_approx(d.score * kLog2e + relative[e % 2]);
+      const float by_logit = of_p[e] == 0.0f ? 0.0f : of_p[e] * dp[i];
+      of_ds[e] = by_logit * d.slope;
+      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit, d);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) {
+      p[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(of_p[e], of_p[e + 1]);
+      ds[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(of_ds[e], of_ds[e + 1]);
+    }
+  }
+  pin_fragments(p);
+  pin_fragments(ds);
+}
+
 // S to P, which goes to `p` as well.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
                                           u32 keys, const Steps& at, u32 terms) {
@@ -167,6 +225,28 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
   convert<config.element>(p, s);
+}
+
+// Where scores do not load anything by place, that spills less.
+constexpr bool kSumsLater = Variant::kAdds && !Variant::kLoadsAtPlaces;
+
+// dS = P dP, where P is all that derivatives by what the score reads are multiplied with.
+__device__ inline void make_ds_and_sums(Fragments& ds, const Scores& p, const Scores& dp, OfParameters& sums,
+                                        const KernelParams& params, ScorePlace place) {
+#pragma unroll
+  for (int j = 0; j < kScores; j += 4) {
+    float of_ds[4];
+    place.query = static_cast<int>(recompute(place.query));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int q = place.q(j + e), k = place.k(j + e);
+      of_ds[e] = p[j + e] == 0.0f ? 0.0f : p[j + e] * dp[j + e];
+      sums.add(params, place.seq, q, k, e / 2, e % 2, of_ds[e],
+               Variant::score_and_derivatives(params, place.seq, 0.0f, q, k));
+    }
+    ds[j / 8][j % 8 / 2] = pack<config.element>(of_ds[0], of_ds[1]);
+    ds[j / 8][j % 8 / 2 + 1] = pack<config.element>(of_ds[2], of_ds[3]);
+  }
 }
 
 // dS = P dP.

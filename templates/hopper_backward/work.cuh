@@ -3,7 +3,7 @@
 
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
-#include "templates/hopper_backward/layout.h"
+#include "templates/hopper_backward/tiles.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -11,17 +11,17 @@ namespace flashjit {
 constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
-constexpr int kConsumerWarps = kWarpgroups * 4;
-constexpr bool kHasRoles = has_roles(config);
+constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config);
+constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr int kExchanges = exchanges(config);
-constexpr int kExchangingWarps = kHasRoles ? 4 : kConsumerWarps;  // that write one, and that read it
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
+constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;  // with roles: of the exchange
+constexpr int kDsBarrier = kReadBarrier + 1;  // in clusters: of the warps that make dS
 
-// The number of a query tile of a head among those of all: where its part of the workspace is.
-__device__ inline Int64 workspace_tile(const KernelParams& params, const Sequence& seq, int head, int tile) {
-  return (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
-}
+__device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.cluster : 0; }
+// Of the item's keys, the first of this block.
+__device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
 // A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
 // queries see all keys, and no mask code is needed.
@@ -44,13 +44,35 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
 }
 
-// Tiles of a head follow each other, so that those which run together share Q and dO in L2; with a causal mask the first
-// tile has most queries, and what is left for the end is short.
+// Which tile of which head a block of a launch over so many heads has. Those of a head follow each other, so that what
+// runs together shares in L2 what it reads and adds to. Where tiles have unequal work, heads are taken in groups that
+// stay in L2 together, and a tile of all of these goes before the next: with a causal mask the first tile has most
+// queries, and what is left for the end is short.
+// (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
+// 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
+constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+struct Place {
+  int head, tile;
+};
+__device__ inline Place place_of(const KernelParams& params, int block, int blocks, int heads, int heads_together) {
+  const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
+  const int group = kUneven ? heads_together : 1;
+  const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
+  return {first + at % those, at / those};
+}
+
 __device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
-  const int tiles = (params.k_len + kTileKv - 1) / kTileKv, head = block / tiles;
+  const int blocks = static_cast<int>(gridDim.x) / config.cluster;
+  const Place place = place_of(params, block, blocks, config.heads_kv, params.heads_per_group / kGroup);
   BackwardItem item;
-  item.seq = sequence_of(params, head / config.heads_kv, head % config.heads_kv * kGroup);
-  item.k_lo = block % tiles * kTileKv;
+  if constexpr (kPacked) {
+    const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
+    item.seq = sequence_of(params, numbered.b, place.head * kGroup);
+    item.k_lo = numbered.tile * kTileKv;
+  } else {
+    item.seq = sequence_of(params, place.head / config.heads_kv, place.head % config.heads_kv * kGroup);
+    item.k_lo = place.tile * kTileKv;
+  }
   find_queries(params, item);
   return item;
 }
@@ -98,20 +120,30 @@ struct Steps {
   }
 };
 
+constexpr u32 kNoTile = 0xffffffff;  // in place of a tile's number: there are no more
+
+// In a cluster: panels of columns of dQ that a block makes, and those that there are for this one.
+constexpr int kDqPanels = kInClusters ? dq_columns(config) / kLayout.k.panel_columns() : 0;
+__device__ inline int dq_panels() {
+  return max(0, min(kDqPanels, kLayout.k.panels() - static_cast<int>(cluster_rank()) * kDqPanels));
+}
+
 // ---- shared memory ----
 
 struct SharedMemory {
   u32 base;
 
-  __device__ u32 k() const { return base; }
+  __device__ u32 k() const { return base + kLayout.k_offset; }
   __device__ u32 v() const { return base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
-  __device__ u32 d_o(u32 stage) const { return base + kLayout.d_o_offset + stage * kLayout.d_o.bytes(); }
-  __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * row_terms_room(config); }
+  __device__ u32 d_o(u32 step) const {
+    return base + kLayout.d_o_offset + step % kLayout.d_o_stages * kLayout.d_o.bytes();
+  }
+  __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * kLayout.terms_step; }
   __device__ u32 exchange(u32 stage) const { return base + kLayout.exchange_offset + stage * kLayout.exchange_bytes; }
 
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
-  // (empty); each exchange has been written (full), or read (empty).
+  // (empty); without roles each exchange has been written (full), or read (empty).
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 k_full() const { return barrier(0); }
   __device__ u32 v_full() const { return barrier(1); }
@@ -119,6 +151,23 @@ struct SharedMemory {
   __device__ u32 q_empty(u32 stage) const { return barrier(2 + kStages + stage); }
   __device__ u32 exchange_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
   __device__ u32 exchange_empty(u32 stage) const { return barrier(2 + 2 * kStages + kExchanges + stage); }
+
+  // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
+  __device__ u32 other_k() const { return base + kLayout.other_k_offset; }
+  __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
+  __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
+  __device__ u32 tile_number(u32 stage) const { return base + kLayout.numbers_offset + stage * 4; }
+  __device__ u32 other_k_full() const { return barrier(2 + 2 * kStages); }
+  __device__ u32 d_o_full(u32 step) const { return barrier(3 + 2 * kStages + step % kLayout.d_o_stages); }
+  __device__ u32 d_o_empty(u32 step) const {
+    return barrier(3 + 2 * kStages + kLayout.d_o_stages + step % kLayout.d_o_stages);
+  }
+  __device__ u32 ds_barrier(int i, u32 stage) const {
+    return barrier(3 + 2 * kStages + 2 * kLayout.d_o_stages + i * kDsStages + stage);
+  }
+  __device__ u32 ds_full(u32 stage) const { return ds_barrier(0, stage); }
+  __device__ u32 ds_empty(u32 stage) const { return ds_barrier(1, stage); }
+  __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
 
 __device__ inline void set_up(const SharedMemory& shared) {
@@ -129,13 +178,30 @@ __device__ inline void set_up(const SharedMemory& shared) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps);
     }
-    for (int i = 0; i < kExchanges; ++i) {
-      init_barrier(shared.exchange_full(i), kExchangingWarps);
-      init_barrier(shared.exchange_empty(i), kExchangingWarps);
+    for (int i = 0; !kHasRoles && i < kExchanges; ++i) {
+      init_barrier(shared.exchange_full(i), kConsumerWarps);
+      init_barrier(shared.exchange_empty(i), kConsumerWarps);
+    }
+    if constexpr (kInClusters) {
+      init_barrier(shared.other_k_full(), 1);
+      for (int i = 0; i < kLayout.d_o_stages; ++i) {
+        init_barrier(shared.d_o_full(i), 1);
+        init_barrier(shared.d_o_empty(i), kConsumerWarps);
+      }
+      for (int i = 0; i < kDsStages; ++i) {
+        init_barrier(shared.ds_full(i), 1);
+        init_barrier(shared.ds_empty(i), 4 * config.cluster);
+        init_barrier(shared.other_ds_full(i), 1);
+      }
     }
     publish_barriers();
   }
-  __syncthreads();
+  if constexpr (kInClusters) {
+    arrive_at_cluster();
+    wait_for_cluster();
+  } else {
+    __syncthreads();
+  }
 }
 
 }  // namespace flashjit

@@ -3,25 +3,11 @@
 // kernel, so what a comparison shows is the cost of going through memory.
 #pragma once
 
-#include "templates/device.cuh"
-#include "templates/kv_rows.cuh"
-#include "templates/naive/layout.h"
-#include "templates/sequence.cuh"
+#include "templates/naive/tiles.cuh"
 #include "templates/row_algebra.cuh"
-#include "templates/tile_copy.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
-
-__device__ inline WorkItem naive_item(const KernelParams& p, Int64 index, int per_head) {
-  const int head = static_cast<int>(index / per_head);
-  return {sequence_of(p, head / config.heads_q, head % config.heads_q), static_cast<int>(index % per_head)};
-}
-
-// S and P are [batch, head, q_len, k_len] with the launch's longest lengths.
-__device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, int q) {
-  return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
-}
 
 // S = score(scale * Q K^T), -infinity where a key is not visible: one 64x64 tile.
 __device__ inline void naive_scores(const KernelParams& params, float* scores) {
@@ -49,18 +35,7 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const float scale = score_scale(params, seq);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float s[kNaiveTile / 8][4] = {};
-#pragma unroll 1
-  for (int step = 0; step < padded_dim_qk(config) / step_columns(config.element); ++step) {
-    u32 a[4];
-    load_matrices(a, queries + kTile.offset(warp * 16 + lane % 16, step * 2 + lane / 16));
-#pragma unroll
-    for (int n = 0; n < kNaiveTile / 16; ++n) {
-      u32 b[4];
-      load_matrices(b, keys + kTile.offset(n * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
-      mma<config.element>(s[2 * n], a, b[0], b[1]);
-      mma<config.element>(s[2 * n + 1], a, b[2], b[3]);
-    }
-  }
+  naive_multiply_rows<padded_dim_qk(config)>(s, queries, keys);
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const int row = q_lo + warp * 16 + lane / 4 + h * 8;
@@ -127,58 +102,17 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
 
 // O = P V: 64 query rows, all of d_v.
 __device__ inline void naive_product(const KernelParams& params, const u16* probabilities) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  constexpr TileLayout kP = tile_layout(kNaiveTile, kNaiveTile, config.element),
-                       kV = tile_layout(kNaiveTile, padded_dim_v(config), config.element);
   const WorkItem item = naive_item(params, blockIdx.x, (params.q_len + kNaiveTile - 1) / kNaiveTile);
   const Sequence& seq = item.seq;
   const int q_lo = item.tile * kNaiveTile;
   if (q_lo >= seq.q_len) return;
-  const Int64 p_stride = naive_probability_stride(params.k_len);
-  const u16* p = probabilities + naive_row(params, seq, 0) * p_stride;
   const auto* v = static_cast<const Cached*>(params.v) + key_begin(params.v_stride, seq);
-  const u32 p_tile = shared_address(shared), v_tile = p_tile + kP.bytes();
   const int end = min(Variant::kv_end(params, seq, q_lo, min(q_lo + kNaiveTile, seq.q_len) - 1), seq.k_len);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
   float o[padded_dim_v(config) / 8][4] = {};
-#pragma unroll 1
-  for (int k_lo = 0; k_lo < end; k_lo += kNaiveTile) {
-    __syncthreads();  // every warp is done with the tiles before
-    copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(p_tile, StridedRows<u16>{p + k_lo, p_stride}, q_lo, seq.q_len);
-    copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_v, config.copy_bytes>(
-        v_tile, key_rows(params, params.v_stride, v, seq), k_lo, end);
-    commit_copies();
-    wait_copies<0>();
-    __syncthreads();
-#pragma unroll 1
-    for (int step = 0; step < kNaiveTile / 16; ++step) {
-      u32 a[4];
-      load_matrices(a, p_tile + kP.offset(warp * 16 + lane % 16, step * 2 + lane / 16));
-#pragma unroll
-      for (int n = 0; n < padded_dim_v(config) / 16; ++n) {
-        u32 b[4];
-        load_matrices_transposed(b, v_tile + kV.offset(step * 16 + lane % 16, n * 2 + lane / 16));
-        mma<config.element>(o[2 * n], a, b[0], b[1]);
-        mma<config.element>(o[2 * n + 1], a, b[2], b[3]);
-      }
-    }
-  }
-  const Int64 base = query_row(params.o_stride, seq, seq.h, 0);
-  const float scale = value_scale(params, seq);
-#pragma unroll
-  for (int j = 0; j < padded_dim_v(config) / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int q = q_lo + warp * 16 + lane / 4 + e / 2 * 8, column = j * 8 + lane % 4 * 2 + e % 2;
-      if (q >= seq.q_len || column >= config.head_dim_v) continue;
-      const Int64 at = base + q * params.o_stride.token + column;
-      if constexpr (config.output == Element::f32) {
-        static_cast<float*>(params.o)[at] = o[j][e] * scale;
-      } else {
-        static_cast<u16*>(params.o)[at] = static_cast<u16>(pack<config.output>(o[j][e] * scale, 0.0f));
-      }
-    }
+  naive_add_products<false, config.head_dim_v>(o, params, seq, probabilities, q_lo,
+                                               key_rows(params, params.v_stride, v, seq), end);
+  naive_store<config.head_dim_v>(params.o, query_row(params.o_stride, seq, seq.h, 0), params.o_stride.token, o,
+                                 value_scale(params, seq), q_lo, seq.q_len);
 }
 
 }  // namespace flashjit

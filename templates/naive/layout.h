@@ -5,12 +5,12 @@
 
 namespace flashjit {
 
-// The textbook version: three kernels, one after the other, through memory. Scores and product work on square tiles
-// with four warps of 16 rows each, softmax on one row per block.
+// The textbook versions: three kernels, one after the other, through memory. They work on square tiles with four warps
+// of 16 rows each, softmax on one row per block.
 constexpr int kNaiveTile = 64;
 constexpr int kNaiveThreads = 128;
 
-// Rows of P end with zeros up to a whole tile, so that the product needs no bounds on its columns.
+// Rows of P, and of ds, end with zeros up to a whole tile, so that the product needs no bounds on its columns.
 constexpr long long naive_probability_stride(int k_len) { return round_up(k_len, kNaiveTile); }
 
 constexpr int naive_scores_smem(const KernelConfig& c) {
@@ -19,6 +19,16 @@ constexpr int naive_scores_smem(const KernelConfig& c) {
 constexpr int naive_product_smem(const KernelConfig& c) {
   return tile_layout(kNaiveTile, kNaiveTile, c.element).bytes() +
          tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();
+}
+
+// Of gradients.
+constexpr int naive_score_gradients_smem(const KernelConfig& c) {
+  const int qk = tile_layout(kNaiveTile, padded_dim_qk(c), c.element).bytes(),
+            v = tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();
+  return 2 * (qk > v ? qk : v);
+}
+constexpr int naive_gradients_smem(const KernelConfig& c) {
+  return tile_layout(kNaiveTile, kNaiveTile, c.element).bytes() + naive_score_gradients_smem(c) / 2;
 }
 
 }  // namespace flashjit

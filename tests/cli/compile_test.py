@@ -305,6 +305,11 @@ def test_explain():
     assert tiles["empty"] > 0 and tiles["mixed"] > 0 and tiles["full"] > 0
     assert tiles["map"][0][-1] == "." and tiles["map"][-1][0] == "#", tiles["map"]
     assert line["candidates"] and line["candidates"][0]["why_illegal"] is None
+    # Sums of dQ in fp32 and two numbers a row, 32 heads of 4096 queries.
+    run = flashjit("explain", "bwd bf16 d=128 heads=32/8", "--arch", "sm_80", "--shape", "b=1,q=4096,k=4096", "--json")
+    line = run.line()
+    assert len(line["launches"]) == 3
+    assert 32 * 4096 * (128 * 4 + 8) <= line["workspace_bytes"] <= 1.01 * 32 * 4096 * (128 * 4 + 8)
     text = flashjit("explain", SPEC, "--arch", "sm_80,sm_90a,x86-64-v3").out
     for word in ["schedule", "memory traffic", "KV cache", "balance", "candidates", "tiles"]:
         assert word in text, f"explain does not mention {word}"

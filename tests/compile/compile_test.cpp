@@ -5,7 +5,7 @@
 //
 //   compile_check                  a spread-out sample
 //   compile_check --all            every combination (takes long)
-//   compile_check --count N --jobs N --json --only TEXT
+//   compile_check --count N --jobs N --json --only REGEX    of "TARGET SPEC": '^sm_90a bwd .* d=64 heads=32/8$'
 //
 // Exit code: 0 good, 1 something is wrong, 2 wrong usage, 77 there is no NVRTC here.
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <charconv>
 #include <cstdio>
 #include <mutex>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -31,7 +32,7 @@ constexpr int kSkipped = 77;
 struct Options {
   int count = 50, jobs = 2;
   bool all = false, json = false;
-  std::string only;
+  std::regex only{""};
 };
 
 struct Row {
@@ -47,8 +48,8 @@ struct Outcome {
   bool passed_over = false;  // the kernel of the cost model's first choice was bad, and another schedule was taken
 };
 
-std::vector<std::string_view> pins_for(const Target& target) {
-  if (target.can.wgmma) return {"", "family=sync"};
+std::vector<std::string_view> pins_for(const Target& target, std::string_view sync = "family=sync") {
+  if (target.can.wgmma) return {"", sync};
   return {""};
 }
 
@@ -89,9 +90,12 @@ std::vector<Row> every_row() {
       for (int d = 8; d <= 256; d += 8)
         rows.push_back({fmt::format("merge {} d={} heads=32 lse=ln", dtype, d), target.name, ""});
       for (const char* variant : kBackward) {
-        for (int d = 8; d <= 256; d += 8)
-          rows.push_back({fmt::format("bwd {} d={} heads=32/8{}", dtype, d, variant), target.name, ""});
-        rows.push_back({fmt::format("bwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, ""});
+        for (const std::string_view pins : pins_for(target, "family=sync_backward")) {
+          for (int d = 8; d <= 256; d += 8)
+            rows.push_back({fmt::format("bwd {} d={} heads=32/8{}", dtype, d, variant), target.name, pins});
+          for (const char* dims : {"192/128", "128/64"})
+            rows.push_back({fmt::format("bwd {} d={} heads=32/8{}", dtype, dims, variant), target.name, pins});
+        }
       }
       for (const char* variant : kVariants) {
         for (const std::string_view pins : pins_for(target)) {
@@ -228,11 +232,19 @@ bool parse_options(int argc, char** argv, Options& options) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size() && value > 0;
   };
+  const auto pattern = [](const char* text, std::regex& only) {
+    try {
+      only = text;
+      return true;
+    } catch (const std::regex_error&) {
+      return false;
+    }
+  };
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     if (flag == "--all") options.all = true;
     else if (flag == "--json") options.json = true;
-    else if (i + 1 < argc && flag == "--only") options.only = argv[++i];
+    else if (i + 1 < argc && flag == "--only" && pattern(argv[i + 1], options.only)) ++i;
     else if (i + 1 < argc && flag == "--count" && number(argv[i + 1], options.count)) ++i;
     else if (i + 1 < argc && flag == "--jobs" && number(argv[i + 1], options.jobs)) ++i;
     else return false;
@@ -246,9 +258,8 @@ int run(const Options& options) {
     return kSkipped;
   }
   std::vector<Row> rows = options.all ? every_row() : sample(options.count);
-  std::erase_if(rows, [&](const Row& row) {
-    return (std::string(row.target) + " " + row.spec).find(options.only) == std::string::npos;
-  });
+  std::erase_if(
+      rows, [&](const Row& row) { return !std::regex_search(std::string(row.target) + " " + row.spec, options.only); });
   std::vector<Outcome> outcomes(rows.size());
   std::atomic<std::size_t> next = 0;
   std::mutex printing;
@@ -273,7 +284,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   flashjit::Options options;
   if (!flashjit::parse_options(argc, argv, options)) {
-    fmt::print(stderr, "usage: compile_check [--all] [--count N] [--only TEXT] [--jobs N] [--json]\n");
+    fmt::print(stderr, "usage: compile_check [--all] [--count N] [--only REGEX] [--jobs N] [--json]\n");
     return 2;
   }
   return flashjit::run(options);

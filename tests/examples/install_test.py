@@ -1,6 +1,8 @@
 """An installed copy, moved elsewhere, as somebody uses it who has nothing else of ours: CMake, pkg-config, ctypes, and what the
 libraries show."""
 
+import math
+import operator
 import os
 import re
 import shutil
@@ -121,6 +123,62 @@ def test_nothing_is_needed_but_what_every_c_program_has():
                     assert "fmt" not in file.read(), name
 
 
+def trained_losses(count, every):
+    """Of the layer of train.cpp, trained by plain loops in float64: before step 0, `every` and so on."""
+    tokens, heads, kv_heads, d, rate = 48, 4, 2, 16, 4
+    x = [[math.sin(t * (t + 3) * 0.37 + i * (t % 7 + 1) * 1.3) for i in range(d)]
+         + [2 * (math.sin if i % 2 else math.cos)(t * 0.6 ** (i // 2)) for i in range(d)] for t in range(tokens)]
+    columns_of_x = list(zip(*x))
+
+    def dot(a, b):
+        return sum(map(operator.mul, a, b))
+
+    def weighted(weights, rows):
+        return [dot(weights, column) for column in zip(*rows)]
+
+    # A column of weights for each column of Q, K and V.
+    weights = {name: [[0.2 * math.sin((i * n * d + c) * 1.7 + (i * n * d + c) % 13 * salt) for i in range(2 * d)] for c in range(n * d)]
+               for name, n, salt in (("q", heads, 3), ("k", kv_heads, 5), ("v", kv_heads, 7))}
+    losses = []
+    for step in range(count):
+        # [head][token][column]
+        rows = {name: [[[dot(row, column) for column in columns[h * d:h * d + d]] for row in x] for h in range(len(columns) // d)]
+                for name, columns in weights.items()}
+        slopes = {name: [[[0.0] * d for _ in x] for _ in of_heads] for name, of_heads in rows.items()}
+        loss = 0.0
+        for h in range(heads):
+            hk = h // (heads // kv_heads)
+            q, k, v, dq, dk, dv = rows["q"][h], rows["k"][hk], rows["v"][hk], slopes["q"][h], slopes["k"][hk], slopes["v"][hk]
+            for t in range(tokens):
+                p = [math.exp(dot(q[t], key) / math.sqrt(d)) for key in k[:t + 1]]
+                p = [value / sum(p) for value in p]
+                o = weighted(p, v[:t + 1])
+                errors = [a - b for a, b in zip(o, x[max(t - 1, 0)])]
+                loss += dot(errors, errors) / (2 * tokens * heads * d)
+                do = [error / (tokens * heads * d) for error in errors]
+                delta = dot(do, o)
+                ds = [value * (dot(do, row) - delta) / math.sqrt(d) for value, row in zip(p, v)]
+                dq[t] = weighted(ds, k[:t + 1])
+                for j in range(t + 1):
+                    dk[j] = [a + ds[j] * b for a, b in zip(dk[j], q[t])]
+                    dv[j] = [a + p[j] * b for a, b in zip(dv[j], do)]
+        if step % every == 0:
+            losses.append(loss)
+        for name, columns in weights.items():
+            for c, column in enumerate(columns):
+                slope = [row[c % d] for row in slopes[name][c // d]]
+                columns[c] = [w - rate * dot(of_x, slope) for w, of_x in zip(column, columns_of_x)]
+    return losses
+
+
+def check_losses(out):
+    """As long as a small error does not grow: later, where the loss falls fast, one of 1 in 1000 does."""
+    losses = [float(loss) for loss in re.findall(r"^step +\d+: loss (\S+)$", out, re.M)]
+    assert len(losses) == 10, out
+    for step, (loss, wanted) in enumerate(zip(losses[:6], trained_losses(101, 20))):
+        assert abs(loss - wanted) < 0.002 * wanted, f"step {20 * step}: {loss} and not {wanted}\n{out}"
+
+
 def test_cmake_project():
     prefix = installed()
     run("cmake", "-S", source(PROJECT), "-B", scratch("project"), f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
@@ -129,6 +187,7 @@ def test_cmake_project():
     assert "libflashjit" not in run("readelf", "-d", program("prefill_static"))
     assert "3 prompts" in run(program("prefill"))
     assert "2 sequences" in run(program("decode_loop"))
+    check_losses(run(program("train")))
     run(program("dlpack"))
     # The host backend is a library of its own, which a program with everything in it finds as any other, and in its prefix.
     assert "3 prompts" in run(program("prefill_static"), env={"LD_LIBRARY_PATH": libraries(prefix)})

@@ -118,6 +118,7 @@ const SpecRow kSpecRows[] = {
                  "fwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\" v_in_k"),
     FLASHJIT_ROW(token_scales, "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" token_scales"),
     FLASHJIT_ROW(dlse, "bwd bf16 d=64 heads=4/2 mask=\"causal\" dlse"),
+    FLASHJIT_ROW(grads, "bwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"alibi\" grads=\"slope\""),
     FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
     FLASHJIT_ROW(shared_prefix, "fwd bf16 d=64 heads=4/2 layout=paged(16) mask=\"causal\" shared_prefix"),
     FLASHJIT_ROW(rope, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append rope=interleaved(64)"),
@@ -335,6 +336,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=8/2 append rope=half(64) rope_base=10000", "family=sync"},
       {"merge bf16 d=64 heads=8 max_logit shared_prefix", ""},
       {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
+      {"bwd bf16 d=64 heads=8 score=\"alibi\" sink grads=\"slope, sink\"", "family=sync_backward"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

@@ -134,8 +134,8 @@ double dot(const float* x, const float* y, int count) {
 
 class BackwardCase {
  public:
-  BackwardCase(const GradientCase& row, Dtype dtype, const Target& target) : row_(row) {
-    const Result<void> made = make(dtype, target);
+  BackwardCase(const GradientCase& row, Dtype dtype, const Target& target, bool naive) : row_(row) {
+    const Result<void> made = make(dtype, target, naive);
     if (!made) problem_ = made.error().message + "\n" + made.error().detail;
   }
   const std::string& problem() const { return problem_; }
@@ -150,7 +150,7 @@ class BackwardCase {
   }
 
  private:
-  Result<void> make(Dtype dtype, const Target& target);
+  Result<void> make(Dtype dtype, const Target& target, bool naive);
   bool packed() const { return spec_.layout == Layout::Packed; }
   int group() const { return spec_.heads_q / spec_.heads_kv; }
   void make_parts();
@@ -178,14 +178,14 @@ class BackwardCase {
   std::vector<int> offsets_q_{0}, offsets_k_{0};
 };
 
-Result<void> BackwardCase::make(Dtype dtype, const Target& target) {
+Result<void> BackwardCase::make(Dtype dtype, const Target& target, bool naive) {
   std::string text = row_.spec;
   text.replace(text.find("{}"), 2, name(dtype));
   FLASHJIT_ASSIGN(spec, parse_spec(text));
   FLASHJIT_ASSIGN(pins, parse_schedule(row_.pins));
   FLASHJIT_ASSIGN(plan, make_plan(spec, target, pins));
-  FLASHJIT_ASSIGN(object, backend()->compile(plan, false));
-  FLASHJIT_ASSIGN(kernel, backend()->link(plan, false, object));
+  FLASHJIT_ASSIGN(object, backend()->compile(plan, naive));
+  FLASHJIT_ASSIGN(kernel, backend()->link(plan, naive, object));
   spec_ = spec;
   kernel_ = std::move(kernel);
   make_parts();
@@ -357,9 +357,10 @@ class HostGradients : public ::testing::Test {
   }
 };
 
-void expect_right(const GradientCase& row, Dtype dtype, const Target& target) {
-  SCOPED_TRACE(row.spec + " as " + std::string(name(dtype)) + " on " + std::string(target.name));
-  BackwardCase one(row, dtype, target);
+void expect_right(const GradientCase& row, Dtype dtype, const Target& target, bool naive = false) {
+  SCOPED_TRACE(row.spec + " as " + std::string(name(dtype)) + " on " + std::string(target.name) +
+               (naive ? " naive" : ""));
+  BackwardCase one(row, dtype, target, naive);
   ASSERT_EQ(one.problem(), "");
   one.run(1);
   one.expect_right();
@@ -373,6 +374,13 @@ TEST_F(HostGradients, AreThoseOfPlainLoopsOnEveryTarget) {
     for (const GradientCase& row : cases()) {
       for (const Dtype dtype : {Dtype::F32, Dtype::BF16, Dtype::F16}) expect_right(row, dtype, *target);
     }
+  }
+}
+
+TEST_F(HostGradients, OfTheNaiveVersionAreThoseOfPlainLoops) {
+  for (const GradientCase& row : cases()) {
+    for (const Dtype dtype : {Dtype::F32, Dtype::BF16, Dtype::F16})
+      expect_right(row, dtype, *runnable_targets().back(), true);
   }
 }
 

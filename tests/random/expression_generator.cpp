@@ -405,6 +405,7 @@ DrawnParam draw_values(Random& random, const ExpressionContext& c, const Param& 
   std::vector<std::int64_t> shape;
   if (param.rank == 1) shape = {c.heads_q};
   if (param.rank == 2) shape = {c.batch, positions};
+  if (param.rank == 2 && is_float(param.dtype)) shape[0] = std::max({c.batch, c.heads_q, c.max_q_len});
   if (param.rank == 3 && !is_float(param.dtype)) shape = {c.batch, c.max_q_len, positions / 64 + 1};
   if (param.rank == 3 && is_float(param.dtype)) shape = {c.heads_q, c.max_q_len, c.max_k_len};
   if (param.rank == 4) shape = {c.batch, c.heads_q, c.max_q_len, c.max_k_len};

@@ -46,6 +46,19 @@ const Field kDecode[] = {
     {"blocks_per_sm", {"1", "2", "3"}},
     {"copies", {"rows", "boxes"}},
 };
+const Field kHopperBackward[] = {
+    {"tile_q", {"64", "80", "96", "128"}},
+    {"tile_kv", {"64", "80", "96", "128"}},
+    {"dq", {"atomics", "launch"}},
+};
+const Field kSyncBackward[] = {
+    {"tile_q", {"16", "32", "64", "128"}},
+    {"tile_kv", {"32", "64", "128", "256"}},
+    {"warps", {"2", "4", "8"}},
+    {"stages", {"1", "2"}},
+    {"dq", {"atomics", "launch"}},
+    {"order", {"natural", "longest_first"}},
+};
 // clang-format on
 
 struct FamilyFields {
@@ -53,9 +66,12 @@ struct FamilyFields {
   std::span<const Field> fields;
   double share;  // of the cases in which it comes into question
 };
-// The first that is drawn and runs here; the last runs everywhere.
-const FamilyFields kFamilies[] = {
+// Of an operation: the first that is drawn and runs here; the last runs everywhere.
+const FamilyFields kForward[] = {
     {"family=decode", kDecode, 0.15}, {"family=hopper", kHopper, 0.8}, {"family=sync", kSync, 1}};
+const FamilyFields kBackward[] = {{"family=naive_backward", {}, 0.1},
+                                  {"family=hopper_backward", kHopperBackward, 0.6},
+                                  {"family=sync_backward", kSyncBackward, 1}};
 
 // A few fields; the cost model chooses the others.
 std::string draw_pins(Random& random, const FamilyFields& family) {
@@ -79,7 +95,7 @@ std::string draw_schedule(std::uint64_t seed, std::string_view spec, std::string
   constexpr int kAttempts = 40;
   Random random(seed ^ 0x5c4ed01e);  // apart from the draws that made the problem
   if (random.chance(0.15)) return {};
-  const FamilyFields* family = kFamilies;
+  const FamilyFields* family = spec.starts_with("bwd ") ? kBackward : kForward;
   while (!(random.chance(family->share) && can_pin(spec, target, family->pin))) ++family;
   for (int i = 0; i < kAttempts; ++i) {
     const std::string pins = draw_pins(random, *family);

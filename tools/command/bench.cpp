@@ -87,7 +87,7 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
   std::string text =
       fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
                   subject.spec,
-                  subject.kind == "naive"   ? "  [textbook: three steps through memory]"
+                  subject.kind == "naive"   ? "  [textbook: in steps, through memory]"
                   : subject.kind == "quick" ? "  [quickly compiled]"
                                             : "",
                   timing.us, timing.us_p10, timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
@@ -145,7 +145,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_input_options(*sub, args->inputs, false);
   sub->add_option(
          "--against", args->against,
-         "naive: the textbook version too (scores, softmax, product through memory); quick: what a budget of prepare answers with at first")
+         "naive: the textbook version too, which takes all scores through memory; quick: what a budget of prepare answers with at first")
       ->check(CLI::IsMember({"naive", "quick"}));
   sub->add_option("--seconds", args->seconds, "Per spec")->capture_default_str()->check([](const std::string& text) {
     const double seconds = std::strtod(text.c_str(), nullptr);

@@ -62,6 +62,35 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
   return text;
 }
 
+// Launches of a call, and the memory that they pass on.
+struct Footprint {
+  std::vector<std::string> launches;
+  std::int64_t bytes = 0;
+  std::vector<std::pair<std::string, std::int64_t>> buffers;
+};
+Footprint footprint(const Plan& plan, const Shape& shape) {
+  const CallSizes sizes = {.batch = shape.b,
+                           .q_len = shape.q_len,
+                           .k_len = shape.k_len,
+                           .q_tokens = shape.b * shape.q_len,
+                           .k_tokens = shape.b * shape.k_len};
+  Footprint all;
+  for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
+  all.bytes = bytes_of(plan.workspace, sizes);
+  for (const WorkspaceBuffer& buffer : plan.workspace) all.buffers.emplace_back(buffer.name, bytes_of(buffer, sizes));
+  return all;
+}
+
+std::string footprint_text(const Footprint& all) {
+  std::string text, buffers;
+  if (all.launches.size() > 1) text += fmt::format("  launches           {}\n", fmt::join(all.launches, ", "));
+  for (const auto& [name, bytes] : all.buffers)
+    buffers += fmt::format("{}{} {}", buffers.empty() ? "" : ", ", name, bytes_text(static_cast<double>(bytes)));
+  if (!buffers.empty())
+    text += fmt::format("  workspace          {}: {}\n", bytes_text(static_cast<double>(all.bytes)), buffers);
+  return text;
+}
+
 // All at the shape that the other figures are for, by predicted time; the schedule that was chosen is among them.
 Candidates candidates_at(const Plan& plan, const Schedule& pins, const Shape& shape) {
   const Problem problem(plan.spec, plan.target, plan.tiles);
@@ -150,8 +179,10 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
                       r.intensity >= r.balance_point ? "above" : "below",
                       r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
-  text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
-                      bytes_text(r.kv_cache_bytes_per_sequence));
+  if (!is_backward(plan.spec))
+    text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
+                        bytes_text(r.kv_cache_bytes_per_sequence));
+  text += footprint_text(footprint(plan, shape));
   text += predicted_text(plan, r);
   text += fmt::format(
       "                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
@@ -274,6 +305,9 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
     const Roofline r = roofline(plan, shape);
     line["roofline"] = roofline_json(r);
+    const Footprint calls = footprint(plan, shape);
+    line["launches"] = calls.launches;
+    line["workspace_bytes"] = calls.bytes;
     text += (merges(plan.spec) ? merge_text(plan, shape, r) : roofline_text(plan, shape, r)) + "\n";
     if (attends(plan.spec)) {
       const auto map = mask_map(plan, shape.q_len, shape.k_len);

@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "compiler/spec/operands.h"
 #include "compiler/spec/spec.h"
@@ -24,6 +27,7 @@ struct RunArgs {
   InputArgs inputs;
   std::string spec;
   std::map<std::string, std::string> results;  // by operand: files to write, or to read where the spec reads it
+  std::vector<std::string> grads;
   bool check = false, json = false;
 };
 
@@ -33,8 +37,27 @@ std::string option_of(std::string_view operand) {
   return option;
 }
 
+// What is no operand is the gradient of a parameter.
 bool is_written(std::string_view name, const AttentionSpec& spec) {
-  return kOperands[find_operand(name)].is_output_of(spec);
+  const std::size_t operand = find_operand(name);
+  return operand == kOperands.size() || kOperands[operand].is_output_of(spec);
+}
+
+// Of --grad: files of gradients of parameters go to `results`, by the names of these tensors.
+Result<void> take_gradients(const AttentionSpec& spec, RunArgs& args) {
+  for (const std::string& grad : args.grads) {
+    const std::size_t equals = grad.find('=');
+    const std::string of = grad.substr(0, equals);
+    if (equals == std::string::npos || equals + 1 == grad.size() || of == "sink" ||
+        std::ranges::count(spec.grads, of) == 0) {
+      return invalid(
+          fmt::format("--grad: '{}' is not NAME=FILE.npy with a parameter whose gradient the spec asks for; "
+                      "it has grads=\"{}\"",
+                      grad, fmt::join(spec.grads, ", ")));
+    }
+    args.results[gradient_name(of)] = grad.substr(equals + 1);
+  }
+  return {};
 }
 
 Result<void> save(ProblemData& data, const AttentionSpec& spec, const std::string& name, const std::string& path) {
@@ -50,11 +73,9 @@ Result<void> save(ProblemData& data, const AttentionSpec& spec, const std::strin
 // Devices and pipes take one after the other; a file would keep the last.
 Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec) {
   std::map<std::string, std::string> names;
-  for (const Operand& operand : kOperands) {
-    const auto found = args.results.find(std::string(operand.name));
-    if (found == args.results.end() || found->second.empty() || !operand.is_output_of(spec)) continue;
-    const auto& path = found->second;
-    const std::string option = option_of(operand.name);
+  for (const auto& [name, path] : args.results) {
+    if (path.empty() || !is_written(name, spec)) continue;
+    const std::string option = option_of(name);
     std::error_code error;
     const auto is = std::filesystem::status(path, error).type();
     if (is != std::filesystem::file_type::not_found && is != std::filesystem::file_type::regular) continue;
@@ -88,15 +109,17 @@ Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uin
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
     text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,
                         c.rows);
   return text;
 }
 
-Result<std::string> run_spec(const RunArgs& args, Json& line) {
+Result<std::string> run_spec(RunArgs args, Json& line) {
   FLASHJIT_ASSIGN(spec, parse_spec(args.spec));
   line["spec"] = print(spec);
+  FLASHJIT_TRY(take_gradients(spec, args));
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_TRY(check_outputs_differ(args, spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
@@ -161,6 +184,8 @@ void add_run(CLI::App& app, int& exit_code) {
                     fmt::format("Where to write: {}{}", operand.what, else_read))
         ->type_name("FILE.npy");
   }
+  sub->add_option("--grad", args->grads, "Where to write the gradient of a parameter: NAME=FILE.npy")
+      ->type_name("NAME=FILE.npy");
   sub->add_flag("--check", args->check, "Compare with a float64 reference; large problems are sampled by rows");
   sub->add_flag("--json", args->json, "One JSON object");
   sub->footer(

@@ -16,12 +16,12 @@ from compare.sides import launches_of
 LOST = "the GPU reports an error that ends this process; the rows after this one were not run"
 
 
-def problem_of(row, device):
-    return (GradientProblem if row.table == "backward" else Problem)(row, device)
+def problem_of(row, device, engine):
+    return (GradientProblem if row.backward else Problem)(row, device, engine)
 
 
 def reference_of(problem, seed):
-    return (GradientReference if problem.row.table == "backward" else Reference)(problem, seed)
+    return (GradientReference if problem.row.backward else Reference)(problem, seed)
 
 
 class Comparison:
@@ -81,8 +81,8 @@ class Comparison:
 
     def set_up(self, row):
         """(result so far, launch by side, reference)."""
-        problem = problem_of(row, self.device)
         kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
+        problem = problem_of(row, self.device, self.engine_for(row))
         stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
         as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
         launches = {"flashjit": as_timed(problem.launch_of(kernel, stream))}
@@ -175,7 +175,7 @@ class Comparison:
         return self.good and not self.failed
 
     def sweep_row(self, row, schedules):
-        problem = problem_of(row, self.device)
+        problem = problem_of(row, self.device, self.engine_for(row))
         reference = reference_of(problem, seed=1)
         launches, facts = {}, {}
         for schedule in schedules:

@@ -1,4 +1,5 @@
-"""The tensors of a row of the backward table, our launch on them, what PyTorch has for them, and how wrong gradients are."""
+"""The tensors of a row of gradients, our launch on them, what PyTorch has for them, and how wrong gradients are."""
+import contextlib
 import math
 
 import torch
@@ -10,20 +11,25 @@ NAMES = ("dq", "dk", "dv")
 
 
 class GradientProblem(Problem):
-    """What a forward call has left is PyTorch's; results are dq, dk and dv one after the other, as one tensor."""
+    """What a forward call of ours has left; results are dq, dk and dv one after the other, as one tensor."""
 
-    def __init__(self, row, device):
-        super().__init__(row, device)
-        self.do = torch.randn_like(self.q)
-        results = torch.ops.aten._scaled_dot_product_flash_attention(self.q, self.k, self.v, 0.0, row.mask == "causal", False)
-        self.o, self.lse = results[0], results[1].contiguous()
+    def __init__(self, row, device, engine):
+        super().__init__(row, device, engine)
+        shape = (row.heads, sum(row.lengths)) if row.packed else (row.b, row.heads, row.s)
+        self.lse = torch.full(shape, math.nan, device=device)
+        self.o = super().launch_of(engine.prepare(row.spec_of("fwd") + " lse=ln"), lse=self.lse)()
+        self.do = torch.randn_like(self.o)
+        self.of_params = {"d" + row.grads: torch.full_like(self.params[row.grads], math.nan, dtype=torch.float32)} if row.grads else {}
 
     def launch_of(self, kernel, stream=None, shared=True):
         sizes = [tensor.numel() for tensor in (self.q, self.k, self.v)]
         out = torch.full((sum(sizes),), math.nan, device=self.q.device, dtype=self.q.dtype)
         results = {name: part.view_as(of) for name, part, of in zip(NAMES, out.split(sizes), (self.q, self.k, self.v))}
-        operands = {"q": self.q, "k": self.k, "v": self.v, "o": self.o, "do": self.do, "lse": self.lse, **results}
-        launch = kernel.bind(operands, self.params, 0, (stream or torch.cuda.current_stream()).cuda_stream)
+        operands = {"q": self.q, "k": self.k, "v": self.v, "o": self.o, "do": self.do, "lse": self.lse, **results, **self.of_params}
+        if self.row.packed:
+            operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
+        handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
+        launch = kernel.bind(operands, self.params, self.row.s if self.row.packed else 0, handle)
 
         def launch_into():
             launch()
@@ -32,11 +38,11 @@ class GradientProblem(Problem):
         return launch_into
 
 
-def backward_of(problem, backend):
+def backward_of(problem, backend=None):
     """Of a call that has been made: what autograd launches."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     inputs = [tensor.detach().requires_grad_() for tensor in (problem.q, problem.k, problem.v)]
-    with torch.enable_grad(), sdpa_kernel([getattr(SDPBackend, backend)]):
+    with torch.enable_grad(), sdpa_kernel([getattr(SDPBackend, backend)]) if backend else contextlib.nullcontext():
         o = F.scaled_dot_product_attention(*inputs, is_causal=problem.row.mask == "causal")
 
     def launch():
@@ -50,44 +56,76 @@ def backward_of(problem, backend):
 
 
 class GradientReference(Reference):
-    """float64 gradients of some heads; `limit` is twice the largest error of the recipe on them: the same input type, fp32
-    inside, P and dS rounded to the input type before their products, and the results."""
+    """float64 gradients of some KV heads and the query heads that they serve, of q, k, v and dO alone; `limit` is twice the
+    largest error of the recipe on them: the same input type, fp32 inside, O, P and dS rounded to the input type before their
+    products, and the results."""
 
     def __init__(self, problem, seed, heads=4):
         self.problem, self.samples, self.limit = problem, [], 0.0
         row = problem.row
         generator = torch.Generator().manual_seed(seed)
-        for pair in torch.randperm(row.b * row.heads, generator=generator)[:heads].tolist():
-            batch, head = divmod(pair, row.heads)
-            exact, recipe = (self.gradients(batch, head, real) for real in (torch.float64, torch.float32))
-            self.samples.append((batch, head, exact))
+        if row.grads:  # of a table that all sequences share: one head of all of them
+            pairs = [(batch, seed % row.kv_heads) for batch in range(row.b)]
+        else:
+            count = max(1, heads * row.kv_heads // row.heads)
+            pairs = [divmod(pair, row.kv_heads) for pair in torch.randperm(row.b * row.kv_heads, generator=generator)[:count].tolist()]
+        self.of_table = {}
+        for batch, hk in pairs:
+            exact, recipe = (self.gradients(batch, hk, real) for real in (torch.float64, torch.float32))
+            self.samples.append((batch, hk, exact))
             worst = max((a.to(problem.q.dtype).double() - b).abs().max().item() for a, b in zip(recipe, exact))
             self.limit = max(self.limit, 2 * worst)
 
-    def gradients(self, batch, head, real):
-        problem, row = self.problem, self.problem.row
+    def heads_of(self, hk):
+        group = self.problem.row.heads // self.problem.row.kv_heads
+        return range(hk * group, (hk + 1) * group)
+
+    def gradients(self, batch, hk, real):
+        """dQ of the query heads one after the other, dK, dV."""
+        problem = self.problem
+        k, v = (problem.keys_of(tensor, batch, hk).to(real) for tensor in (problem.k, problem.v))
+        of_queries, dk, dv = [], torch.zeros_like(k), torch.zeros_like(v)
+        for head in self.heads_of(hk):
+            q, do = (problem.queries_of(tensor, batch, head).to(real) for tensor in (problem.q, problem.do))
+            of_queries.append(self.add_head(batch, head, q, k, v, do, dk, dv))
+        return torch.cat(of_queries), dk, dv
+
+    def add_head(self, batch, head, q, k, v, do, dk, dv):
+        """Its dQ; its shares of dK and dV are added."""
+        problem, real = self.problem, q.dtype
         rounded = (lambda x: x) if real == torch.float64 else (lambda x: x.to(problem.q.dtype).to(real))
-        q, k, v, o, do = (tensor[batch, head].to(real) for tensor in (problem.q, problem.k, problem.v, problem.o, problem.do))
-        results = [torch.zeros_like(tensor) for tensor in (q, k, v)]
-        scale = 1 / math.sqrt(row.d)
+        dq, scale = torch.zeros_like(q), 1 / math.sqrt(problem.row.d)
         step = 2048
-        for first in range(0, row.s, step):  # float64 of all scores of a head takes 2 GB at 16k
+        for first in range(0, len(q), step):  # float64 of all scores of a head takes 2 GB at 16k
             rows = slice(first, first + step)
-            index = torch.arange(first, min(first + step, row.s), device=q.device)
-            s = problem.scored(q[rows] @ k.T * scale, batch, head, index, row.s)
-            p = torch.exp(s - problem.lse[batch, head, rows, None].to(real))
-            delta = (do[rows] * o[rows]).sum(-1, keepdim=True)
-            ds = rounded(p * (do[rows] @ v.T - delta))
-            results[0][rows] = ds @ k * scale
-            results[1] += ds.T @ q[rows] * scale
-            results[2] += rounded(p).T @ do[rows]
-        return results
+            index = torch.arange(first, min(first + step, len(q)), device=q.device)
+            with torch.enable_grad():  # of the score alone
+                products = (q[rows] @ k.T * scale).requires_grad_()
+                s = problem.scored(products, batch, head, index, len(q))
+            p = torch.softmax(s.detach(), dim=-1)
+            weights, dp = problem.dropped(p, batch, head, index), problem.dropped(do[rows] @ v.T, batch, head, index)
+            o = rounded(rounded(weights) @ v)
+            ds = p * (dp - (do[rows] * o).sum(-1, keepdim=True))
+            if problem.row.grads and real == torch.float64:
+                table = self.of_table.setdefault(head, torch.zeros_like(problem.params[problem.row.grads][head], dtype=real))
+                table[rows] += ds
+            if s is not products:
+                ds, = torch.autograd.grad(s, products, ds)
+            ds = rounded(ds)
+            dq[rows] = ds @ k * scale
+            dk += ds.T @ q[rows] * scale
+            dv += rounded(weights).T @ do[rows]
+        return dq
 
     def errors(self, output):
         problem = self.problem
         of = (problem.q, problem.k, problem.v)
-        parts = [part.view_as(tensor) for part, tensor in zip(output.split([tensor.numel() for tensor in of]), of)]
-        difference = torch.cat([(part[batch, head].double() - wanted).flatten()
-                                for batch, head, exact in self.samples for part, wanted in zip(parts, exact)])
-        difference = difference.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
+        dq, dk, dv = [part.view_as(tensor) for part, tensor in zip(output.split([tensor.numel() for tensor in of]), of)]
+        differences = []
+        for batch, hk, exact in self.samples:
+            found = (torch.cat([problem.queries_of(dq, batch, head) for head in self.heads_of(hk)]),
+                     problem.keys_of(dk, batch, hk), problem.keys_of(dv, batch, hk))
+            differences += [(part.double() - wanted).flatten() for part, wanted in zip(found, exact)]
+        differences += [(problem.of_params["d" + problem.row.grads][head].double() - wanted).flatten() for head, wanted in self.of_table.items()]
+        difference = torch.cat(differences).nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
         return difference.abs().max().item(), difference.square().mean().sqrt().item()

@@ -49,11 +49,11 @@ def drawn_trees(row):
 class Problem:
     """Fresh random tensors for a row."""
 
-    def __init__(self, row, device):
+    def __init__(self, row, device, engine):
         self.row = row
 
-        def drawn(heads, tokens, one_after_the_other):
-            shape = (sum(row.lengths), heads, row.d) if one_after_the_other else (row.b, heads, tokens, row.d)
+        def drawn(heads, tokens, one_after_the_other, d=row.d):
+            shape = (sum(row.lengths), heads, d) if one_after_the_other else (row.b, heads, tokens, d)
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
 
         # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
@@ -63,7 +63,7 @@ class Problem:
         if row.q_lens:
             self.q = torch.randn(sum(row.q_lens), row.heads, row.d, device=device, dtype=DTYPES[row.dtype])
         self.k = drawn(row.kv_heads, row.s, row.lengths)
-        self.v = self.k[..., :row.d_v] if row.d_v else drawn(row.kv_heads, row.s, row.lengths)
+        self.v = self.k[..., :row.d_v] if row.v_in_k else drawn(row.kv_heads, row.s, row.lengths, row.d_v or row.d)
         for tensor in (self.k, self.v) if row.prefix else ():
             tensor[1:, :, :row.prefix] = tensor[:1, :, :row.prefix]
         shape_logits(row.data, self.q, self.k)
@@ -81,6 +81,27 @@ class Problem:
         elif row.score.startswith("bias_"):
             dtype = DTYPES[row.score.removeprefix("bias_")]
             self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
+        if row.dropout:
+            self.params.update({name: torch.randint(1 << 40, (1,), device=device) for name in ("seed", "offset")})
+            self.kept = self.kept_weights(engine.prepare(row.spec_of("fwd")))
+
+    def kept_weights(self, kernel):
+        """Which weights dropout keeps, [batch, head, query, key] (False: hidden ones, too): all are equal where K is 0, and O is
+        then what V, rows of a unit matrix at some keys and 0 at the others, lets through of these."""
+        given, kept = (self.k, self.v), torch.zeros(self.row.b, self.row.heads, self.row.s, self.row.s, dtype=torch.bool, device=self.q.device)
+        self.k, self.v = torch.zeros_like(self.k), torch.zeros_like(self.v)
+        launch, width = Problem.launch_of(self, kernel), self.v.shape[-1]  # forward
+        for first in range(0, self.row.s, width):
+            self.v.zero_()
+            part = self.v[..., first:first + width, :]
+            part.copy_(torch.eye(width, device=self.v.device)[:part.shape[-2]])
+            kept[..., first:first + width] = launch()[..., :part.shape[-2]] != 0
+        self.k, self.v = given
+        return kept
+
+    def dropped(self, p, batch, head, index):
+        """Weights of these queries with some of them dropped, if the row says so."""
+        return p * self.kept[batch, head, index] / (1 - self.row.dropout) if self.row.dropout else p
 
     def fill_pages(self, device):
         """The same keys in the pages of a pool, which sequences have in random order."""
@@ -90,7 +111,7 @@ class Problem:
         self.block_table = torch.zeros(self.row.b, max(counts), dtype=torch.int32, device=device)
         self.k_lens = torch.tensor(self.row.keys, dtype=torch.int32, device=device)
         shape = (sum(counts), self.row.page, self.row.kv_heads, self.row.d)
-        filled = {"k": self.k} if self.row.d_v else {"k": self.k, "v": self.v}
+        filled = {"k": self.k} if self.row.v_in_k else {"k": self.k, "v": self.v}
         self.pools = {name: torch.zeros(shape, device=device, dtype=self.k.dtype) for name in filled}
         for b, (own, length) in enumerate(zip(self.pages, self.row.keys)):
             self.block_table[b, :len(own)] = own
@@ -102,10 +123,10 @@ class Problem:
         shared = self.row.prefix // self.row.page
         self.block_table[:, :shared] = self.block_table[0, :shared].clone()
 
-    def launch_of(self, kernel, stream=None, shared=True):
-        """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one?"""
+    def launch_of(self, kernel, stream=None, shared=True, **more):
+        """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one? `more`: tensors by name."""
         o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format)
-        operands = {"q": self.q, "k": self.k, "o": o} | ({} if self.row.d_v else {"v": self.v})
+        operands = {"q": self.q, "k": self.k, "o": o, **more} | ({} if self.row.v_in_k else {"v": self.v})
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
         if self.row.page:  # queries by tokens, then heads
@@ -171,7 +192,7 @@ class Reference:
 
             def attend(real):
                 s = problem.scored(q[index].to(real) @ k.to(real).T / math.sqrt(row.d), batch, head, index, len(q))
-                p = torch.softmax(s, dim=-1)
+                p = problem.dropped(torch.softmax(s, dim=-1), batch, head, index)
                 return (p if real == torch.float64 else p.to(q.dtype).to(real)) @ v.to(real)
 
             exact = attend(torch.float64)

@@ -42,8 +42,10 @@ def over_fa2(result, key):
     return result["flashjit_" + key] / result["fa2_" + key] if result.get("fa2_" + key) else None
 
 
-def least_over(peer, results, count):
-    """(of the mean, of each) over this peer, where a whole table was run."""
+def least_over(peer, results, count, dtype):
+    """(of the mean, of each of some rows of this dtype) over this peer, where a whole table was run."""
+    if peer == "torch" and all(row.table == "cpu_backward" for row in results):
+        return rows.LEAST_BACKWARD_OVER_TORCH[dtype], None
     if peer != "cudnn":
         return None, None
     if all(row.table == "decode" for row in results):
@@ -94,11 +96,11 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "backward", "cpu", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
+            if (row.table in ("forward", "backward", "cpu", "cpu_backward", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype, row.d in rows.USUAL_DIMS or row.table == "mla"), []).append(result["over_" + peer])
         for (threads, dtype, usual), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "") + ("" if usual else ", other head dims")
-            least_mean, least = least_over(peer, results, len(values)) if wanted else (None, None)
+            least_mean, least = least_over(peer, results, len(values), dtype) if wanted or threads else (None, None)
             made.append(figure(f"over {SHOWN[peer]}, geometric mean of {where}", geometric_mean(values), least=least_mean))
             made.append(figure(f"over {SHOWN[peer]}, least of {where}", min(values), least=least))
     parts = {row: part for row, result in results.items() if (part := beside_best_peer(row, result)) is not None}
@@ -106,6 +108,20 @@ def peer_figures(results, wanted):
         row = min(parts, key=parts.get)
         made.append(figure(f"over cuDNN, of what the best of cuDNN and FA3 reaches, least: d={row.d} {row.mask} s={row.s}",
                            parts[row], least=rows.LEAST_OF_BEST_PEER))
+    return made
+
+
+def backward_figures(results, wanted):
+    """Rates at 16k; other head dims over the better of the peers that take them."""
+    mine = {row: result for row, result in results.items() if row.table == "backward" and not row.numerics}
+    made = [figure(f"gradients, d={row.d} {row.mask} 16k, TFLOP/s", result["flashjit_tflops"],
+                   least=rows.LEAST_BACKWARD_TFLOPS[row.d, row.mask] if wanted else None)
+            for row, result in mine.items() if row.s == 16384 and (row.d, row.mask) in rows.LEAST_BACKWARD_TFLOPS]
+    for row, result in mine.items():
+        over = [result["over_" + peer] for peer in ("cudnn", "fa2") if "over_" + peer in result]
+        if over and row.d not in rows.USUAL_DIMS:
+            made.append(figure(f"gradients, {row.name}, over the better of {len(over)}", min(over),
+                               least=rows.LEAST_BACKWARD_OVER_BEST if wanted else None))
     return made
 
 
@@ -165,7 +181,7 @@ def error_figures(results):
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
-    for of_table in (decode_figures, mla_figures, prefix_figures, mixed_figures):
+    for of_table in (backward_figures, decode_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)
@@ -196,7 +212,7 @@ def error_cell(result):
 
 def rate_table(results, wanted):
     """The forward table, or that of the processor."""
-    cpu = next(iter(results)).table == "cpu"
+    cpu = next(iter(results)).table in ("cpu", "cpu_backward")
     unit, scale = ("GFLOP/s", 1000) if cpu else ("TFLOP/s", 1)
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
     head = (["threads", "dtype"] if cpu else []) + ["d", "mask", "s", "FlashJIT " + unit] + [f"{SHOWN[peer]} {unit}" for peer in peers]
@@ -205,7 +221,7 @@ def rate_table(results, wanted):
     head += ["max err / FA2", "rms err / FA2"] if "fa2" in peers else []
     lines = []
     for row, result in results.items():
-        cells = ([str(row.threads), row.dtype] if cpu else []) + [str(row.d), row.mask, str(row.s)]
+        cells = ([str(row.threads), row.dtype] if cpu else []) + [f"{row.d}/{row.d_v}" if row.d_v else str(row.d), row.mask, str(row.s)]
         for side in ("flashjit", *peers):
             rate = result.get(side + "_tflops")
             cells.append(cell(rate and rate * scale, ".0f"))
@@ -253,6 +269,6 @@ def markdown(command, machine, results, failed, made, wanted):
     for name in dict.fromkeys(row.table for row in results):
         chosen = {row: result for row, result in results.items() if row.table == name}
         lines += [f"{name}:", ""]
-        lines += rate_table(chosen, wanted and name == "forward") if name in ("forward", "backward", "cpu") else time_table(chosen)
+        lines += rate_table(chosen, wanted and name == "forward") if name in ("forward", "backward", "cpu", "cpu_backward") else time_table(chosen)
     lines += [f"FAILED `{line['row']}`: {line['error']}\n" for line in failed]
     return "\n".join(lines + figure_table(made))

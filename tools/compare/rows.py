@@ -4,7 +4,7 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "backward", "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
 IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
@@ -19,6 +19,12 @@ BEST_PEER_OVER_CUDNN = {
 }
 LEAST_OF_BEST_PEER = 0.97
 LEAST_BACKWARD_OVER_CUDNN, LEAST_BACKWARD_MEAN_OVER_CUDNN = 1.10, 1.26
+LEAST_BACKWARD_OVER_BEST = 1.10  # of cuDNN and FlashAttention-2, at other head dims
+LEAST_BACKWARD_TFLOPS = {(64, "full"): 590, (64, "causal"): 590, (128, "full"): 645, (128, "causal"): 630, (256, "full"): 515,
+                         (256, "causal"): 505}  # at 16k
+LEAST_BACKWARD_OVER_TORCH = {"fp32": 1.0, "bf16": 1.2}  # means, on processors
+LEAST_DETERMINISTIC_OVER_FAST = {64: 0.88, 128: 0.88, 256: 0.95}
+DROPOUT = 0.1
 LEAST_MEAN_OVER_CUDNN = 1.10
 # Of the rate of a bf16 8192^3 matrix product in the same run; None: shown only.
 LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (64, "full", 16384): 0.76,
@@ -73,14 +79,25 @@ class Row:
     lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
     page: int = 0         # tokens of a page, where keys lie in pages
     prefix: int = 0       # tokens that all sequences begin with, in the same pages
-    d_v: int = 0          # V is so many first columns of K; 0: it has `d` of its own
+    d_v: int = 0          # columns of V, where they are not as many as those of K
     numerics: str = ""    # of the spec, where it is not the default
+    grads: str = ""       # of gradients: parameters that have some
+    dropout: float = 0.0
     threads: int = 0      # processor only
 
     @property
     def packed(self):
         """Documents follow one another, queries as keys."""
         return bool(self.lengths) and not self.page
+
+    @property
+    def v_in_k(self):
+        """V is the first columns of K."""
+        return self.table == "mla"
+
+    @property
+    def backward(self):
+        return self.table in ("backward", "training", "cpu_backward")
 
     @property
     def layout(self):
@@ -94,7 +111,7 @@ class Row:
 
     @property
     def spec(self):
-        return self.spec_of("bwd" if self.table == "backward" else "fwd")
+        return self.spec_of("bwd" if self.backward else "fwd")
 
     def spec_of(self, operation):
         queries = f" q_len={self.queries}" if self.queries else ""
@@ -105,7 +122,9 @@ class Row:
                  "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
         numerics = f" numerics={self.numerics}" if self.numerics else ""
         dims = f"{self.d}/{self.d_v}" if self.d_v else self.d
-        more = (" v_in_k" if self.d_v else "") + (" shared_prefix" if self.prefix else "")
+        more = (" v_in_k" if self.v_in_k else "") + (" shared_prefix" if self.prefix else "")
+        more += f' grads="{self.grads}"' if self.grads and operation == "bwd" else ""
+        more += f" dropout={self.dropout:g}" if self.dropout else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
@@ -128,19 +147,20 @@ class Row:
 
     @property
     def flops(self):
-        """2 (d of K + d of V) per visible score; the diagonal counts half, as it is usual."""
+        """2 (d of K + d of V) per visible score, of gradients 6 d of K + 4 d of V; the diagonal counts half, as it is usual."""
+        d_v = self.d_v or self.d
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
         if self.queries:
-            return 2.0 * (self.d + (self.d_v or self.d)) * self.heads * self.queries * sum(self.keys)
+            return 2.0 * (self.d + d_v) * self.heads * self.queries * sum(self.keys)
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
-        products = 10.0 if self.table == "backward" else 4.0
-        return products * self.d * self.heads * sum(visible(n) for n in self.keys)
+        of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
+        return of_score * self.heads * sum(visible(n) for n in self.keys)
 
     @property
     def kv_bytes(self):
-        return (2.0 if self.d_v else 4.0) * sum(self.keys) * self.kv_heads * self.d
+        return (2.0 if self.v_in_k else 4.0) * sum(self.keys) * self.kv_heads * self.d
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
@@ -172,8 +192,8 @@ def forward_rows():
 
 def backward_rows():
     shapes = [(d, s) for d in (64, 128, 256) for s in (1024, 4096, 16384)] + [(d, 4096) for d in (40, 80, 96, 112, 160, 192)]
-    return [Row("backward", d, mask, s, 16384 // s, max(1, 2048 // d), max(1, 2048 // d))
-            for d, s in shapes for mask in ("full", "causal")]
+    return [Row("backward", d, mask, s, 16384 // s, max(1, 2048 // d), max(1, 2048 // d), d_v=d_v)
+            for d, s, d_v in [(*shape, 0) for shape in shapes] + [(192, 4096, 128)] for mask in ("full", "causal")]
 
 
 def decode_rows():
@@ -229,6 +249,11 @@ def mixed_ratios():
 def cpu_rows():
     return [Row("cpu", d, mask, s, 1, 8, 8, dtype=dtype, threads=threads) for threads in (1, 16) for dtype in ("fp32", "bf16")
             for d, s, mask in ((64, 1024, "causal"), (128, 2048, "causal"), (128, 2048, "full"))]
+
+
+def cpu_backward_rows():
+    return [Row("cpu_backward", d, mask, 2048, 1, 8, 8, dtype=dtype, threads=threads) for threads in (1, 16) for dtype in ("fp32", "bf16")
+            for d, mask in ((64, "full"), (64, "causal"), (128, "causal"))]
 
 
 def decode_ratios():
@@ -296,19 +321,41 @@ def data_ratios():
             for data, limit in DATA.items() if data != "normal"]
 
 
+def training_ratios():
+    """Gradients of everything over plain ones, and dropout in both directions."""
+    def row(mask="causal", d=128, heads=16, kv_heads=16, s=16384, b=1, **more):
+        return Row("training", d, mask, s, b, heads, kv_heads, **more)
+    ratios = [Ratio(f"gradients, deterministic over fast, d{d}, {mask}, 16k", row(mask, d, 2048 // d, 2048 // d, numerics="deterministic"),
+                    row(mask, d, 2048 // d, 2048 // d), "rate", LEAST_DETERMINISTIC_OVER_FAST[d])
+              for d in USUAL_DIMS for mask in ("full", "causal")]
+    ratios += [Ratio("gradients, GQA 32/8 over plain, causal, 16k", row(heads=32, kv_heads=8), row(), "rate", 0.95),
+               Ratio(f"gradients, window {WINDOW} at 16k over causal, on the visible part", row("window"), row(), "rate", 0.75)]
+    for ratio in packed_ratios():
+        ratios.append(Ratio("gradients, " + ratio.what, dataclasses.replace(ratio.row, table="training"),
+                            dataclasses.replace(ratio.base, table="training"), "rate", 0.90))
+    plain = dict(s=4096, b=4)
+    ratios += [Ratio(f"time of gradients, {name} over plain, causal, 4k", row(**plain, **more), row(**plain), "time", limit)
+               for name, limit, more in ((f"softcap({SOFTCAP:g})", 1.25, dict(score="softcap")), ("alibi", 1.15, dict(score="alibi")),
+                                         ("bias[h,q,k] with its gradient", 1.80, dict(score="bias_bf16", grads="table")),
+                                         (f"dropout {DROPOUT:g}", 1.15, dict(dropout=DROPOUT)))]
+    forward = Row("dropout", 128, "causal", 4096, 4, 16, 16)
+    return ratios + [Ratio(f"time forward, dropout {DROPOUT:g} over none, causal, 4k", dataclasses.replace(forward, dropout=DROPOUT),
+                           forward, "time", 1.15)]
+
+
 def ratios_of(table):
-    return {"gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
+    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
 
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]
     for ratio in ratios_of(table):
         # One group for a table; one for each base where they are many, or large.
-        groups.setdefault(ratio.base if table in ("data", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
+        groups.setdefault(ratio.base if table in ("data", "training", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
     return [list(dict.fromkeys(group)) for group in groups.values()]
 
 

@@ -92,21 +92,25 @@ def launches_of(problem, with_flex, report):
     makers = {}
     if row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
+    elif row.table == "cpu_backward":
+        makers["torch"] = lambda: backward_of(problem)
+    elif row.table == "training":  # ours beside ours
+        pass
     elif row.table == "backward":
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
         makers["fa2"] = lambda: backward_of(problem, "FLASH_ATTENTION")
-    elif row.d_v:
+    elif row.v_in_k:
         makers = latents(problem)
         if row.page and importlib.util.find_spec("flash_mla"):
             makers["flashmla"] = lambda: flashmla(problem)
-    elif not row.lengths:
+    elif not row.lengths and not row.dropout:
         if row.mask != "window" and row.score == "plain":
             makers["cudnn"] = lambda: sdpa(problem, "CUDNN_ATTENTION")
             if not row.page:
                 makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
         if with_flex:
             makers["flex"] = lambda: flex(problem)
-    if row.page and not row.d_v and importlib.util.find_spec("flashinfer"):
+    if row.page and not row.v_in_k and importlib.util.find_spec("flashinfer"):
         makers["flashinfer"] = lambda: flashinfer(problem)
     made = {}
     for name, maker in makers.items():

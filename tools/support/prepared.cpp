@@ -62,7 +62,7 @@ class NaiveHost : public Prepared {
     const auto pool = std::make_shared<ThreadPool>(settings.threads > 0 ? settings.threads : usable_cores());
     runner_ = std::make_unique<HostRunner>(plan, facts_, std::move(kernel), pool);
     FLASHJIT_TRY(place_data(*runner_));
-    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P, which the backend allocates
+    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P, or P and dS, which the backend allocates
     return {};
   }
   Result<void> start() override { return runner_->run(arguments(), nullptr); }
@@ -87,7 +87,8 @@ Result<std::unique_ptr<Prepared>> Prepared::create(Session& session, const std::
 }
 
 Result<std::unique_ptr<Prepared>> Prepared::create_naive(Session& session, const Request& request, ProblemData& data) {
-  if (session.on_gpu()) return make<FusedPrepared>(session, data, request.text, "family=naive", "");
+  const char* const pins = is_backward(request.spec) ? "family=naive_backward" : "family=naive";
+  if (session.on_gpu()) return make<FusedPrepared>(session, data, request.text, pins, "");
   return make<NaiveHost>(session, data, request);
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 class BackwardEmitter {
  public:
-  BackwardEmitter(Ir& ir, const Plan& plan, const ScoreGradients& gradients)
-      : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients) {}
+  BackwardEmitter(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads)
+      : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients), reads_(reads) {}
 
   void emit() {
     const auto unroll = [](int words) { return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; };
@@ -92,6 +92,8 @@ class BackwardEmitter {
     Value *p, *ds;
   };
   Gradient emit_gradient(const Tile& tile, Value* row, Value* column, int vector, bool masked);
+  void emit_parameter_gradients(const LogitsAndSlopes& s, Value* by_logit);
+  void add_to_elements(Value* base, Value* offsets, Value* exists, Value* values);
   void emit_blank(Value* column, Value* from, Value* to);
 
   Ir& ir_;
@@ -99,6 +101,7 @@ class BackwardEmitter {
   const BackwardConfig c_;
   const Plan& plan_;
   const ScoreGradients& gradients_;
+  const std::vector<GradientRead>& reads_;  // as gradients_.by_params
   Value* call_ = nullptr;
   llvm::Function *scores_ = nullptr, *dp_ = nullptr, *of_keys_ = nullptr, *of_queries_ = nullptr;
 };
@@ -276,10 +279,53 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   auto fact = [&](Value* of) { return ir_.splat(ir_.load(ir_.f32, ir_.word(of, row))); };
   Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, fact(tile.lse))));
   Value* ds = b_.CreateFMul(p, b_.CreateFSub(dp, fact(tile.delta)));
-  if (s.slopes) ds = b_.CreateFMul(ds, s.slopes);
   // Where P is 0 nothing is added, whatever dP is: of hidden keys that is anything.
   Value* zero = Ir::real(ir_.f32v, 0);
-  return {p, b_.CreateSelect(b_.CreateFCmpOEQ(p, zero), zero, ds)};
+  Value* is_zero = b_.CreateFCmpOEQ(p, zero);
+  if (!s.reads.empty()) emit_parameter_gradients(s, b_.CreateSelect(is_zero, zero, ds));
+  if (s.slopes) ds = b_.CreateFMul(ds, s.slopes);
+  return {p, b_.CreateSelect(is_zero, zero, ds)};
+}
+
+// `by_logit`: the gradients of the logits.
+void BackwardEmitter::emit_parameter_gradients(const LogitsAndSlopes& s, Value* by_logit) {
+  Value* zero = Ir::real(ir_.f32v, 0);
+  for (std::size_t i = 0; i < reads_.size(); ++i) {
+    const LogitsAndSlopes::Read& read = s.reads[i];
+    // 0 times an infinite derivative is 0: it counts for nothing.
+    Value* values = b_.CreateSelect(b_.CreateFCmpOEQ(by_logit, zero), zero, b_.CreateFMul(by_logit, read.derivative));
+    const std::size_t at = static_cast<std::size_t>(reads_[i].gradient) * sizeof(ParamGradient);
+    Value* gradients = pointer(offsetof(BackwardCall, d_extra), "gradients");
+    Value* base = ir_.member(gradients, at + offsetof(ParamGradient, data), ir_.ptr, "gradient");
+    Value *offset = ir_.integer(0), *offsets = nullptr;
+    for (std::size_t j = 0; j < read.indices.size(); ++j) {
+      const std::size_t dimension = kMaxParamRank - read.indices.size() + j;
+      Value* stride =
+          ir_.member(gradients, at + offsetof(ParamGradient, stride) + dimension * sizeof(Int64), ir_.i64, "stride");
+      Value* index = read.indices[j];
+      if (!index->getType()->isVectorTy()) {
+        offset = plus(offset, b_.CreateMul(b_.CreateSExt(index, ir_.i64), stride));
+        continue;
+      }
+      Value* part = b_.CreateMul(b_.CreateSExt(index, ir_.vector_of(ir_.i64)), ir_.splat(stride));
+      offsets = offsets ? plus(offsets, part) : part;
+    }
+    base = b_.CreateGEP(ir_.f32, base, offset);
+    if (offsets) add_to_elements(base, offsets, s.exists, values);
+    else ir_.store(b_.CreateFAdd(ir_.load(ir_.f32, base), sum_lanes(ir_, values)), base);
+  }
+}
+
+// One after the other, as neighbouring keys may have the same element. Of keys that do not exist nobody knows where that
+// is: they have one that is not used.
+void BackwardEmitter::add_to_elements(Value* base, Value* offsets, Value* exists, Value* values) {
+  Value* addresses = b_.CreateGEP(ir_.f32, base, offsets);
+  if (exists) addresses = b_.CreateSelect(exists, addresses, ir_.splat(scratch(c_.unused_row_at())));
+  for (int lane = 0; lane < c_.lanes; ++lane) {
+    const auto of_lane = [&](Value* of) { return b_.CreateExtractElement(of, static_cast<std::uint64_t>(lane)); };
+    Value* to = of_lane(addresses);
+    ir_.store(b_.CreateFAdd(ir_.load(ir_.f32, to), of_lane(values)), to);
+  }
 }
 
 // Zeros in the rows of dS that no key of the panel is seen by.
@@ -296,8 +342,8 @@ void BackwardEmitter::emit_blank(Value* column, Value* from, Value* to) {
 
 }  // namespace
 
-void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients) {
-  BackwardEmitter(ir, plan, gradients).emit();
+void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads) {
+  BackwardEmitter(ir, plan, gradients, reads).emit();
 }
 
 }  // namespace flashjit::host

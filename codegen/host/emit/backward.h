@@ -3,6 +3,7 @@
 
 #include "codegen/host/backward_config.h"
 #include "codegen/host/emit/ir.h"
+#include "compiler/analysis/gradient_reads.h"
 #include "compiler/language/gradient.h"
 
 namespace flashjit::host {
@@ -16,8 +17,13 @@ inline constexpr char kStoreKeysName[] = "flashjit_store_keys";
 inline constexpr char kStoreQueriesName[] = "flashjit_store_queries";
 
 void emit_pack_queries(Ir& ir, const Plan& plan);
-void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients);
+void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads);
 void emit_store_keys(Ir& ir, const Plan& plan);
 void emit_store_queries(Ir& ir, const Plan& plan);
+
+// Of a unit of the LSE that is given, in natural ones.
+double natural_lse(const Plan& plan);
+// What is subtracted from the logits of a row, in their units: infinity where it sees nothing.
+Value* emit_lse_fact(Ir& ir, const Plan& plan, Value* lse);
 
 }  // namespace flashjit::host

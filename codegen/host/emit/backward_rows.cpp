@@ -52,17 +52,13 @@ class QueryPacker {
   void emit_facts(Value* row, Value* rows) {
     Value* exists = b_.CreateICmpSLT(row, rows);
     Value* at = b_.CreateSelect(exists, row, ir_.integer(0));
-    const double natural = plan_.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0;  // of what is given
     auto given = [&](std::size_t offset) { return ir_.load(ir_.f32, ir_.word(pointer(offset), at)); };
-    Value* lse = given(offsetof(QueryPackCall, lse));
-    // ln2 log2(e) is not 1 in floats.
-    const double unit = plan_.spec.lse == Lse::log2 && logit_unit(plan_) != 1 ? 1.0 : natural * logit_unit(plan_);
-    Value* sees = b_.CreateAnd(exists, b_.CreateFCmpUNE(lse, Ir::real(ir_.f32, -kInfinity)));
-    lse = b_.CreateSelect(sees, b_.CreateFMul(lse, Ir::real(ir_.f32, unit)), Ir::real(ir_.f32, kInfinity));
+    Value* lse = emit_lse_fact(ir_, plan_, given(offsetof(QueryPackCall, lse)));
+    lse = b_.CreateSelect(exists, lse, Ir::real(ir_.f32, kInfinity));
     ir_.store(lse, ir_.word(pointer(offsetof(QueryPackCall, lse_facts)), row));
     Value* delta = emit_delta(row);
     if (plan_.spec.dlse) {
-      Value* of_lse = b_.CreateFMul(given(offsetof(QueryPackCall, d_lse)), Ir::real(ir_.f32, 1 / natural));
+      Value* of_lse = b_.CreateFMul(given(offsetof(QueryPackCall, d_lse)), Ir::real(ir_.f32, 1 / natural_lse(plan_)));
       delta = b_.CreateFSub(delta, of_lse);
     }
     ir_.store(delta, ir_.word(pointer(offsetof(QueryPackCall, delta)), row));
@@ -113,6 +109,15 @@ class QueryPacker {
 };
 
 }  // namespace
+
+double natural_lse(const Plan& plan) { return plan.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0; }
+
+Value* emit_lse_fact(Ir& ir, const Plan& plan, Value* lse) {
+  // ln2 log2(e) is not 1 in floats.
+  const double unit = plan.spec.lse == Lse::log2 && logit_unit(plan) != 1 ? 1.0 : natural_lse(plan) * logit_unit(plan);
+  Value* sees = ir.b.CreateFCmpUNE(lse, Ir::real(ir.f32, -kInfinity));
+  return ir.b.CreateSelect(sees, ir.b.CreateFMul(lse, Ir::real(ir.f32, unit)), Ir::real(ir.f32, kInfinity));
+}
 
 void emit_pack_queries(Ir& ir, const Plan& plan) { QueryPacker(ir, plan).emit(); }
 

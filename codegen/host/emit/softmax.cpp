@@ -50,18 +50,24 @@ LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGrad
   expressions.set_int(Variable::QLen, row.q_len);
   expressions.set_int(Variable::KLen, row.k_len);
   expressions.set_keys(first_key);
-  Value *logits = nullptr, *slopes = nullptr;
+  LogitsAndSlopes result{.logits = nullptr, .slopes = nullptr, .exists = exists};
   if (spec.score) {
     expressions.set(Variable::S, b.CreateFMul(products, emit_product_unit(ir, plan, row, 1)));
-    logits = expressions.vector(gradients.score);
-    if (gradients.by_s) slopes = expressions.vector(gradients.by_s);
+    result.logits = expressions.vector(gradients.score);
+    if (gradients.by_s) result.slopes = expressions.vector(gradients.by_s);
   } else {
-    logits = b.CreateFMul(products, emit_product_unit(ir, plan, row, logit_unit(plan)));
+    result.logits = b.CreateFMul(products, emit_product_unit(ir, plan, row, logit_unit(plan)));
   }
-  if (!end_key) return {logits, slopes};
+  for (const ReadGradient& gradient : gradients.by_params) {
+    LogitsAndSlopes::Read& read = result.reads.emplace_back();
+    read.derivative = expressions.vector(gradient.derivative);
+    for (const Expr& index : gradient.read->args) read.indices.push_back(expressions.scalar(index));
+  }
+  if (!end_key) return result;
   Value* hidden = Ir::real(ir.f32v, -kInfinity);
-  if (spec.mask) logits = b.CreateSelect(expressions.vector(spec.mask), logits, hidden);
-  return {b.CreateSelect(exists, logits, hidden), slopes};
+  if (spec.mask) result.logits = b.CreateSelect(expressions.vector(spec.mask), result.logits, hidden);
+  result.logits = b.CreateSelect(exists, result.logits, hidden);
+  return result;
 }
 
 Value* reference_of(Ir& ir, Value* m) {

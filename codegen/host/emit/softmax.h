@@ -24,9 +24,16 @@ Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 // Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get
 // -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
-// Likewise, with the derivatives of the logits, in natural units, by the scaled products. Null: they are 1.
+// Likewise, with the derivatives of the logits, in natural units, by the scaled products (null: they are 1), and by what
+// is read of parameters whose gradients are wanted.
 struct LogitsAndSlopes {
+  struct Read {
+    Value* derivative;            // a vector
+    std::vector<Value*> indices;  // of the element: ints, or vectors of ints where they differ between keys
+  };
   Value *logits, *slopes;
+  std::vector<Read> reads = {};  // as ScoreGradients::by_params
+  Value* exists = nullptr;       // which keys there are; null: all
 };
 LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowPlace& row,
                                        Value* products, Value* first_key, Value* end_key);

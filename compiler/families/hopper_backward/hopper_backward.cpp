@@ -5,6 +5,7 @@
 
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/choices.h"
+#include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -13,6 +14,14 @@ namespace {
 
 constexpr int kWarpgroups = 2, kStages = 2;
 constexpr int kMostDim = 256;
+
+// With roles, the warpgroup that has dP gets P times the slope, and no score.
+bool has_roles_and_gradients(const AttentionSpec& spec) {
+  KernelConfig c;
+  c.head_dim_qk = spec.d_qk;
+  c.head_dim_v = spec.d_v;
+  return has_roles(c) && !params_with_gradients(spec).empty();
+}
 
 std::string why_not(const AttentionSpec& spec, const Target& target) {
   const std::string_view other = floor_family(target.gpu, spec.operation)->name;
@@ -30,29 +39,35 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper_backward has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
         kMostDim, spec.d_qk, spec.d_v, other);
   }
-  if (is_packed(spec)) {
+  if (has_roles_and_gradients(spec)) {
     return fmt::format(
-        "family: hopper_backward has sequences of one length, and the spec has layout=packed; use family={}", other);
+        "family: hopper_backward has registers for gradients of parameters up to head dims that are 256 together, and the "
+        "spec has grads= and d={}/{}; use family={}",
+        spec.d_qk, spec.d_v, other);
   }
   return {};
 }
 
-// Keys of a block: 64 for each warpgroup, or for both where they share the work in another way.
-int usual_tile_kv(const AttentionSpec& spec) {
+bool needs_roles(const AttentionSpec& spec) {
   KernelConfig c;
   c.head_dim_qk = spec.d_qk;
   c.head_dim_v = spec.d_v;
-  return has_roles(c) ? kRowsPerWarpgroup : kWarpgroups * kRowsPerWarpgroup;
+  return has_roles(c);
+}
+
+// Keys of a block, 64 for each warpgroup, or for both where they share the work in another way; or of a cluster.
+int usual_tile_kv(const AttentionSpec& spec, DqSums dq) {
+  return needs_roles(spec) && dq == DqSums::launch ? kRowsPerWarpgroup : 2 * kRowsPerWarpgroup;
 }
 
 void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   const AttentionSpec& spec = problem.spec;
   Schedule s = pins;
   s.family = &kHopperBackward;
-  s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec));
   for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::launch})) {
     for (const int tile_q : choices(pins.tile_q, {128, 64})) {
       s.dq = dq;
+      s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec, dq));
       s.tile_q = tile_q;
       out.push_back(s);
     }
@@ -63,22 +78,25 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 40;
   const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
+  if (in_clusters(c))
+    return {32 + sums + c.tile_q * 3 / 4 + score_registers(problem.spec), backward_consumer_registers(c)};
   // With 128 queries and a score to be computed 68 bytes spill.
   const int fragments = c.tile_q > 64 && c.has_score ? 16 : 0;
-  return {kBase + sums + c.tile_q + fragments + score_registers(problem.spec), backward_consumer_registers(c)};
+  return {kBase + sums + c.tile_q + fragments + (c.gradients > 0 ? 0 : score_registers(problem.spec)),
+          backward_consumer_registers(c)};
 }
 
 bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   const AttentionSpec& spec = problem.spec;
   if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
     return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
-  if (*s.tile_kv != usual_tile_kv(spec))
-    return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv,
-                  usual_tile_kv(spec), spec.d_qk, spec.d_v);
+  if (const int usual = usual_tile_kv(spec, *s.dq); *s.tile_kv != usual)
+    return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv, usual,
+                  spec.d_qk, spec.d_v);
   if (*s.tile_q != 64 && *s.tile_q != 128) return refuse(why, "tile_q: {} is neither 64 nor 128", *s.tile_q);
   const KernelConfig c = config_of(problem, s);
-  if (*s.dq == DqSums::atomics && has_roles(c))
-    return refuse(why, "dq: beside dK and dV of head dims {} and {} no registers are left for dQ; use dq=launch",
+  if (in_clusters(c) && *s.tile_q != kRowsPerWarpgroup)
+    return refuse(why, "tile_q: with dq=atomics and head dims {} and {} one warpgroup makes dQ, of 64 queries",
                   spec.d_qk, spec.d_v);
   if (*s.dq == DqSums::atomics && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
     return refuse(
@@ -97,6 +115,10 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.warpgroups = kWarpgroups;
   c.stages = kStages;
+  if (has_roles(c) && c.dq == DqSums::atomics) {
+    c.cluster = 2;
+    c.warpgroups = kWarpgroups + 1;  // the third makes dQ
+  }
   c.ranges_differ = keys_differ_by_head(problem);
 }
 
@@ -110,7 +132,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const bool apart = c.dq == DqSums::launch;
-  const double scores = static_cast<double>(c.tile_q) * c.tile_kv, times = apart ? 2 : 1;
+  const double scores = static_cast<double>(c.tile_q) * block_keys(c), times = apart ? 2 : 1;
   const double dims = times * (padded_dim_qk(c) + padded_dim_v(c)) + 2 * padded_dim_qk(c) + padded_dim_v(c);
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
@@ -119,8 +141,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double clocks = tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks;
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
   const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
-  const double blocks = std::max(
-      1.0, static_cast<double>(shape.b) * spec.heads_kv * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv));
+  const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
+                                          std::ceil(static_cast<double>(shape.k_len) / c.tile_kv) * c.cluster);
   const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
   Prediction p;
   p.waves = blocks / target.sm_count;
@@ -133,11 +155,17 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
+// Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
+bool numbers_tiles(const KernelConfig& c) { return c.sequences == Sequences::packed; }
+GridRule tiles_of_queries(const KernelConfig& c, int rows) {
+  return {.queries = rows, .heads = c.heads_q, .numbered = numbers_tiles(c)};
+}
+
 KernelLaunch last_launch(const KernelConfig& c) {
   if (c.dq == DqSums::atomics) {
     return {.entry = "flashjit_backward_finish",
             .threads = kFinishThreads,
-            .grid = {.queries = c.tile_q, .heads = c.heads_q},
+            .grid = tiles_of_queries(c, c.tile_q),
             .overlaps = true,
             .buffers = {1},
             .bounds = "flashjit::kFinishThreads",
@@ -146,7 +174,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
   return {.entry = "flashjit_backward_queries",
           .threads = hopper_threads(c),
           .smem_bytes = dq_layout(c).bytes,
-          .grid = {.queries = kDqTileQ, .heads = c.heads_q},
+          .grid = tiles_of_queries(c, kDqTileQ),
           .tensor_maps = true,
           .overlaps = true,
           .buffers = {0},
@@ -162,31 +190,36 @@ void finish(Plan& plan) {
       {.entry = "flashjit_backward_prepare",
        .threads = kPrepareThreads,
        .smem_bytes = c.tile_q * static_cast<int>(sizeof(float)),
-       .grid = {.queries = c.tile_q, .heads = c.heads_q},
+       .grid = tiles_of_queries(c, c.tile_q),
        .buffers = buffers,
        .bounds = "flashjit::kPrepareThreads",
        .call = sums ? "prepare_backward(params, row_terms, dq_sums)" : "prepare_backward(params, row_terms)"},
       {.entry = "flashjit_backward",
        .threads = hopper_threads(c),
        .smem_bytes = hopper_backward_layout(c).bytes,
-       .grid = {.keys = c.tile_kv, .heads = c.heads_kv},
+       .grid = {.keys = c.tile_kv, .heads = c.heads_kv * c.cluster, .numbered = numbers_tiles(c), .cluster = c.cluster},
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
        .bounds = "flashjit::hopper_threads(flashjit::config), 1",
        .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
       last_launch(c)};
+  std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}};
+  if (numbers_tiles(c))
+    tiles = {{.size = &CallSizes::q_tokens, .multiple = c.tile_q, .tiles = true, .more = &CallSizes::batch}};
   const auto of_tiles = [&](std::string name, std::string_view type, int bytes) {
-    return WorkspaceBuffer{
-        name, type, std::int64_t{bytes} * c.heads_q, {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}};
+    return WorkspaceBuffer{name, type, std::int64_t{bytes} * c.heads_q, tiles};
   };
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
+  add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
 }
 
 std::string describe(const KernelConfig& c) {
-  std::string text = fmt::format("  a block has {} keys and goes over tiles of {} queries, {} in flight\n", c.tile_kv,
-                                 c.tile_q, c.stages);
+  std::string text = fmt::format("  a block has {} keys and goes over tiles of {} queries, {} in flight\n",
+                                 block_keys(c), c.tile_q, c.stages);
+  if (in_clusters(c))
+    text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
   text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (c.dq == DqSums::atomics) return text + "  dQ is added to sums in memory, in any order\n";

@@ -23,19 +23,26 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
 // The tiles of the launch that goes over queries, and row terms, which a product with ones adds to scores and dP.
 void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const HopperBackwardLayout l = hopper_backward_layout(c);
-  p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, 0, 1));
+  p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, l.k_offset, 1));
   p.buffers.push_back(shared_tile("Vs", spec.dtype, l.v, l.v_offset, 1));
   p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, l.q_offset, c.stages));
-  p.buffers.push_back(shared_tile("dOs", spec.dtype, l.d_o, l.d_o_offset, c.stages));
-  Buffer terms{"Terms", Space::Shared, spec.dtype, fmt::format("{}", 2 * c.tile_q), "8"};
+  p.buffers.push_back(shared_tile("dOs", spec.dtype, l.d_o, l.d_o_offset, l.d_o_stages));
+  Buffer terms{"Terms", Space::Shared, Dtype::BF16, fmt::format("{}", row_terms_bytes(c) / kTermBytes), "8"};
   terms.layout = "rows";
   terms.offset = l.terms_offset;
   terms.bytes = row_terms_bytes(c);
   terms.stages = c.stages;
   p.buffers.push_back(terms);
-  p.buffers.push_back({"Ones", Space::Register, spec.dtype, "64", "16"});
-  if (c.dq == DqSums::atomics)
+  p.buffers.push_back({"Ones", Space::Register, Dtype::BF16, "64", "16"});
+  if (in_clusters(c)) {
+    PanelLayout half = l.k;
+    half.columns = dq_columns(c);
+    p.buffers.push_back(shared_tile("other Ks", spec.dtype, half, l.other_k_offset, 1));
+    p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.ds_offset, kDsStages));
+    p.buffers.push_back(shared_tile("other dSs", spec.dtype, l.ds, l.other_ds_offset, kDsStages));
+  } else if (c.dq == DqSums::atomics) {
     p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, exchanges(c)));
+  }
 }
 // And those of the launch that goes over keys.
 void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
@@ -60,9 +67,9 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 struct Source {
   std::string_view tile, from;
 };
-constexpr Source kSources[] = {{"Ks", "k"},        {"Vs", "v"},        {"Qs", "q"},     {"dOs", "do"},
-                               {"column Ks", "k"}, {"column Vs", "v"}, {"row Qs", "q"}, {"row dOs", "do"},
-                               {"Terms", "rows"},  {"dSs", "dS"}};
+constexpr Source kSources[] = {{"Ks", "k"},        {"Vs", "v"},        {"Qs", "q"},       {"dOs", "do"},
+                               {"column Ks", "k"}, {"column Vs", "v"}, {"row Qs", "q"},   {"row dOs", "do"},
+                               {"Terms", "rows"},  {"dSs", "dS"},      {"other Ks", "k"}, {"other dSs", "dS"}};
 
 void fill(const Program& p, std::vector<Statement>& body, std::string_view tile) {
   const auto source = std::ranges::find(kSources, tile, &Source::tile);
@@ -71,7 +78,7 @@ void fill(const Program& p, std::vector<Statement>& body, std::string_view tile)
     return (s.kind == Kind::Load || s.kind == Kind::Stage) && s.writes[0] == place;
   };
   if (source == std::end(kSources) || std::ranges::any_of(body, fills)) return;
-  body.push_back(make_statement(tile == "dSs" ? Kind::Stage : Kind::Load, {place}, {p.buffer(source->from)}));
+  body.push_back(make_statement(source->from == "dS" ? Kind::Stage : Kind::Load, {place}, {p.buffer(source->from)}));
 }
 
 // Statements for these products, in place of the textbook's with their targets.
@@ -107,6 +114,8 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
   p.body.insert(p.body.begin() + at, make_statement(Kind::Fill, {p.buffer("Ones")}));
   return p;
 }
+
+constexpr int kPanelColumns = 64;  // of 16 bits
 
 constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"assign_warps", assign_warps}};
 
@@ -161,10 +170,22 @@ std::vector<Product> dk_dv_products(const KernelConfig& c) {
   all.push_back(c.has_score ? anew(scores) : onto(scores));
   all.push_back(terms(c, "dS"));
   all.push_back(onto(dp));
-  all.push_back(from_registers(onto(with_rows(product(c, "dv", "dV", "P", "dOs", c.head_dim_v, c.tile_q)))));
-  all.push_back(from_registers(onto(with_rows(product(c, "dk", "dK", "dS", "Qs", c.head_dim_qk, c.tile_q)))));
-  if (c.dq == DqSums::atomics)
+  const auto add_sums = [&](std::string_view name, std::string_view rest, std::string_view target, std::string_view a,
+                            std::string_view b, int columns) {
+    const int first = columns_at_once(c, columns);
+    all.push_back(from_registers(onto(with_rows(product(c, name, target, a, b, first, c.tile_q)))));
+    if (first < columns)
+      all.push_back(from_registers(onto(with_rows(product(c, rest, target, a, b, columns - first, c.tile_q)))));
+  };
+  add_sums("dv", "dv_rest", "dV", "P", "dOs", c.head_dim_v);
+  add_sums("dk", "dk_rest", "dK", "dS", "Qs", c.head_dim_qk);
+  if (in_clusters(c)) {
+    all.push_back(anew(with_rows(product(c, "dq", "dQ", "dSs", "Ks", kPanelColumns, block_keys(c)))));
+    all.push_back(
+        onto(with_rows(product(c, "dq_of_other", "dQ", "other dSs", "other Ks", kPanelColumns, block_keys(c)))));
+  } else if (c.dq == DqSums::atomics) {
     all.push_back(anew(with_rows(product(c, "dq", "dQ", "dSs", "Ks", dq_columns(c), c.tile_kv))));
+  }
   return all;
 }
 

@@ -11,6 +11,12 @@ namespace flashjit {
 
 namespace {
 
+std::string why_not_backward(const AttentionSpec& spec, const Target& target) {
+  if (spec.grads.empty()) return {};
+  return fmt::format("family: naive_backward has gradients of Q, K and V alone, and the spec has grads=; use family={}",
+                     floor_family(target.gpu, spec.operation)->name);
+}
+
 std::string why_not(const AttentionSpec& spec, const Target& target) {
   if (spec.token_scales) {
     return fmt::format(
@@ -22,12 +28,20 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
                      kMaxHeadDim, spec.d_qk, spec.d_v, floor_family(target.gpu)->name);
 }
 
-void enumerate(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
+Schedule only_schedule(Family family, const Schedule& pins) {
   Schedule s = pins;
-  s.family = &kNaive;
+  s.family = family;
   s.tile_q = pins.tile_q.value_or(kNaiveTile);
   s.tile_kv = pins.tile_kv.value_or(kNaiveTile);
-  out.push_back(s);
+  return s;
+}
+
+void enumerate(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
+  out.push_back(only_schedule(&kNaive, pins));
+}
+
+void enumerate_backward(const Problem&, const Schedule& pins, std::vector<Schedule>& out) {
+  out.push_back(only_schedule(&kNaiveBackward, pins));
 }
 
 bool refuses(const Problem&, const Schedule& s, std::string* why) {
@@ -45,23 +59,42 @@ Registers registers(const Problem&, const KernelConfig&) { return {}; }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// Scores and probabilities go through memory twice each; arithmetic at the full rate hides behind that.
-Prediction predict_naive(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
+// Each score has so many bytes to go through memory; arithmetic at the full rate hides behind that.
+Prediction predict_bytes(const Problem& problem, const Shape& shape, double bytes_of_score) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   const AttentionSpec& spec = problem.spec;
   const double scores =
       static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
   Prediction p;
-  p.memory = (unique_bytes(spec, shape) + 2 * scores * (4 + size_of(spec.dtype))) / (problem.target.memory_tbs * 1e6);
+  p.memory = (unique_bytes(spec, shape) + scores * bytes_of_score) / (problem.target.memory_tbs * 1e6);
   p.latency = kLaunches * kLaunchMicroseconds;
   p.total = p.memory + p.latency;
   return p;
 }
 
+// Scores and probabilities are written and read.
+Prediction predict_naive(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
+  return predict_bytes(problem, shape, 2 * (4 + size_of(problem.spec.dtype)));
+}
+
+// Probabilities are written and read, gradients of scores are read twice.
+Prediction predict_backward(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
+  return predict_bytes(problem, shape, 5 * size_of(problem.spec.dtype));
+}
+
+constexpr std::string_view kBounds = "flashjit::kNaiveThreads";
+
+// Of all queries and keys, in rows of naive_probability_stride().
+WorkspaceBuffer matrix(std::string name, const KernelConfig& c) {
+  return {std::move(name),
+          "flashjit::u16",
+          std::int64_t{2} * c.heads_q,
+          {{&CallSizes::batch}, {&CallSizes::q_len}, {&CallSizes::k_len, kNaiveTile}}};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const std::vector<int> both = {0, 1};
-  constexpr std::string_view kBounds = "flashjit::kNaiveThreads";
   plan.launches = {{.entry = "flashjit_naive_scores",
                     .threads = kNaiveThreads,
                     .smem_bytes = naive_scores_smem(c),
@@ -84,17 +117,46 @@ void finish(Plan& plan) {
                     .call = "naive_product(params, probabilities)"}};
   const Extent batch{&CallSizes::batch}, queries{&CallSizes::q_len}, keys{&CallSizes::k_len};
   plan.workspace = {{"scores", "float", std::int64_t{4} * c.heads_q, {batch, queries, keys}},
-                    // naive_probability_stride()
-                    {"probabilities",
-                     "flashjit::u16",
-                     std::int64_t{2} * c.heads_q,
-                     {batch, queries, {&CallSizes::k_len, kNaiveTile}}}};
+                    matrix("probabilities", c)};
 }
+
+void finish_backward(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  plan.launches = {{.entry = "flashjit_naive_score_gradients",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_score_gradients_smem(c),
+                    .grid = {.queries = kNaiveTile, .keys = kNaiveTile, .heads = c.heads_q},
+                    .buffers = {0, 1},
+                    .bounds = kBounds,
+                    .call = "naive_score_gradients(params, probabilities, gradients)"},
+                   {.entry = "flashjit_naive_query_gradients",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_gradients_smem(c),
+                    .grid = {.queries = kNaiveTile, .heads = c.heads_q},
+                    .buffers = {1},
+                    .bounds = kBounds,
+                    .call = "naive_query_gradients(params, gradients)"},
+                   {.entry = "flashjit_naive_key_gradients",
+                    .threads = kNaiveThreads,
+                    .smem_bytes = naive_gradients_smem(c),
+                    .grid = {.keys = kNaiveTile, .heads = c.heads_kv},
+                    .buffers = {0, 1},
+                    .bounds = kBounds,
+                    .call = "naive_key_gradients(params, probabilities, gradients)"}};
+  plan.workspace = {matrix("probabilities", c), matrix("gradients", c)};
+}
+
+constexpr std::string_view kSecondChoice = "takes all scores through memory, at a fraction of the matrix rate";
 
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig&) { return "  three kernels; scores and probabilities go through memory\n"; }
 
+std::string describe_backward(const KernelConfig&) {
+  return "  three kernels; probabilities and gradients of scores go through memory\n";
+}
+
+// All keys are visited, in no order that counts.
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
 
 }  // namespace
@@ -105,6 +167,7 @@ const FamilyRow kNaive = {
     .loop_file = "templates/naive/forward.cuh",
     .fields = "tile_q tile_kv",
     .is_default = false,
+    .second_choice = kSecondChoice,
     .why_not = why_not,
     .enumerate = enumerate,
     .refuses = refuses,
@@ -116,6 +179,27 @@ const FamilyRow kNaive = {
     .why_rejected = why_rejected,
     .honoured = kHonoured,
     .describe = describe,
+};
+
+const FamilyRow kNaiveBackward = {
+    .name = "naive_backward",
+    .summary = "Gradients of attention, the textbook version: three kernels through memory.",
+    .loop_file = "templates/naive/backward.cuh",
+    .fields = "tile_q tile_kv",
+    .computes = is_backward,
+    .is_default = false,
+    .second_choice = kSecondChoice,
+    .why_not = why_not_backward,
+    .enumerate = enumerate_backward,
+    .refuses = refuses,
+    .configure = configure,
+    .registers = registers,
+    .predict = predict_backward,
+    .matrix_rate = matrix_rate,
+    .finish = finish_backward,
+    .why_rejected = why_rejected,
+    .honoured = kHonoured,
+    .describe = describe_backward,
 };
 
 }  // namespace flashjit

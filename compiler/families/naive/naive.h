@@ -1,4 +1,5 @@
-// The textbook version: three kernels, one after the other, through memory. For comparisons: pin family=naive.
+// The textbook versions: three kernels, one after the other, through memory. For comparisons: pin family=naive, or
+// family=naive_backward.
 #pragma once
 
 #include "compiler/families/family.h"
@@ -6,5 +7,6 @@
 namespace flashjit {
 
 extern const FamilyRow kNaive;
+extern const FamilyRow kNaiveBackward;
 
 }  // namespace flashjit

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/choices.h"
+#include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"
 #include "templates/backward/layout.h"
 
@@ -15,8 +17,8 @@ namespace {
 
 constexpr std::string_view kBounds = "flashjit::backward_threads(flashjit::config), flashjit::config.blocks_per_sm";
 constexpr int kMostWarps = 8;
-constexpr int kMostColumns = 64;  // of a tile: scores and dP of a warp are a register for every two of its elements
-constexpr int kFewestColumns = 16;
+constexpr int kMostColumns = 128;
+constexpr int kFewestColumns = 16;  // of a warp, too: what a load of operands brings
 constexpr int kReservedSmemPerBlock = 1024;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
@@ -34,16 +36,18 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   s.order = pins.order.value_or(problem.config.has_mask ? TileOrder::longest_first : TileOrder::natural);
   for (const DqSums dq : dq_choices(problem, pins)) {
     for (const int warps : choices(pins.warps, {2, 4, 8})) {
-      for (const int tile_q : choices(pins.tile_q, {kFewestColumns, 32, kMostColumns})) {
-        for (const int stages : choices(pins.stages, {1, 2})) {
-          for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
-            s.dq = dq;
-            s.warps = warps;
-            s.tile_q = tile_q;
-            s.tile_kv = pins.tile_kv.value_or(std::min(warps, kMostWarps) * kRowsOfWarp);
-            s.stages = stages;
-            s.blocks_per_sm = blocks;
-            out.push_back(s);
+      for (const int tile_kv : choices(pins.tile_kv, {32, 64, 128, 256})) {
+        for (const int tile_q : choices(pins.tile_q, {kFewestColumns, 32, 64, kMostColumns})) {
+          for (const int stages : choices(pins.stages, {1, 2})) {
+            for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+              s.dq = dq;
+              s.warps = warps;
+              s.tile_kv = tile_kv;
+              s.tile_q = tile_q;
+              s.stages = stages;
+              s.blocks_per_sm = blocks;
+              out.push_back(s);
+            }
           }
         }
       }
@@ -54,10 +58,11 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 // Sums, scores and dP, the derivatives of scores, and what a loop needs beside them.
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
-  const int parts = gradient_parts(c, Side::keys);
-  const int of_keys = (part_of(padded_dim_qk(c), parts) + part_of(padded_dim_v(c), parts)) / 2,
-            sums = std::max(of_keys, padded_dim_qk(c) / 2);
-  const int scores = (c.has_score ? 3 : 2) * block_columns(c) / 2;
+  const int groups = column_groups(c), shares = gradient_parts(c, Side::keys) * groups;
+  const int of_keys = share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
+  const int of_queries = c.dq == DqSums::launch ? share_of(padded_dim_qk(c), groups) : 0;
+  const int sums = std::max(of_keys, of_queries) * kRowTiles / 2;
+  const int scores = (c.has_score ? 3 : 2) * columns_of_warp(c) * kRowTiles / 2;
   const int share = problem.target.registers_per_sm / (backward_threads(c) * c.blocks_per_sm);
   return {kBase + sums + scores + score_registers(problem.spec), std::min(kMost, share / kGranule * kGranule)};
 }
@@ -66,14 +71,23 @@ bool refuses_fields(const AttentionSpec& spec, const Schedule& s, std::string* w
   if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
     return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
   if (*s.warps < 1 || *s.warps > kMostWarps) return refuse(why, "warps: {} is outside 1..{}", *s.warps, kMostWarps);
-  if (*s.tile_kv != *s.warps * kRowsOfWarp)
-    return refuse(why, "tile_kv: {} is not {}, {} rows for each of {} warps", *s.tile_kv, *s.warps * kRowsOfWarp,
-                  kRowsOfWarp, *s.warps);
-  if (*s.tile_q % kFewestColumns != 0 || *s.tile_q < kFewestColumns || *s.tile_q > kMostColumns)
-    return refuse(why, "tile_q: {} is no multiple of {} up to {}", *s.tile_q, kFewestColumns, kMostColumns);
+  const int groups = *s.tile_kv > 0 ? *s.warps * kRowsOfWarp / *s.tile_kv : 0;
+  if (groups < 1 || groups * *s.tile_kv != *s.warps * kRowsOfWarp)
+    return refuse(why, "tile_kv: {} is not {}, {} rows for each of {} warps, or a share of that", *s.tile_kv,
+                  *s.warps * kRowsOfWarp, kRowsOfWarp, *s.warps);
+  if (!std::has_single_bit(static_cast<unsigned>(*s.tile_q)) || *s.tile_q < kFewestColumns || *s.tile_q > kMostColumns)
+    return refuse(why, "tile_q: {} is no power of two from {} to {}", *s.tile_q, kFewestColumns, kMostColumns);
+  if (*s.tile_q > *s.warps * 32)
+    return refuse(why,
+                  "tile_q: {} columns are more than {} warps have threads, each of which copies what belongs to one",
+                  *s.tile_q, *s.warps);
+  if (*s.tile_q % (groups * kFewestColumns) != 0)
+    return refuse(why, "tile_q: {} columns are no multiple of {} for each of the {} warps that share them", *s.tile_q,
+                  kFewestColumns, groups);
   if (*s.stages < 1 || *s.stages > kMaxStages) return refuse(why, "stages: {} is outside 1..{}", *s.stages, kMaxStages);
-  if (*s.dq == DqSums::atomics && *s.warps % (*s.tile_q / 16) != 0)
-    return refuse(why, "tile_q: {} queries, 16 for a warp, are no share of {} warps; use dq=launch", *s.tile_q,
+  const int query_groups = (*s.tile_q + 31) / 32;
+  if (*s.dq == DqSums::atomics && *s.warps % query_groups != 0)
+    return refuse(why, "tile_q: {} queries, 32 for a warp, are no share of {} warps; use dq=launch", *s.tile_q,
                   *s.warps);
   if (*s.blocks_per_sm < 1) return refuse(why, "blocks_per_sm: {} is below 1", *s.blocks_per_sm);
   return false;
@@ -84,6 +98,9 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const int smem = backward_layout(c).bytes, blocks = *s.blocks_per_sm;
+  if (problem.spec.numerics != Numerics::Fast && c.gradients > 0 && column_groups(c) > 1 && sums_by_key(problem.spec))
+    return refuse(why, "warps: {} add to sums of a key in any order, numerics=fast; use {}", *s.warps,
+                  *s.warps / column_groups(c));
   if (smem > target.smem_per_block) {
     return refuse(
         why,
@@ -113,8 +130,27 @@ void configure(const Problem&, KernelConfig&) {}
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
+// Bytes that a block's warps load as operands for a tile, and store for each other, of one of the launches.
+double operand_bytes(const KernelConfig& c, Side side) {
+  const int rows = block_rows(c), columns = block_columns(c), groups = column_groups(c);
+  const int parts = gradient_parts(c, side), qk = padded_dim_qk(c), v = padded_dim_v(c);
+  const bool adds = side == Side::keys && c.dq == DqSums::atomics;
+  // Operands of 16 x 16: of scores and dP, of sums, of dQ.
+  const double scores = (qk + v) / 16 * (kRowTiles + columns_of_warp(c) / 16);
+  const int sums = share_of(qk, parts * groups) + (side == Side::keys ? share_of(v, parts * groups) : 0);
+  const double of_sums = columns / 16 * ((groups > 1 ? (side == Side::keys ? 2 : 1) * kRowTiles : 0) + sums / 16);
+  const double pairs = share_of(share_of(qk, parts), dq_column_groups(c)) / 16;
+  const double of_dq = adds ? rows / 16 * (query_tiles(c) * std::ceil(pairs / 2) + pairs) : 0;
+  const double shared = groups > 1 ? (side == Side::keys ? 2 : 1) : adds ? 1 : 0;
+  constexpr double kOperandBytes = 512;
+  return parts * (c.warps * (scores + of_sums + of_dq) * kOperandBytes + shared * rows * columns * size_of(c.element));
+}
+
+// H200, 2026-11-24, d=64, 128, 256, 20 schedules: bound by what is read from shared memory, times 1.4 to 1.6.
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
-  constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8, kOverlap = 0.46, kTileClocks = 1500;
+  constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
+  constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // shares of what takes how long
+  constexpr double kEnoughWarps = 2;                                             // of a scheduler
   constexpr double kL2BytesPerClock = 15;  // of sums; facts of an H200, 2026-11-23
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
@@ -128,19 +164,19 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   tile.mma = 2 * scores * dims / target.mma_flops_per_clock;
   tile.exp = scores * times / target.exp_per_clock;
   tile.issue = scores * times * (2 * kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
-  // Every warp loads all columns as operands, and its rows.
-  tile.smem = (*s.warps * columns + rows) * dims * size_of(c.element) / target.smem_bytes_per_clock;
-  tile.l2 = (atomics ? columns * qk * sizeof(float) : 0) / kL2BytesPerClock;
+  tile.smem = (operand_bytes(c, Side::keys) + (atomics ? 0 : operand_bytes(c, Side::queries)) +
+               times * columns * (qk + v) * size_of(c.element)) /
+              target.smem_bytes_per_clock;
+  tile.l2 = (atomics ? columns * qk * sizeof(float) * parts : 0) / kL2BytesPerClock;
   const double pairs = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
                        static_cast<double>(shape.k_len) * work.visible;
   const double blocks =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / rows);
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
-  const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
+  const double warps_per_scheduler = std::clamp(resident * *s.warps / 4, 1.0, kEnoughWarps);
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();
-  const double busy = tile.bound() + excess / std::pow(warps_per_scheduler, kOverlap) +
-                      kTileClocks / (*s.stages > 1 ? 2.0 : 1.0) / (resident * resident);
-  const double clocks = busy + tile.l2 / 2;  // half of it is hidden
+  const double clocks = (kBound * tile.bound() + kExcess * excess + kSums * tile.l2) *
+                        std::sqrt(kEnoughWarps / warps_per_scheduler) * (*s.stages > 1 ? 1 : kOneStage);
   const double tiles = pairs / scores, sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
@@ -189,12 +225,15 @@ void finish(Plan& plan) {
                     .call = atomics ? "backward_gradients<flashjit::Side::keys>(params, facts, dq_sums)"
                                     : "backward_gradients<flashjit::Side::keys>(params, facts)"},
                    last_launch(c)};
-  const auto of_rows = [&](std::string name, std::string_view type, std::size_t bytes) {
-    return WorkspaceBuffer{name, type, static_cast<std::int64_t>(bytes) * c.heads_q, {{&CallSizes::q_tokens}}};
-  };
-  plan.workspace = {of_rows("facts", "flashjit::RowFacts", sizeof(RowFacts))};
+  plan.workspace = {
+      {"facts", "flashjit::RowFacts", std::int64_t{sizeof(RowFacts)} * c.heads_q, {{&CallSizes::q_tokens}}}};
   if (atomics)
-    plan.workspace.push_back(of_rows("dq_sums", "float", sizeof(float) * static_cast<std::size_t>(c.head_dim_qk)));
+    plan.workspace.push_back(
+        {"dq_sums",
+         "float",
+         std::int64_t{dq_tile_floats(c)} * 4 * c.heads_q,
+         {{.size = &CallSizes::q_tokens, .multiple = 16, .tiles = true, .more = &CallSizes::batch}}});
+  add_gradient_launches(plan, block_rows(c), c.warps);
 }
 
 // Those that spill get somewhat slower; the one that spills least is taken.

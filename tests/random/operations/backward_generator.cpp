@@ -7,11 +7,14 @@
 
 #include "autotune/reference/reference.h"
 #include "compiler/spec/half.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace flashjit::testing_random {
 namespace {
 
-constexpr double kMostPairs = 1.5e6;  // queries with keys: the reference takes each of them for O
+constexpr double kMostPairs = 1.5e6;       // queries with keys: the reference takes each of them for O
+constexpr double kMostPairsOfReads = 1e5;  // ... and each at twenty places for gradients of parameters
 
 // The first element of a row of a tensor like Q or O.
 std::int64_t row_at(const CaseTensor& tensor, const AttentionSpec& spec, std::int64_t b, std::int64_t h,
@@ -31,6 +34,45 @@ void lay_out(CaseTensor& tensor, Dtype dtype, const std::vector<std::int64_t>& s
              Random& random) {
   draw_strides(tensor, dtype, shape, {align, true, 0}, random);
   allocate(tensor, align, output);
+}
+
+// Gradients of parameters: of their shapes, in any order of dimensions, with gaps or without.
+void add_gradients_of_parameters(Case& c, const AttentionSpec& spec, Random& random) {
+  for (const int number : params_with_gradients(spec)) {
+    const Param& param = spec.params[static_cast<std::size_t>(number)];
+    CaseTensor& tensor = c.params[gradient_name(param.name)];
+    tensor.dtype = "fp32";
+    tensor.shape = {1};
+    if (param.rank > 0) tensor.shape = c.params.at(param.name).shape;
+    std::vector<std::size_t> order;
+    for (std::size_t i = tensor.shape.size(); i-- > 0;) order.push_back(i);
+    if (random.chance(0.2)) std::swap(order.front(), order.back());
+    std::int64_t next = random.chance(0.2) ? 2 : 1;
+    tensor.strides.assign(tensor.shape.size(), 1);
+    for (const std::size_t i : order) {
+      tensor.strides[i] = next;
+      next *= std::max<std::int64_t>(1, tensor.shape[i]);
+      if (random.chance(0.2)) ++next;
+    }
+    allocate(tensor, 4, true);
+  }
+  if (!has_sink_gradient(spec)) return;
+  plain(c.params["dsink"], Dtype::F32, {spec.heads_q}, [](std::int64_t) { return 0.0; });
+  allocate(c.params["dsink"], 4, true);
+}
+
+// Some of what a spec can have gradients of, as a field; empty: nothing.
+std::string draw_wanted(const std::string& text, Random& random) {
+  const auto spec = parse_spec(text);
+  std::vector<std::string> names;
+  for (const Param& param : spec->params) {
+    if (parse_spec(fmt::format("{} grads=\"{}\"", text, param.name))) names.push_back(param.name);
+  }
+  if (spec->sink) names.emplace_back("sink");
+  std::erase_if(names, [&](const std::string&) { return random.chance(0.3); });
+  if (names.empty()) return {};
+  const std::string field = fmt::format(" grads=\"{}\"", fmt::join(names, ", "));
+  return parse_spec(text + field) ? field : std::string();
 }
 
 // What one writes of a case that is as forward's, and the other reads.
@@ -73,6 +115,7 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
     lay_out(c.params[name], spec.out_dtype, like, spec.align_bytes, true, random);
   };
   gradient("dq", c.q.shape), gradient("dk", c.k.shape), gradient("dv", c.v.shape);
+  add_gradients_of_parameters(c, spec, random);
   if (!is_packed(spec)) return c;
   c.params["dq"].stray_front = o.stray_front, c.params["dq"].stray_back = o.stray_back;
   std::int32_t first = 0, last = 0;
@@ -96,10 +139,12 @@ Case draw_backward(Case c) {
   if (!c.spec.starts_with("fwd ") || random.chance(0.75)) return c;
   std::string text = "bwd " + without(without(c.spec.substr(4), " max_logit"), " lse=ln");
   if (random.chance(0.3)) text += " dlse";
-  const auto spec = parse_spec(text);
+  auto spec = parse_spec(text);
   const double q = static_cast<double>(c.q.elements()) / c.q.shape.back(),
                k = static_cast<double>(c.max_k_len > 0 ? c.max_k_len : c.k.elements() / c.k.shape.back());
   if (!spec || q * k > kMostPairs) return c;
+  if (q * k <= kMostPairsOfReads && random.chance(0.6)) text += draw_wanted(text, random);
+  spec = parse_spec(text);
   c.spec = text;
   c.max_logit = {};
   if (!c.lse.given) {
@@ -110,7 +155,6 @@ Case draw_backward(Case c) {
     c.lse.strides.assign(c.lse.shape.size(), 1);
     for (std::size_t i = c.lse.shape.size() - 1; i-- > 0;) c.lse.strides[i] = c.lse.strides[i + 1] * c.lse.shape[i + 1];
   }
-  c.any_schedule = false;
   return with_gradients(std::move(c), *spec);
 }
 

@@ -1,4 +1,4 @@
-// How blocks share a call: evenly, or as teams that have whole items.
+// How a call is cut into items, and how blocks share these: evenly, or as teams that have whole items.
 #include <gtest/gtest.h>
 
 #include "compiler/launch.h"
@@ -24,6 +24,27 @@ void expect_teams(const Teams& teams, int blocks, int count, int items) {
   EXPECT_EQ(teams.blocks, blocks);
   EXPECT_EQ(teams.count, count);
   EXPECT_EQ(teams.items, items);
+}
+
+// Four sequences of 70, 1, 0 and 129 queries, and 5, 33, 200 and 0 keys, in tiles of 64 and 128: none needs more numbers
+// than these, whatever the lengths are.
+TEST(Items, OfPackedSequencesAreNumbered) {
+  const CallSizes call = {.batch = 4, .q_len = 129, .k_len = 200, .q_tokens = 200, .k_tokens = 238};
+  EXPECT_EQ(items_of({.queries = 64, .heads = 3, .numbered = true}, call), 3 * (3 + 4));
+  EXPECT_EQ(items_of({.keys = 128, .heads = 2, .numbered = true}, call), 2 * (1 + 4));
+  const CallSizes no_keys = {.batch = 4, .q_len = 129, .k_len = 0, .q_tokens = 200, .k_tokens = 0};
+  EXPECT_EQ(items_of({.queries = 64, .heads = 3, .numbered = true}, no_keys), 3 * (3 + 4));
+  EXPECT_EQ(items_of({.keys = 128, .heads = 2, .numbered = true}, no_keys), 0);
+}
+
+TEST(Workspace, OfNumberedTilesHasOneMoreForEachSequence) {
+  const CallSizes call = {.batch = 4, .q_len = 129, .k_len = 200, .q_tokens = 200, .k_tokens = 238};
+  const WorkspaceBuffer tiles = {
+      "tiles",
+      "float",
+      1024,
+      {{.size = &CallSizes::q_tokens, .multiple = 64, .tiles = true, .more = &CallSizes::batch}}};
+  EXPECT_EQ(bytes_of(tiles, call), 1024 * (4 + 4));
 }
 
 TEST(Teams, AreAsLargeAsFitAtOnce) {

@@ -80,6 +80,8 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 params=\" a : fp32 [2] ,c:i32\" score=\"s + a[h, q] * c\"",
        "fwd bf16 d=64 score=\"s + a[h, q] * c\" params=\"a: fp32[2], c: i32\""},
       {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
+      {"bwd bf16 d=64 sink params=\"a: fp32, b: fp32[1]\" grads=\" sink,b , a\" score=\"s * b[h] + a\"",
+       "bwd bf16 d=64 score=\"s * b[h] + a\" params=\"a: fp32, b: fp32[1]\" grads=\"a, b, sink\" sink"},
       {"bwd e4m3 d=64 dropout=0.1 lse=ln dlse layout=packed", "bwd e4m3 d=64 layout=packed dlse dropout=0.1"},
       {"fwd bf16 d=64 k_lens layout=paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
@@ -119,6 +121,7 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
               a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.token_scales == b.token_scales &&
               a.dropout == b.dropout)
       << text;
+  EXPECT_TRUE(a.grads == b.grads) << text;
   EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
       << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
@@ -142,6 +145,8 @@ struct RandomSpec {
     s.rope = Rope::none;
     s.rope_base = AttentionSpec().rope_base;
     s.dlse = below(2);
+    if (s.score_text == "alibi" && below(2)) s.grads.emplace_back("slope");
+    if (s.sink && below(2)) s.grads.emplace_back("sink");
     return s;
   }
   AttentionSpec drawn() {

@@ -107,6 +107,8 @@ const std::vector<Expected>& expected() {
       add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; }), nullptr),
       add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; }), nullptr),
       add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
+      add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; }),
+          nullptr),
       add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
           nullptr),
       add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
@@ -155,7 +157,8 @@ bool goes_with(const Expected& row, const std::string& name) {
   const auto pair = [&](std::string_view one, std::string_view other) {
     return (row.word == one && named->word == other) || (row.word == other && named->word == one);
   };
-  return pair("k_lens", "shared_prefix") || (named->word == "append" && row.word.starts_with("rope"));
+  return pair("k_lens", "shared_prefix") || (named->word == "append" && row.word.starts_with("rope")) ||
+         (named->word == "sink" && row.name == "dsink");
 }
 
 std::string with_all(const Case& c, const std::string& but = "") {

@@ -12,6 +12,7 @@
 
 #include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
+#include "compiler/spec/spec.h"
 
 namespace flashjit::reference {
 namespace {
@@ -301,6 +302,133 @@ TEST(ErrorRuleOfGradients, FindsRowsThatWereNotWritten) {
   EXPECT_FALSE(compare(toy.problem()).ok);
   toy.dk[9 * 16 + 3] = 1e-30f;
   EXPECT_FALSE(compare(toy.problem()).ok);
+}
+
+// ---- gradients of parameters and sinks ----
+
+// A toy whose score reads a table by distance, weights by key, and a number.
+struct WithParameters {
+  Toy toy;
+  std::vector<float> table, weights, d_table, d_weights, d_number, d_sink;
+
+  explicit WithParameters(Dtype dtype) : toy({2, 12, 14, 2, 1, 8, 8}, dtype, 21) {
+    toy.spec = *parse_spec(
+        "bwd fp32 d=8 heads=2/1 mask=\"causal\" score=\"c * tanh(s * w[b, k] / c) + t[h, min(abs(q - k), 5)]\" "
+        "params=\"t: fp32[2], w: fp32[2], c: fp32\" sink dlse grads=\"t, w, c, sink\"");
+    toy.spec.dtype = toy.spec.kv_dtype = toy.spec.out_dtype = dtype;
+    std::mt19937 random(22);
+    std::normal_distribution<float> normal;
+    const auto tensor = [&](std::vector<float>& values, std::vector<std::int64_t> shape, const char* name) {
+      values.resize(shape.size() == 1 ? shape[0] : shape[0] * shape[1]);
+      for (float& x : values) x = normal(random);
+      toy.arguments.params[name] = {values.data(), "fp32", std::move(shape), {}};
+    };
+    tensor(table, {2, 8}, "t"), tensor(d_table, {2, 8}, "dt");
+    tensor(weights, {2, 14}, "w"), tensor(d_weights, {2, 14}, "dw");
+    tensor(d_number, {1}, "dc"), tensor(d_sink, {2}, "dsink");
+    toy.arguments.scalars["c"] = 1.5;
+    toy.semantics = semantics_of(toy.spec, toy.arguments);
+    toy.run_forward();
+    run_kernel(toy);
+  }
+
+  // What the reference says, by tensor; `change`: of what a query adds.
+  using Change = std::function<float(const Backward::Share& share, std::int64_t h, std::int64_t q)>;
+  void write(const Change& change) {
+    const Problem problem = toy.problem();
+    const Backward backward(problem);
+    std::vector<float>* const targets[] = {&d_table, &d_weights, &d_number};
+    for (std::vector<float>* target : {&d_table, &d_weights, &d_number, &d_sink}) target->assign(target->size(), 0);
+    for (int b = 0; b < toy.n.batch; ++b) {
+      const Backward::Group group = backward.group(b, 0);
+      for (int h = 0; h < toy.n.heads_q; ++h) {
+        for (int q = 0; q < toy.n.q_len; ++q) {
+          for (const Backward::Share& share : backward.of_parameters(group, h, q))
+            (*targets[share.element.param])[share.element.number] += change(share, h, q);
+          d_sink[h] += change(backward.of_sink(group, h, q), h, q);
+        }
+      }
+    }
+  }
+  // Of these tensors alone.
+  Comparison judged() const {
+    Comparison result;
+    const Problem problem = toy.problem();
+    compare_parameter_gradients(problem, {}, result);
+    result.ok = result.problem.empty();
+    return result;
+  }
+};
+
+float as_it_is(const Backward::Share& share, std::int64_t, std::int64_t) { return static_cast<float>(share.exact); }
+
+TEST(BackwardReference, GradientsOfParametersAreSlopesOfTheForward) {
+  WithParameters all(Dtype::F32);
+  all.write(as_it_is);
+  const auto expect = [&](auto& x, float gradient, const std::string& name) {
+    const auto before = x;
+    x = before + 0x1p-9;
+    const double above = all.toy.loss();
+    x = before - 0x1p-9;
+    const double below = all.toy.loss();
+    x = before;
+    EXPECT_NEAR(gradient, (above - below) / 0x1p-8, 1e-4 * (1 + std::fabs(gradient))) << name;
+  };
+  for (std::size_t i = 0; i < all.table.size(); ++i) expect(all.table[i], all.d_table[i], "table " + std::to_string(i));
+  for (std::size_t i = 0; i < all.weights.size(); ++i)
+    expect(all.weights[i], all.d_weights[i], "weight " + std::to_string(i));
+  for (std::size_t i = 0; i < 2; ++i) expect(all.toy.sink[i], all.d_sink[i], "sink " + std::to_string(i));
+  expect(all.toy.arguments.scalars["c"], all.d_number[0], "number");
+  EXPECT_EQ(all.d_table[6], 0) << "nobody reads it";
+}
+
+TEST(ErrorRuleOfGradients, TakesSumsOfParametersInFloats) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32}) {
+    WithParameters all(dtype);
+    all.write(as_it_is);
+    const Comparison c = all.judged();
+    EXPECT_TRUE(c.ok) << name(dtype) << ": " << c.problem;
+  }
+}
+
+TEST(ErrorRuleOfGradients, FindsWrongSumsOfParameters) {
+  const auto expect_found = [](const WithParameters::Change& change, const char* what) {
+    WithParameters all(Dtype::BF16);
+    all.write(change);
+    EXPECT_FALSE(all.judged().ok) << what;
+  };
+  using Share = Backward::Share;
+  constexpr std::size_t kTable = 0, kWeights = 1, kNumber = 2;
+  for (const std::size_t param : {kTable, kWeights, kNumber}) {
+    const auto of_param = [param](auto change) -> WithParameters::Change {
+      return [=](const Share& share, std::int64_t h, std::int64_t q) {
+        return share.element.param == param ? change(share, h, q) : static_cast<float>(share.exact);
+      };
+    };
+    expect_found(of_param([](const Share& s, std::int64_t h, std::int64_t q) {
+                   return h == 1 && q == 7 ? 0.0f : static_cast<float>(s.exact);
+                 }),
+                 "a query is missing");
+    expect_found(of_param([](const Share& s, std::int64_t h, std::int64_t) {
+                   return h == 1 ? 0.0f : static_cast<float>(s.exact);
+                 }),
+                 "a head is missing");
+    expect_found(of_param([](const Share& s, std::int64_t, std::int64_t) {
+                   return round_to(Dtype::BF16, static_cast<float>(s.exact));
+                 }),
+                 "terms are rounded");
+    expect_found(
+        of_param([](const Share& s, std::int64_t, std::int64_t) { return static_cast<float>(s.exact * 1.001); }),
+        "a bit too much");
+  }
+  expect_found([](const Share& s, std::int64_t, std::int64_t) { return -static_cast<float>(s.exact); }, "sign");
+  WithParameters all(Dtype::BF16);
+  all.write(as_it_is);
+  all.d_sink[1] *= 1.001f;
+  EXPECT_FALSE(all.judged().ok) << "sink";
+  all.write(as_it_is);
+  all.d_table[6] = 1e-30f;
+  EXPECT_FALSE(all.judged().ok) << "nobody reads it";
 }
 
 }  // namespace

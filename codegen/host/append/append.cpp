@@ -1,9 +1,9 @@
-#include "codegen/host/append.h"
+#include "codegen/host/append/append.h"
 
 #include <array>
 
 #include "codegen/host/problem.h"
-#include "codegen/host/rotation.h"
+#include "codegen/host/append/rotation.h"
 #include "codegen/host/workspace.h"
 #include "compiler/spec/half.h"
 

@@ -1,4 +1,4 @@
-#include "codegen/host/rotation.h"
+#include "codegen/host/append/rotation.h"
 
 #include <cmath>
 #include <numbers>

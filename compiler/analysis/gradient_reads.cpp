@@ -1,0 +1,56 @@
+#include "compiler/analysis/gradient_reads.h"
+
+#include <algorithm>
+
+#include "compiler/language/gradient.h"
+
+namespace flashjit {
+namespace {
+
+GradientSum sum_of(const GradientRead& read) {
+  const ReadIndex& index = read.index;
+  if (!index.by_q && !index.by_k) return GradientSum::heads;
+  if (!index.by_k) return GradientSum::queries;
+  if (!index.by_q) return GradientSum::keys;
+  if (!index.apart) return GradientSum::runs;
+  return read.alone && index.own_b && index.own_h ? GradientSum::own : GradientSum::pairs;
+}
+
+bool is_ordered(const GradientRead& read) {
+  if (read.sum == GradientSum::own || read.sum == GradientSum::heads) return true;
+  const bool of_key = read.sum == GradientSum::keys || read.sum == GradientSum::pairs;
+  return of_key && read.alone && read.index.apart && read.index.own_b && read.index.own_hk;
+}
+
+}  // namespace
+
+std::vector<std::string> names_of_gradients(const AttentionSpec& spec) {
+  std::vector<std::string> names;
+  for (const int number : params_with_gradients(spec))
+    names.push_back(spec.params[static_cast<std::size_t>(number)].name);
+  return names;
+}
+
+Result<std::vector<GradientRead>> gradient_reads(const AttentionSpec& spec) {
+  const std::vector<std::string> names = names_of_gradients(spec);
+  FLASHJIT_ASSIGN(gradients, gradients_of(spec.score, spec.mask, names));
+  std::vector<GradientRead> reads;
+  for (const ReadGradient& of : gradients.by_params) {
+    GradientRead& read = reads.emplace_back();
+    read.read = of.read;
+    read.derivative = of.derivative;
+    read.gradient = static_cast<int>(std::ranges::find(names, of.read->param.name) - names.begin());
+    read.index = read_index(of.read);
+    if (spec.batch.max == 1) read.index.own_b = true;
+    if (spec.heads_q == 1) read.index.own_h = true;
+    if (spec.heads_kv == 1 || read.index.own_h) read.index.own_hk = true;
+  }
+  for (GradientRead& read : reads) {
+    read.alone = std::ranges::count(reads, read.gradient, &GradientRead::gradient) == 1;
+    read.sum = sum_of(read);
+    read.ordered = is_ordered(read);
+  }
+  return reads;
+}
+
+}  // namespace flashjit

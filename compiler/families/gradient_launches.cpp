@@ -1,0 +1,94 @@
+#include "compiler/families/gradient_launches.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/analysis/gradient_reads.h"
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr int kSumThreads = 256;
+
+int head_reads(const AttentionSpec& spec) {
+  const auto reads = gradient_reads(spec);  // validate() has refused what has none
+  return reads ? static_cast<int>(std::ranges::count(*reads, GradientSum::heads, &GradientRead::sum)) : 0;
+}
+
+// `call` with one more argument, and those before it that it leaves out.
+void add_argument(std::string& call, std::string_view argument, int place) {
+  const auto given = static_cast<int>(std::ranges::count(call, ','));
+  std::string more;
+  for (int i = given + 1; i < place; ++i) more += ", nullptr";
+  call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
+}
+
+}  // namespace
+
+std::string why_not_ordered(const AttentionSpec& spec) {
+  if (spec.numerics == Numerics::Fast) return {};
+  const auto reads = gradient_reads(spec);
+  if (!reads) return {};
+  const auto found = std::ranges::find(*reads, false, &GradientRead::ordered);
+  if (found == reads->end()) return {};
+  return fmt::format(
+      "grads: on a GPU the gradient of `{}` is summed up in any order, as several blocks add to an element, and the spec "
+      "has numerics={}; index it by b and h as well (or pin b=1), use numerics=fast, or a processor",
+      print(found->read), spec.numerics == Numerics::Deterministic ? "deterministic" : "batch_invariant");
+}
+
+bool sums_by_key(const AttentionSpec& spec) {
+  const auto reads = gradient_reads(spec);
+  return reads && std::ranges::count(*reads, GradientSum::keys, &GradientRead::sum) > 0;
+}
+
+void add_gradient_launches(Plan& plan, int tile_kv, int warps) {
+  const AttentionSpec& spec = plan.spec;
+  if (spec.grads.empty()) return;
+  const int reads = head_reads(spec);
+  const bool of_sink = has_sink_gradient(spec), of_params = plan.config.gradients > 0;
+  KernelLaunch &prepare = plan.launches[0], &of_keys = plan.launches[1];
+  const auto add_buffer = [&](WorkspaceBuffer buffer) {
+    plan.workspace.push_back(std::move(buffer));
+    return static_cast<int>(plan.workspace.size()) - 1;
+  };
+  std::vector<int> summed;
+  std::string arguments = "params";
+  if (of_sink) {
+    const auto bytes = static_cast<std::int64_t>(sizeof(float)) * spec.heads_q;
+    summed.push_back(add_buffer({"sink_rows", "float", bytes, {{&CallSizes::q_tokens}}}));
+    prepare.buffers.push_back(summed.back());
+    add_argument(prepare.call, "sink_rows", 3);
+    arguments += ", sink_rows";
+  } else {
+    arguments += ", nullptr";
+  }
+  std::string begin = "begin_parameters(params";
+  if (reads > 0) {
+    const auto bytes = static_cast<std::int64_t>(sizeof(float)) * spec.heads_q * reads * warps;
+    summed.push_back(
+        add_buffer({"head_sums", "float", bytes, {{&CallSizes::batch}, {&CallSizes::k_len, tile_kv, true}}}));
+    prepare.buffers.push_back(summed.back());
+    of_keys.buffers.push_back(summed.back());
+    add_argument(of_keys.call, "head_sums", of_keys.tensor_maps ? 4 : 3);
+    begin += ", head_sums";
+    arguments += ", head_sums";
+  }
+  if (of_params) {
+    prepare.grid.least = 1;
+    prepare.call = fmt::format("{});\n  flashjit::{}", begin, prepare.call);
+  }
+  if (summed.empty()) return;
+  plan.launches.push_back({.entry = "flashjit_backward_sums",
+                           .threads = kSumThreads,
+                           .grid = {.heads = spec.heads_q, .least = spec.heads_q},
+                           .overlaps = true,
+                           .buffers = summed,
+                           .bounds = "flashjit::kSumThreads",
+                           .call = fmt::format("end_parameters({})", arguments)});
+}
+
+}  // namespace flashjit

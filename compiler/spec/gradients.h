@@ -1,0 +1,11 @@
+// Of what besides Q, K and V a bwd writes gradients: grads="slope, sink".
+#pragma once
+
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+// For validate(), when the parameters are known. Names are then in the order of the parameters, the sink last.
+Result<void> check_gradients(AttentionSpec& spec);
+
+}  // namespace flashjit

@@ -1,0 +1,100 @@
+// Parameters of masks and scores among the arguments of a run, and their gradients.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/launch/arguments.h"
+
+namespace flashjit {
+
+Result<Int64> scalar_bits(const Param& param, double value) {
+  const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
+  const auto refuse = [&] {
+    return invalid(
+        fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
+  };
+  switch (param.dtype) {
+    case Dtype::I32: return in(-0x1p31, 0x1p31 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
+    case Dtype::U32: return in(0, 0x1p32 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
+    case Dtype::U8: return in(0, 255) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
+    // A double holds integers up to 2^53 exactly.
+    case Dtype::I64: return in(-0x1p53, 0x1p53) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
+    case Dtype::F32: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
+    default:
+      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32",
+                                     param.name, name(param.dtype)));
+  }
+}
+
+// Of a parameter of the spec, or the gradient of one; null: it is neither.
+const ParamView** ArgumentChecker::place_of(const ParamView& param, Given& given) const {
+  if (const auto own = std::ranges::find(spec_.params, param.name, &Param::name); own != spec_.params.end())
+    return &given.params[own - spec_.params.begin()];
+  const auto gradient = std::ranges::find(gradient_names_, param.name);
+  return gradient == gradient_names_.end() ? nullptr : &given.gradients[gradient - gradient_names_.begin()];
+}
+
+Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const {
+  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
+    const Param& param = spec_.params[i];
+    const ParamView* found = given.params[i];
+    const std::string_view kind = param.rank == 0 ? "scalars" : "params";
+    if (!found) return invalid(fmt::format("{}.{}: missing; mask or score of the spec reads it", kind, param.name));
+    if (found->is_scalar != (param.rank == 0)) {
+      return invalid(fmt::format("{}.{}: the spec declares a {}", found->is_scalar ? "scalars" : "params", param.name,
+                                 param.rank == 0 ? "scalar" : "tensor"));
+    }
+    if (param.rank == 0) {
+      FLASHJIT_ASSIGN(bits, scalar_bits(param, found->scalar));
+      params.extra[i].stride[0] = bits;
+      // The low bytes of stride[0] are the value in its own type: host processors here are little-endian.
+      params.extra[i].data = gpu_ ? reinterpret_cast<const void*>(bits) : &params.extra[i].stride[0];
+      continue;
+    }
+    FLASHJIT_ASSIGN(d, check_tensor(found->tensor, param_rules_[i]));
+    overlaps.add(found->tensor, param_rules_[i], d);
+    params.extra[i].data = found->tensor.data;
+    for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
+  }
+  return {};
+}
+
+// As large as the parameters that they are the gradients of.
+Result<void> ArgumentChecker::fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const {
+  for (std::size_t i = 0; i < gradient_rules_.size(); ++i) {
+    const TensorRule& rule = gradient_rules_[i];
+    const ParamView* found = given.gradients[i];
+    if (!found) return invalid(fmt::format("{}: missing; this spec needs it", rule.name));
+    if (found->is_scalar) return invalid(fmt::format("scalars.{}: it is a tensor; give it in params", rule.name));
+    FLASHJIT_ASSIGN(d, check_tensor(found->tensor, rule));
+    const auto number = static_cast<std::size_t>(gradient_params_[i]);
+    const Param& param = spec_.params[number];
+    for (int j = 0; j < d.rank; ++j) {
+      const std::int64_t wanted = param.rank == 0 ? 1 : given.params[number]->tensor.shape[j];
+      const std::string of = param.rank == 0 ? "a scalar is one number" : "as large as " + param.name;
+      if (d.size[j] != wanted) FLASHJIT_TRY(check_size(rule, d, j, wanted, of));
+    }
+    overlaps.add(found->tensor, rule, d);
+    ParamGradient& gradient = params.d_extra[i];
+    gradient.data = static_cast<float*>(found->tensor.data);
+    for (int j = 0; j < kMaxParamRank; ++j) {
+      const int dimension = j + d.rank - kMaxParamRank;
+      gradient.size[j] = dimension < 0 ? 1 : d.size[dimension];
+      gradient.stride[j] = dimension < 0 ? 0 : d.stride[dimension];
+    }
+  }
+  return {};
+}
+
+Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes& sizes,
+                                            const KernelParams& params) const {
+  std::int64_t scalars[kMaxParams] = {};
+  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
+    if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
+  }
+  return indices_.check(spec_, sizes, given.params, scalars);
+}
+
+}  // namespace flashjit
