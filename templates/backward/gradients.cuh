@@ -410,6 +410,23 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
+// Each warp has its own rows, and its own columns, of the places of K and V, or Q and dO, which nobody reads any more.
+template <Side side, int tiles_qk, int tiles_v>
+__device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
+                                       const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,
+                                       u32 rows_v) {
+  const Sequence& seq = block.seq;
+  if constexpr (side == Side::keys) {
+    store_gradient<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
+                                       config.scale, block.row_lo, seq.k_len, share_qk, rows_qk);
+    store_gradient<config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v, 1.0f,
+                                      block.row_lo, seq.k_len, share_v, rows_v);
+  } else {
+    store_gradient<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token,
+                                       d_qk, config.scale, block.row_lo, seq.q_len, share_qk, rows_qk);
+  }
+}
+
 template <Side side>
 __device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts, float* dq_sums = nullptr,
                                           float* head_sums = nullptr) {
@@ -475,17 +492,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
     copies.end();
   }
 
-  // Each warp has its own rows, and its own columns, of the places of K and V, or Q and dO, which nobody reads any more.
-  const Sequence& seq = block.seq;
-  if constexpr (side == Side::keys) {
-    store_gradient<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
-                                       config.scale, block.row_lo, seq.k_len, share_qk, rows_qk);
-    store_gradient<config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v, 1.0f,
-                                      block.row_lo, seq.k_len, share_v, rows_v);
-  } else {
-    store_gradient<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token,
-                                       d_qk, config.scale, block.row_lo, seq.q_len, share_qk, rows_qk);
-  }
+  store_gradients<side>(params, block, d_qk, d_v, share_qk, share_v, rows_qk, rows_v);
 }
 
 }  // namespace flashjit
