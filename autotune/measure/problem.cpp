@@ -139,6 +139,19 @@ class Builder {
     return {};
   }
 
+  // As long as the parameters, which have been drawn.
+  Result<void> gradients_of_parameters() {
+    for (const int number : params_with_gradients(spec_)) {
+      const Param& param = spec_.params[static_cast<std::size_t>(number)];
+      std::vector<std::int64_t> shape = {1};
+      const auto drawn = std::ranges::find_if(
+          tensors, [&](const NamedTensor& t) { return t.role == Role::Param && t.name == param.name; });
+      if (param.rank > 0) shape = drawn->shape;
+      FLASHJIT_TRY(output({gradient_name(param.name), Role::Output, Dtype::F32, std::move(shape), {}}));
+    }
+    return {};
+  }
+
   std::vector<NamedTensor> tensors;
 
  private:
@@ -265,15 +278,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
     FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
   }
 
-  for (const int number : params_with_gradients(spec)) {
-    const Param& param = spec.params[static_cast<std::size_t>(number)];
-    std::vector<std::int64_t> shape_of = {1};
-    const auto drawn = std::ranges::find_if(
-        builder.tensors, [&](const NamedTensor& t) { return t.role == Role::Param && t.name == param.name; });
-    if (param.rank > 0) shape_of = drawn->shape;
-    FLASHJIT_TRY(builder.output({gradient_name(param.name), Role::Output, Dtype::F32, shape_of, {}}));
-  }
-
+  FLASHJIT_TRY(builder.gradients_of_parameters());
   data.tensors_ = std::move(builder.tensors);
   if (packed) data.longest_q_ = shape.longest_q();
   if (has_packed_keys(spec)) data.longest_k_ = shape.longest_k();

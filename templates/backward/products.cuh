@@ -1,0 +1,217 @@
+// What P and the gradients of the scores of a tile are multiplied with: sums of dQ, dK, dV, and their way to memory.
+#pragma once
+
+#include "templates/backward/scores.cuh"
+
+namespace flashjit {
+
+// Operands of a share of a tile's columns, from a multiple of 16 on, for sums over its rows. Where shares begin with whole
+// swizzle groups, steps along a row are constants.
+template <bool whole_groups>
+struct ShareOperands {
+  const TileLayout layout;
+  u32 lane;
+  int first;  // step
+
+  __device__ ShareOperands(u32 tile, const TileLayout layout, int column)
+      : layout(layout),
+        lane(tile + layout.offset(lane_id() % 16, lane_id() / 16) + (whole_groups ? column * 2 : 0)),
+        first(whole_groups ? 0 : column / 16) {}
+  __device__ void load(u32 (&b)[4], int step, int rows) const {
+    load_matrices_transposed(b, along(lane, layout, first + step) + down(layout, rows));
+  }
+};
+
+// sums += weights columns, of the columns of the head from `first` on. Weights are those in registers, whose layout is
+// that of an operand; or those of all column groups in shared memory.
+template <int head_dim, int tiles>
+__device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 shared, u32 columns, int first) {
+  constexpr TileLayout layout = tile_layout(kBlockColumns, head_dim, config.element);
+  const u32 lane = recompute(lane_id());
+  const u32 shared_lane = shared + kLayout.ds.offset(warp_row() + lane % 16, lane / 16);
+  const ShareOperands<tiles % layout.group() == 0> operands(columns, layout, first);
+#pragma unroll
+  for (int step = 0; step < kBlockColumns / 16; ++step) {
+    u32 a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      if constexpr (kColumnGroups > 1) {
+        load_matrices(a[m], along(shared_lane, kLayout.ds, step) + down(kLayout.ds, m));
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&pair)[4] = own[m][2 * step + i / 2];
+          a[m][i] = pack<config.element>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < tiles / 2; ++n) {
+      u32 b[4];
+      operands.load(b, n, step);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        mma<config.element>(sums[m][2 * n], a[m], b[0], b[1]);
+        mma<config.element>(sums[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// P or ds of this warp to shared memory, [row, column]. Its first column is a multiple of how many it has, a power of two:
+// so the column's number within the warp is an XOR of a swizzled address.
+__device__ inline void share(const Scores& weights, u32 place) {
+  constexpr TileLayout layout = kLayout.ds;
+  const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
+  const u32 first = place + layout.offset(warp_row() + lane / 4, warp_column() / 8) + lane % 4 * 4;
+#pragma unroll
+  for (int n = 0; n < kNTiles; ++n) {
+    const u32 bytes = n * kChunkBytes, column = (first ^ (bytes & low)) + (bytes & ~low);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        store_shared(column + (m * 16 + h * 8) * layout.row_bytes(),
+                     pack<config.element>(weights[m][n][2 * h], weights[m][n][2 * h + 1]));
+  }
+}
+
+// What of the columns of a gradient is in the sums of this warp: `first` and those behind it. It has those from `own` on
+// for itself, and the others with the share before.
+struct Share {
+  int first, own;
+};
+template <int padded_dim, int tiles>
+__device__ inline Share share_of_warp(int part) {
+  const int own = (part * kColumnGroups + static_cast<int>(column_group())) * tiles * 8;
+  return {min(own, padded_dim - tiles * 8), own};
+}
+
+// The rows of a gradient that are this block's: through shared memory, where each warp has a place, in whole chunks.
+template <int head_dim, int tiles>
+__device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
+                                      int row_lo, int row_end, Share columns, u32 staging) {
+  const u32 lane = recompute(lane_id());
+  const int end = min(columns.first + tiles * 8, head_dim);
+  if constexpr (config.output == Element::f32) {
+    float* out = static_cast<float*>(gradient) + first;
+    for_each<tiles>([&](int m, int n, int e) {
+      const int row = row_lo + warp_row() + m * 16 + e / 2 * 8 + lane / 4;
+      const int column = columns.first + n * 8 + lane % 4 * 2 + e % 2;
+      if (row < row_end && column >= columns.own && column < end) out[row * stride + column] = sums[m][n][e] * scale;
+    });
+  } else {
+    constexpr TileLayout layout = tile_layout(kBlockRows, round_up(head_dim, 16), config.element);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int chunk = columns.first / 8 + n;
+          if (chunk * 8 >= columns.own)
+            store_shared(staging + layout.offset(warp_row() + m * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
+                         pack<config.output>(sums[m][n][2 * h] * scale, sums[m][n][2 * h + 1] * scale));
+        }
+    __syncwarp();
+    auto* out = static_cast<Bits<config.output>*>(gradient) + first;
+    const int chunks = (end - columns.own) / 8;  // none: others have them all
+    for (int i = lane; i < kRowsOfWarp * chunks; i += 32) {
+      const int row = warp_row() + i / chunks, chunk = columns.own / 8 + i % chunks;
+      if (row_lo + row < row_end)
+        store_chunk<config.copy_bytes>(out + (row_lo + row) * stride + chunk * 8,
+                                       load_shared(staging + layout.offset(row, chunk)));
+    }
+  }
+}
+
+// Four sums of a tile to memory, if they are wanted: a predicate of the instruction, since a branch around each would take
+// longer than what it leaves out.
+__device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
+  float* at = tile + place_of_sum(lane_id(), 0);
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
+          at),
+      "f"(sums[0]), "f"(sums[1]), "f"(sums[2]), "f"(sums[3]), "r"(static_cast<u32>(wanted))
+      : "memory");
+#else
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p red.relaxed.gpu.global.add.f32 [%0], %1;\n}" ::"l"(at + e * 32),
+        "f"(sums[e]), "r"(static_cast<u32>(wanted))
+        : "memory");
+#endif
+}
+
+// dQ += ds K, of all keys of the block and the columns of its part: those of a warp in turns, so that few sums are beside
+// those of dK and dV.
+__device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int part, u32 ds,
+                                           u32 keys, float* dq_sums) {
+  constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
+  constexpr int kParts = gradient_parts(config, Side::keys), kColumns = share_of(padded_dim_qk(config), kParts),
+                kPairs = share_of(kColumns, kShares) / 16, kAtOnce = kPairs < 2 ? kPairs : 2;
+  const u32 lane = recompute(lane_id());
+  const int group = warp_id() % kGroups, own = part * kColumns + warp_id() / kGroups * kPairs * 16,
+            first = min(own, padded_dim_qk(config) - kPairs * 16), end = min((part + 1) * kColumns, config.head_dim_qk);
+  const u32 ds_lane = ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  // Parts begin at multiples of their columns, and warps within them at multiples of theirs.
+  constexpr int kGroup = kLayout.rows_qk.group();
+  const ShareOperands<kPairs * 2 % kGroup == 0 && (kParts == 1 || kColumns / 8 % kGroup == 0)> operands(
+      keys, kLayout.rows_qk, first);
+  // Share by share: whether all have as many columns is known, and then all are wanted.
+  constexpr bool kEven = kPairs * 16 * kShares == kColumns && padded_dim_qk(config) % kColumns == 0 &&
+                         padded_dim_qk(config) == config.head_dim_qk;
+  const int q = q_lo + group * kTiles * 16;
+  float* tiles = dq_sums + first_dq_sum(params, seq, seq.h, q) + first / 8 * kTileSums;
+#pragma unroll
+  for (int begin = 0; begin < kPairs; begin += kAtOnce) {
+    float sums[kTiles][kAtOnce * 2][4] = {};
+#pragma unroll 8
+    for (int step = 0; step < kBlockRows / 16; ++step) {
+      u32 a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+        load_matrices_transposed(a[m], along(ds_lane, kLayout.ds, group * kTiles + m) + down(kLayout.ds, step));
+#pragma unroll
+      for (int n = 0; n < kAtOnce && begin + n < kPairs; ++n) {
+        u32 b[4];
+        operands.load(b, begin + n, step);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          mma<config.element>(sums[m][2 * n], a[m], b[0], b[1]);
+          mma<config.element>(sums[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kAtOnce * 2 && begin * 2 + n < kPairs * 2; ++n) {
+        const int tile = begin * 2 + n, column = first + tile * 8;
+        const bool wanted = kEven || (column >= own && column < end);
+        add_to_memory(tiles + m * dq_tile_floats(config) + tile * kTileSums, wanted && q + m * 16 < seq.q_len,
+                      sums[m][n]);
+      }
+  }
+}
+
+// Each warp has its own rows, and its own columns, of the places of K and V, or Q and dO, which nobody reads any more.
+template <Side side, int tiles_qk, int tiles_v>
+__device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
+                                       const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,
+                                       u32 rows_v) {
+  const Sequence& seq = block.seq;
+  if constexpr (side == Side::keys) {
+    store_gradient<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
+                                       config.scale, block.row_lo, seq.k_len, share_qk, rows_qk);
+    store_gradient<config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v, 1.0f,
+                                      block.row_lo, seq.k_len, share_v, rows_v);
+  } else {
+    store_gradient<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token,
+                                       d_qk, config.scale, block.row_lo, seq.q_len, share_qk, rows_qk);
+  }
+}
+
+}  // namespace flashjit
