@@ -146,8 +146,12 @@ std::string problem_of(const Compiled& compiled) {
     return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes(), target.smem_per_block);
   }
   const int blocks = plan.schedule.blocks_per_sm.value_or(1);
-  const auto log = compiled.binary->facts.find("log");
-  for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
+  const auto found = compiled.binary->facts.find("log");
+  const CompileLog log = parse_compile_log(found == compiled.binary->facts.end() ? "" : found->second);
+  // Of the templates. What ptxas remarks is about speed, and not always to be helped.
+  for (const std::string& warning : log.warnings)
+    if (warning.find("warning #") != std::string::npos) return warning;
+  for (const EntryUsage& entry : log.entries) {
     if (entry.static_smem_bytes > 0)
       return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
     if (entry.stack_bytes > 0) return fmt::format("has a stack frame of {} bytes", entry.stack_bytes);
