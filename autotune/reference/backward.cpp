@@ -113,6 +113,13 @@ void taint(Gradient& row, const float* y) {
 
 void taint(Gradient& row) { row.tainted.assign(row.tainted.size(), true); }
 
+// Whether a kernel gets 0 where it multiplies this with a P of 0: it may not look for what is hidden in each tile.
+bool is_finite_gradient(const std::vector<float>& d_o, const float* value, double delta) {
+  double sum = -delta;
+  for (std::size_t c = 0; c < d_o.size(); ++c) sum += static_cast<double>(d_o[c]) * static_cast<double>(value[c]);
+  return std::isfinite(sum);
+}
+
 std::vector<float> singles(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
 }  // namespace
@@ -176,13 +183,18 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   Pair result;
   // Of a query that saw NaN, P is NaN even for keys that it does not see.
   result.unclear = std::isnan(query.lse) || query.lse == kInfinity;
-  if (result.unclear || (semantics.visible && !semantics.visible(at))) return result;
+  if (result.unclear) return result;
+  const auto nothing = [&] {
+    result.unclear = !is_finite_gradient(query.d_o, value, query.delta);
+    return result;
+  };
+  if (semantics.visible && !semantics.visible(at)) return nothing();
   const Logit logit = logit_of(spec, semantics, at, query.exact.data(), key, 1);
-  if (logit.value == -kInfinity || query.lse == -kInfinity) return result;
+  if (logit.value == -kInfinity || query.lse == -kInfinity) return nothing();
   const double exponent = logit.value - query.lse;
   const double lse_error = 0x1p-24 * std::fabs(query.lse);
   const double error = std::hypot(logit.error, 0x1p-24 * std::fabs(logit.value), lse_error) + 0x1p-22;
-  if (exponent + 8 * error < -200) return result;
+  if (exponent + 8 * error < -200) return nothing();
   result.counts = true;
   result.p = std::exp(exponent);
   const Product dot = product(query.q, key);
