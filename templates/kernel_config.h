@@ -41,6 +41,7 @@ struct KernelConfig {
   Element element = Element::bf16;  // Q, K, V
   Cache cache = Cache::as_q;        // not as_q: K and V have elements of 8 bits, and scales
   Element output = Element::bf16;   // O
+  Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int heads_q = 0;

@@ -50,7 +50,7 @@ double largest_rounding(Dtype dtype, double x) {
 
 // As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
 // they are squared, or they are independent; the larger counts.
-void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double factor, Gradient& row) {
+void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
   struct Column {
     double whole = 0, squares = 0;
   };
@@ -83,12 +83,12 @@ void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double fac
     first = end;
   }
   for (std::size_t c = 0; c < width; ++c) {
-    const double rounding = largest_rounding(spec.out_dtype, row.exact[c]);
+    const double rounding = largest_rounding(out, row.exact[c]);
     row.variance[c] = row.variance[c] * factor * factor + rounding * rounding / 3 + steps * row.exact[c] * row.exact[c];
   }
 }
 
-void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double factor, Gradient& row) {
+void add_up(const AttentionSpec& spec, Dtype out, const std::vector<Term>& terms, double factor, Gradient& row) {
   const std::size_t width = row.tainted.size();
   row.exact.assign(width, 0), row.variance.assign(width, 0), row.recipe.assign(width, 0);
   if (terms.empty()) return;
@@ -99,10 +99,9 @@ void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double fa
       products[i] = terms[i].recipe * terms[i].y[c];
     }
     row.exact[c] *= factor;
-    row.recipe[c] =
-        round_to(spec.out_dtype, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
+    row.recipe[c] = round_to(out, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
   }
-  add_variance(spec, terms, factor, row);
+  add_variance(spec, out, terms, factor, row);
 }
 
 void taint(Gradient& row, const float* y) {
@@ -242,7 +241,7 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
     else taint(row, key);  // hidden, and maybe in a tile that others see
   }
-  add_up(spec, terms, spec.effective_scale(), row);
+  add_up(spec, spec.out_dq, terms, spec.effective_scale(), row);
   return row;
 }
 
@@ -268,8 +267,8 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   }
-  add_up(spec, of_k, spec.effective_scale(), row.dk);
-  add_up(spec, of_v, 1, row.dv);
+  add_up(spec, spec.out_dk, of_k, spec.effective_scale(), row.dk);
+  add_up(spec, spec.out_dv, of_v, 1, row.dv);
   return row;
 }
 

@@ -112,15 +112,15 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] = tile[place_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
-    if constexpr (config.output == Element::f32) {
+    if constexpr (config.output_dq == Element::f32) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) static_cast<float*>(p.dq)[at + j] = values[j] * config.scale;
     } else {
       u32 words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        words[j] = pack<config.output>(values[2 * j] * config.scale, values[2 * j + 1] * config.scale);
-      store_chunk<config.copy_bytes>(static_cast<Bits<config.output>*>(p.dq) + at,
+        words[j] = pack<config.output_dq>(values[2 * j] * config.scale, values[2 * j + 1] * config.scale);
+      store_chunk<config.copy_bytes>(static_cast<Bits<config.output_dq>*>(p.dq) + at,
                                      {words[0], words[1], words[2], words[3]});
     }
   }

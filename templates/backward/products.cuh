@@ -88,12 +88,12 @@ __device__ inline Share share_of_warp(int part) {
 }
 
 // The rows of a gradient that are this block's: through shared memory, where each warp has a place, in whole chunks.
-template <int head_dim, int tiles>
+template <Element output, int head_dim, int tiles>
 __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
                                       int row_lo, int row_end, Share columns, u32 staging) {
   const u32 lane = recompute(lane_id());
   const int end = min(columns.first + tiles * 8, head_dim);
-  if constexpr (config.output == Element::f32) {
+  if constexpr (output == Element::f32) {
     float* out = static_cast<float*>(gradient) + first;
     for_each<tiles>([&](int m, int n, int e) {
       const int row = row_lo + warp_row() + m * 16 + e / 2 * 8 + lane / 4;
@@ -111,10 +111,10 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
           const int chunk = columns.first / 8 + n;
           if (chunk * 8 >= columns.own)
             store_shared(staging + layout.offset(warp_row() + m * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
-                         pack<config.output>(sums[m][n][2 * h] * scale, sums[m][n][2 * h + 1] * scale));
+                         pack<output>(sums[m][n][2 * h] * scale, sums[m][n][2 * h + 1] * scale));
         }
     __syncwarp();
-    auto* out = static_cast<Bits<config.output>*>(gradient) + first;
+    auto* out = static_cast<Bits<output>*>(gradient) + first;
     const int chunks = (end - columns.own) / 8;  // none: others have them all
     for (int i = lane; i < kRowsOfWarp * chunks; i += 32) {
       const int row = warp_row() + i / chunks, chunk = columns.own / 8 + i % chunks;
@@ -204,13 +204,16 @@ __device__ inline void store_gradients(const KernelParams& params, const BlockSt
                                        u32 rows_v) {
   const Sequence& seq = block.seq;
   if constexpr (side == Side::keys) {
-    store_gradient<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
-                                       config.scale, block.row_lo, seq.k_len, share_qk, rows_qk);
-    store_gradient<config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v, 1.0f,
-                                      block.row_lo, seq.k_len, share_v, rows_v);
+    store_gradient<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq),
+                                                         params.dk_stride.token, d_qk, config.scale, block.row_lo,
+                                                         seq.k_len, share_qk, rows_qk);
+    store_gradient<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq),
+                                                        params.dv_stride.token, d_v, 1.0f, block.row_lo, seq.k_len,
+                                                        share_v, rows_v);
   } else {
-    store_gradient<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token,
-                                       d_qk, config.scale, block.row_lo, seq.q_len, share_qk, rows_qk);
+    store_gradient<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0),
+                                                         params.dq_stride.token, d_qk, config.scale, block.row_lo,
+                                                         seq.q_len, share_qk, rows_qk);
   }
 }
 

@@ -33,20 +33,20 @@ __device__ inline void finish_backward(const KernelParams& params, const float* 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const Int64 at = begin + h * 8 * params.dq_stride.token;
-      if constexpr (config.output == Element::f32) {
+      if constexpr (config.output_dq == Element::f32) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = first_column + (four * 4 + i) * 8 + thread % 4 * 2;
           if (four * 4 + i >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;
-          store_pair<config.output>(params.dq, at + column, (h == 0 ? sum[i].x : sum[i].z) * config.scale,
-                                    (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+          store_pair<config.output_dq>(params.dq, at + column, (h == 0 ? sum[i].x : sum[i].z) * config.scale,
+                                       (h == 0 ? sum[i].y : sum[i].w) * config.scale);
         }
       } else {
         u32 pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          pairs[i] = pack<config.output>((h == 0 ? sum[i].x : sum[i].z) * config.scale,
-                                         (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+          pairs[i] = pack<config.output_dq>((h == 0 ? sum[i].x : sum[i].z) * config.scale,
+                                            (h == 0 ? sum[i].y : sum[i].w) * config.scale);
         exchange_pairs(pairs);
         const int eight = four * 4 + thread % 4, column = first_column + eight * 8;
         if (eight >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;

@@ -207,10 +207,10 @@ struct Consumer {
     }
     turns.leave();
     const int key = item.k_lo + static_cast<int>(keys);
-    store_rows<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq), params.dk_stride.token, key,
-                                   item.seq.k_len, config.scale, dk);
-    store_rows<config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq), params.dv_stride.token, key,
-                                  item.seq.k_len, 1.0f, dv);
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
+                                                     params.dk_stride.token, key, item.seq.k_len, config.scale, dk);
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
+                                                    params.dv_stride.token, key, item.seq.k_len, 1.0f, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
       if (number >= 0) add_last_dq(number, before);

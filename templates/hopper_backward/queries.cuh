@@ -194,9 +194,9 @@ struct DqConsumer {
       pin_registers(dq);
     }
     turns.leave();
-    store_rows<config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
-                                   params.dq_stride.token, item.q_lo + static_cast<int>(rows), item.seq.q_len,
-                                   config.scale, dq);
+    store_rows<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
+                                                     params.dq_stride.token, item.q_lo + static_cast<int>(rows),
+                                                     item.seq.q_len, config.scale, dq);
   }
 };
 

@@ -25,12 +25,14 @@ struct RoleSums {
     if constexpr (kRest > 0) pin_registers(rest);
   }
   // What item it is of is found out once more: kept through the loop it would cost registers.
+  template <Element output>
   __device__ void store(const KernelParams& params, void* tensor, const Strides& strides, float scale) const {
     const BackwardItem item = backward_item(params, recompute(blockIdx.x) / config.cluster);
     const Int64 begin = key_begin(strides, item.seq);
     const int row = item.k_lo + static_cast<int>(first_key_of_block());
-    store_rows<kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
-    if constexpr (kRest > 0) store_rows<kRest>(tensor, begin + kFirst, strides.token, row, item.seq.k_len, scale, rest);
+    store_rows<output, kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
+    if constexpr (kRest > 0)
+      store_rows<output, kRest>(tensor, begin + kFirst, strides.token, row, item.seq.k_len, scale, rest);
   }
 };
 // (Templates, so that a second product need not exist where there is none.)
@@ -131,7 +133,7 @@ struct ScoreRole : Role {
     const bool any =
         visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
     if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
-    dv.store(params, params.dv, params.dv_stride, 1.0f);
+    dv.store<config.output_dv>(params, params.dv, params.dv_stride, 1.0f);
   }
 };
 
@@ -206,7 +208,7 @@ struct GradientRole : Role {
       steps = number + 1;
     });
     if constexpr (kInClusters) end_ds(steps);
-    dk.store(params, params.dk, params.dk_stride, config.scale);
+    dk.store<config.output_dk>(params, params.dk, params.dk_stride, config.scale);
   }
 };
 

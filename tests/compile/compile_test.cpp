@@ -82,6 +82,7 @@ std::vector<Row> every_row() {
       " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
       " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
       " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
+      " mask=\"causal\" out=fp32/bf16/fp16",
   };
   std::vector<Row> rows;
   for (const Target& target : targets()) {

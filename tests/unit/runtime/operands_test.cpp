@@ -105,8 +105,8 @@ const std::vector<Expected>& expected() {
       add(of_bwd(of_outputs), "do", "bf16", "", row([](P p) { return p.d_o; }), nullptr),
       add(of_bwd(of_rows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; }), nullptr),
       add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; }), nullptr),
-      add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; }), nullptr),
-      add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
+      add(of_bwd(of_keys(64)), "dk", "fp16", "", row([](P p) -> const void* { return p.dk; }), nullptr),
+      add(of_bwd(of_keys(32)), "dv", "bf16", "", row([](P p) -> const void* { return p.dv; }), nullptr),
       add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; }),
           nullptr),
       add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
@@ -121,7 +121,7 @@ struct Case {
   std::string spec() const {
     constexpr const char* kNames[] = {"bshd",   "bhsd", "packed", "paged(16)", "packed/paged(16)", "bshd", "bhsd",
                                       "packed", "bshd", "bhsd",   "packed"};
-    if (backward()) return std::string("bwd bf16 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
+    if (backward()) return std::string("bwd bf16 out=fp32/fp16/bf16 d=64/32 heads=4/2 layout=") + kNames[layout];
     if (merges()) return std::string("merge bf16 out=fp32 d=32 heads=4 layout=") + kNames[layout];
     return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
