@@ -94,12 +94,21 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   const u32 lane = recompute(lane_id());
   const int end = min(columns.first + tiles * 8, head_dim);
   if constexpr (output == Element::f32) {
-    float* out = static_cast<float*>(gradient) + first;
-    for_each<tiles>([&](int m, int n, int e) {
-      const int row = row_lo + warp_row() + m * 16 + e / 2 * 8 + lane / 4;
-      const int column = columns.first + n * 8 + lane % 4 * 2 + e % 2;
-      if (row < row_end && column >= columns.own && column < end) out[row * stride + column] = sums[m][n][e] * scale;
-    });
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_lo + warp_row() + m * 16 + h * 8 + lane / 4;
+        if (row >= row_end) continue;
+        float* out = static_cast<float*>(gradient) + first + row * stride + columns.first + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) {
+          const int column = columns.first + n * 8;
+          if (column < columns.own || column >= end) continue;
+          out[n * 8] = sums[m][n][2 * h] * scale;
+          out[n * 8 + 1] = sums[m][n][2 * h + 1] * scale;
+        }
+      }
   } else {
     constexpr TileLayout layout = tile_layout(kBlockRows, round_up(head_dim, 16), config.element);
 #pragma unroll
