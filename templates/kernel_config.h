@@ -60,6 +60,7 @@ struct KernelConfig {
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated
   int rope_dims = 0;           // of the first columns of a row
   double rope_base = 0;        // of frequencies that the kernel computes; 0: KernelParams has tables
+  int dropped = 0;             // of 256 weights so many are dropped: dropout.h
   float scale = 0;             // natural units: score = scale * q.k
   int page_size = 0;           // not 0: K and V lie in pages of so many tokens
   bool has_score = false;      // variant.gen.cuh's score() changes s

@@ -17,6 +17,7 @@
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -179,6 +180,16 @@ Result<void> check_append(const AttentionSpec& spec) {
       "align=top_left out");
 }
 
+Result<void> check_dropout(const AttentionSpec& spec) {
+  const double p = spec.dropout;
+  if (!(p >= 0 && p < 1)) return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", p));
+  const int dropped = dropped_of(p);
+  if (p == 0 || (dropped > 0 && dropped < kDropoutNumbers)) return {};
+  return invalid(fmt::format("dropout: {} is nearest to {} of {} weights, steps are of 1/{}; use {}", p, dropped,
+                             kDropoutNumbers, kDropoutNumbers,
+                             dropped == 0 ? "0.00390625, the least, or leave it out" : "0.99609375, the most"));
+}
+
 Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_head_dims(spec));
   FLASHJIT_TRY(check_heads(spec));
@@ -186,9 +197,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_token_scales(spec));
   FLASHJIT_TRY(check_scale(spec));
-  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
-    return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));
-  }
+  FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -399,6 +408,25 @@ Result<void> check_backward(const AttentionSpec& spec) {
   return {};
 }
 
+// Dropout is for training, which has no caches.
+Result<void> check_drops(const AttentionSpec& spec) {
+  const struct {
+    bool asked;
+    std::string_view field, way_out;
+  } of_caches[] = {{is_paged(spec), "layout=paged", "use layout=packed"},
+                   {spec.append, "append", "leave append out"},
+                   {spec.v_in_k, "v_in_k", "give v as a tensor"},
+                   {has_scaled_keys(spec), "kv", "use k and v of the dtype"}};
+  for (const auto& [asked, field, way_out] : of_caches) {
+    if (!asked) continue;
+    return unsupported(
+        fmt::format("dropout: {} of a spec with {}, whose kernels are for caches and drop nothing; {}, or "
+                    "use dropout=0",
+                    spec.dropout, field, way_out));
+  }
+  return {};
+}
+
 }  // namespace
 
 double AttentionSpec::effective_scale() const {
@@ -456,6 +484,7 @@ std::string meaning(const AttentionSpec& spec) {
   if (spec.mask) plain.mask_text = print(spec.mask);
   if (spec.score) plain.score_text = print(spec.score);
   plain.declared = spec.params;
+  plain.dropout = static_cast<double>(dropped_of(spec.dropout)) / kDropoutNumbers;
   return print(plain);
 }
 
@@ -488,10 +517,7 @@ Result<void> check_supported(const AttentionSpec& spec) {
                                    name(spec.out_dtype), name(spec.dtype)));
   }
   if (is_backward(spec)) FLASHJIT_TRY(gradients_of(spec.score, spec.mask, {}));
-  if (spec.dropout > 0) {
-    return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
-  }
-  return {};
+  return drops(spec) ? check_drops(spec) : Result<void>();
 }
 
 }  // namespace flashjit
