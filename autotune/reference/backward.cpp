@@ -21,7 +21,7 @@ struct Product {
 };
 
 template <class A, class B>
-Product product(const std::vector<A>& a, const B* b) {
+Product product(const std::vector<A>& a, const B* b, double factor = 1) {
   Product result;
   std::vector<float> terms(a.size());
   double squares = 0;
@@ -32,7 +32,9 @@ Product product(const std::vector<A>& a, const B* b) {
     terms[i] = static_cast<float>(a[i]) * static_cast<float>(b[i]);
   }
   result.error = 0x1p-24 * (std::fabs(result.exact) + 0.5 * std::sqrt(squares * static_cast<double>(a.size())));
-  result.recipe = sum_in_pairs(terms.data(), terms.size());
+  result.recipe = sum_in_pairs(terms.data(), terms.size()) * static_cast<float>(factor);
+  result.exact *= factor;
+  result.error *= factor;
   return result;
 }
 
@@ -189,7 +191,8 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const float s = dot.recipe * static_cast<float>(spec.effective_scale());
   const Slope slope =
       slope_of(semantics, at, Dual(dot.exact * spec.effective_scale()), dot.error * std::fabs(spec.effective_scale()));
-  const Product dp = product(query.d_o, value);
+  result.dropped = problem_.dropout().drops(at);
+  const Product dp = result.dropped ? Product() : product(query.d_o, value, problem_.dropout().factor());
   const double moved = dp.exact - query.delta, by_one = result.p * slope.value;
   result.ds = by_one * moved;
   result.s = Dual(s, dot.exact * spec.effective_scale());
@@ -251,13 +254,14 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk), taint(row.dv);
     } else if (pair.counts) {
       of_k.push_back({pair.ds, std::hypot(pair.ds_error, pair.in_common), 0, pair.recipe_ds, query.q.data()});
-      of_v.push_back({pair.p, pair.p_error, 0, pair.recipe_p, query.d_o.data()});
+      if (pair.dropped) taint(row.dv, query.d_o.data());
+      else of_v.push_back({pair.p, pair.p_error, 0, pair.recipe_p, query.d_o.data()});
     } else {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   }
   add_up(spec, of_k, spec.effective_scale(), row.dk);
-  add_up(spec, of_v, 1, row.dv);
+  add_up(spec, of_v, problem_.dropout().factor(), row.dv);
   return row;
 }
 
