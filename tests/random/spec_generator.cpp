@@ -13,6 +13,7 @@
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
+#include "tests/random/operations/dropout_generator.h"
 #include "tests/random/operations/merge_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/operations/prefix_generator.h"
@@ -489,12 +490,14 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : draw_backward(Generator(seed, options).draw());
+  if (seed % kMergesAmong == 0) return draw_merge(seed, options);
+  return draw_backward(draw_dropout(Generator(seed, options).draw()));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : take_backward(Generator(seed, {}).make(row));
+  return merges(*parse_spec(row.spec)) ? make_merge(seed, row)
+                                       : take_backward(take_dropout(Generator(seed, {}).make(row)));
 }
 
 }  // namespace flashjit::testing_random
