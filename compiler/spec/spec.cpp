@@ -11,6 +11,7 @@
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/gradients.h"
 #include "compiler/spec/operands.h"
@@ -178,16 +179,6 @@ Result<void> check_append(const AttentionSpec& spec) {
   return invalid(
       "append: new tokens are the last of their sequence, where align=bottom_right has the queries; leave "
       "align=top_left out");
-}
-
-Result<void> check_dropout(const AttentionSpec& spec) {
-  const double p = spec.dropout;
-  if (!(p >= 0 && p < 1)) return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", p));
-  const int dropped = dropped_of(p);
-  if (p == 0 || (dropped > 0 && dropped < kDropoutNumbers)) return {};
-  return invalid(fmt::format("dropout: {} is nearest to {} of {} weights, steps are of 1/{}; use {}", p, dropped,
-                             kDropoutNumbers, kDropoutNumbers,
-                             dropped == 0 ? "0.00390625, the least, or leave it out" : "0.99609375, the most"));
 }
 
 Result<void> check_sizes(const AttentionSpec& spec) {
@@ -408,25 +399,6 @@ Result<void> check_backward(const AttentionSpec& spec) {
   return {};
 }
 
-// Dropout is for training, which has no caches.
-Result<void> check_drops(const AttentionSpec& spec) {
-  const struct {
-    bool asked;
-    std::string_view field, way_out;
-  } of_caches[] = {{is_paged(spec), "layout=paged", "use layout=packed"},
-                   {spec.append, "append", "leave append out"},
-                   {spec.v_in_k, "v_in_k", "give v as a tensor"},
-                   {has_scaled_keys(spec), "kv", "use k and v of the dtype"}};
-  for (const auto& [asked, field, way_out] : of_caches) {
-    if (!asked) continue;
-    return unsupported(
-        fmt::format("dropout: {} of a spec with {}, whose kernels are for caches and drop nothing; {}, or "
-                    "use dropout=0",
-                    spec.dropout, field, way_out));
-  }
-  return {};
-}
-
 }  // namespace
 
 double AttentionSpec::effective_scale() const {
@@ -517,7 +489,7 @@ Result<void> check_supported(const AttentionSpec& spec) {
                                    name(spec.out_dtype), name(spec.dtype)));
   }
   if (is_backward(spec)) FLASHJIT_TRY(gradients_of(spec.score, spec.mask, {}));
-  return drops(spec) ? check_drops(spec) : Result<void>();
+  return drops(spec) ? check_dropout_supported(spec) : Result<void>();
 }
 
 }  // namespace flashjit
