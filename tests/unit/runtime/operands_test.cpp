@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "flashjit/flashjit.hpp"
@@ -46,6 +45,7 @@ Expected of_bwd(Expected shapes) {
 }
 
 Expected everywhere(const Shape& shape) { return {{}, {}, {shape, shape, shape, shape, shape}}; }
+Expected number() { return also_of_bwd(everywhere({1})); }
 Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
   return {{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
 }
@@ -114,10 +114,9 @@ const std::vector<Expected>& expected() {
           nullptr),
       add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
           nullptr),
-      add(also_of_bwd(everywhere({1})), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; }),
-          nullptr),
-      add(also_of_bwd(everywhere({1})), "offset", "i64", "dropout=0.1",
-          row([](P p) -> const void* { return p.offset_at; }), nullptr)};
+      add(
+          number(), "seed", "i64", "dropout=0.1", [](P p) -> const void* { return p.seed_at; }, nullptr),
+      add(number(), "offset", "i64", "dropout=0.1", [](P p) -> const void* { return p.offset_at; }, nullptr)};
   return rows;
 }
 
@@ -472,34 +471,6 @@ TEST(Operands, ParametersOfTheSpecHideThem) {
   EXPECT_EQ(params->o, arguments.o.data);
   arguments.sink = {};
   expect_refused(spec, arguments, "sink: missing");
-}
-
-// Tensors are passed on unread: a captured graph finds in them what was written there since.
-TEST(Operands, SeedsAreTensorsOrNumbers) {
-  const std::string spec = "fwd bf16 d=64 heads=4 dropout=0.1";
-  Arguments a;
-  a.q = a.k = a.v = {reinterpret_cast<void*>(0x10000), "bf16", {2, 5, 4, 64}, {}};
-  a.o = {reinterpret_cast<void*>(0x40000), "bf16", {2, 5, 4, 64}, {}};
-  expect_refused(spec, a, "seed: missing; this spec needs it");
-  void* const nobody_reads_it = reinterpret_cast<void*>(0x90000);
-  a.params["seed"] = {nobody_reads_it, "i64", {1}, {}};
-  expect_refused(spec, a, "offset: missing; this spec needs it");
-  a.scalars["offset"] = -9;
-  const auto params = fill(spec, a);
-  ASSERT_TRUE(params) << params.error().message;
-  EXPECT_EQ(params->seed_at, nobody_reads_it);
-  EXPECT_EQ(params->offset_at, nullptr);
-  EXPECT_EQ(params->offset, -9);
-  a.scalars["seed"] = 7;
-  expect_refused(spec, a, "seed: given twice");
-  a.params.erase("seed");
-  EXPECT_EQ(fill(spec, a)->seed, 7);
-  for (const double wrong : {0.5, 0x1p60, std::numeric_limits<double>::quiet_NaN()}) {
-    a.scalars["seed"] = wrong;
-    expect_refused(spec, a, "scalars.seed: ");
-  }
-  a.scalars["seed"] = 7;
-  expect_refused("fwd bf16 d=64 heads=4", a, "seed: given, and the spec does not ask for it; add dropout=P");
 }
 
 TEST(Operands, NumbersAreNoTensors) {

@@ -1,12 +1,47 @@
-// The mask that callers can see is that of the reference, in whatever order its tensor has its dimensions.
+// What calls have of dropout: the two numbers that they give, and the mask that callers can see.
 #include <gtest/gtest.h>
+
+#include <limits>
 
 #include "autotune/reference/dropout.h"
 #include "flashjit/flashjit.hpp"
+#include "tests/unit/runtime/calls.h"
 
 namespace flashjit {
 namespace {
 
+void expect_refused(const Plan& plan, const Arguments& arguments, const std::string& begin) {
+  const auto params = fill(plan, arguments);
+  ASSERT_FALSE(params) << begin;
+  EXPECT_EQ(params.error().message.rfind(begin, 0), 0u) << params.error().message << "\ninstead of " << begin;
+}
+
+// Tensors are passed on unread: a captured graph finds in them what was written there since.
+TEST(DropoutNumbers, AreTensorsOrValues) {
+  const Plan plan = plan_of("fwd bf16 d=64 heads=4/2 dropout=0.1");
+  Arguments a = dense();
+  expect_refused(plan, a, "seed: missing; this spec needs it");
+  a.params["seed"] = {address(0x90000), "i64", {1}, {}};
+  expect_refused(plan, a, "offset: missing; this spec needs it");
+  a.scalars["offset"] = -9;
+  const auto params = fill(plan, a);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->seed_at, address(0x90000));
+  EXPECT_EQ(params->offset_at, nullptr);
+  EXPECT_EQ(params->offset, -9);
+  a.scalars["seed"] = 7;
+  expect_refused(plan, a, "seed: given twice");
+  a.params.erase("seed");
+  EXPECT_EQ(fill(plan, a)->seed, 7);
+  for (const double wrong : {0.5, 0x1p60, std::numeric_limits<double>::quiet_NaN()}) {
+    a.scalars["seed"] = wrong;
+    expect_refused(plan, a, "scalars.seed: ");
+  }
+  a.scalars["seed"] = 7;
+  expect_refused(plan_of("fwd bf16 d=64 heads=4/2"), a, "seed: given, and the spec does not ask for it; add dropout=P");
+}
+
+// In whatever order its tensor has its dimensions.
 TEST(DropoutMask, IsThatOfTheReference) {
   constexpr std::int64_t kBatch = 2, kHeads = 3, kQueries = 21, kKeys = 37;
   constexpr std::int64_t kHeadStep = kKeys * kQueries + 1, kBatchStep = kHeads * kHeadStep;
