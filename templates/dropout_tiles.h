@@ -1,0 +1,99 @@
+// Dropout of tiles, as mma.sync and wgmma lay 16 x 16 weights out: lane l has rows l / 4 and l / 4 + 8, and of these the
+// columns 2 (l % 4), the next one, and both + 8. That is half of what a call of dropout.h is for; the other half has lane
+// l ^ 4. So of two tiles each of such two lanes makes the call of one, they exchange halves, and both have what they need.
+// Shared by host and device.
+#pragma once
+
+#include "templates/dropout.h"
+
+namespace flashjit {
+
+// What the rows of a tile are: in gradients of keys weights are kept transposed.
+enum class WeightRows : unsigned char { queries, keys };
+
+// Bytes of the eight of a and b, of b the last ones, one for each digit of the selector; a digit from 8 on takes the sign of its byte
+// eight times.
+inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
+#ifdef __CUDA_ARCH__
+  unsigned result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+  return result;
+#else
+  const unsigned long long bytes = static_cast<unsigned long long>(b) << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned digit = selector >> 4 * i & 15, byte = bytes >> 8 * (digit & 7) & 255;
+    result |= (digit < 8 ? byte : byte >= 128 ? 255u : 0u) << 8 * i;
+  }
+  return result;
+#endif
+}
+
+// Of two tiles a lane makes the call of the first, or of the second.
+constexpr unsigned call_of_lane(unsigned lane) { return lane / 4 % 2; }
+
+// Places of a lane's call in the counter, of tiles whose first row and column are 16 times these.
+constexpr unsigned dropout_place_of_row(unsigned tile, unsigned lane) { return tile * 4 + lane / 8; }
+constexpr unsigned dropout_place_of_column(unsigned tile, unsigned lane) { return tile * 4 + lane % 4; }
+
+// What two lanes make of a call: the half of the one that made it, and that of the other. Two words each; bytes are
+// those of pairs of neighbouring columns, first of one half of the tile, then of the other:
+//   rows are queries: a word for rows l / 4, one for l / 4 + 8; bytes of columns, then of columns + 8
+//   rows are keys:    a word for columns, one for columns + 8; bytes of rows l / 4, then of l / 4 + 8
+struct CallHalves {
+  unsigned own[2], other[2];
+};
+template <WeightRows rows>
+inline CallHalves halves_of_call(const PhiloxWords& call, unsigned lane) {
+  constexpr bool kQueries = rows == WeightRows::queries;
+  constexpr unsigned kFirst = kQueries ? 0x3210 : 0x6240, kStep = kQueries ? 0x4444 : 0x1111;
+  const unsigned own = kFirst + call_of_lane(lane) * kStep, other = 2 * kFirst + kStep - own;
+  CallHalves halves;
+  for (int i = 0; i < 2; ++i) {
+    halves.own[i] = permute_bytes(call.word[i], call.word[i + 2], own);
+    halves.other[i] = permute_bytes(call.word[i], call.word[i + 2], other);
+  }
+  return halves;
+}
+
+// Of four numbers at once: the highest bit of each byte says whether the weight is kept.
+template <int dropped>
+constexpr unsigned kept_bytes(unsigned numbers) {
+  constexpr unsigned kLow = 0x7f7f7f7f, kEach = 0x01010101;
+  if constexpr (dropped <= 128) return numbers | ((numbers & kLow) + (128 - dropped) * kEach);
+  else return numbers & ((numbers & kLow) + (256 - dropped) * kEach);
+}
+
+// Which weights of two tiles a lane keeps, in the highest bits of bytes: those of its own call, and of the other lane's.
+struct KeptPair {
+  unsigned own[2], other[2];
+
+  // Of tile 0 or 1: bytes of a word, the first two or the last two, as 16 bits each, ...
+  unsigned halves(int tile, int word, int upper, unsigned lane) const {
+    return select(tile, word, (upper ? 0xbbaa : 0x9988) + call_of_lane(lane) * 0x4444);
+  }
+  // ... or one byte, as 32.
+  unsigned whole(int tile, int word, int byte, unsigned lane) const {
+    return select(tile, word, 0x8888 + byte * 0x1111 + call_of_lane(lane) * 0x4444);
+  }
+
+ private:
+  unsigned select(int tile, int word, unsigned selector) const {
+    return tile == 0 ? permute_bytes(own[word], other[word], selector)
+                     : permute_bytes(other[word], own[word], selector);
+  }
+};
+
+// The same by places: register i of a tile as an operand (rows i % 2, columns i / 2, two neighbouring columns), ...
+template <WeightRows rows>
+inline unsigned mask_of_operand(const KeptPair& kept, int tile, int i, unsigned lane) {
+  return rows == WeightRows::queries ? kept.halves(tile, i % 2, i / 2, lane) : kept.halves(tile, i / 2, i % 2, lane);
+}
+// ... and one of the two weights in it.
+template <WeightRows rows>
+inline unsigned mask_of_weight(const KeptPair& kept, int tile, int i, int column, unsigned lane) {
+  return rows == WeightRows::queries ? kept.whole(tile, i % 2, i / 2 * 2 + column, lane)
+                                     : kept.whole(tile, i / 2, i % 2 * 2 + column, lane);
+}
+
+}  // namespace flashjit
