@@ -133,7 +133,7 @@ struct Consumer {
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
     convert(p, s);
-    if constexpr (kDrops) drop(p, kept);
+    if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
     if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
   }
 
@@ -274,7 +274,7 @@ struct Consumer {
     if constexpr (kDrops) {
       Kept kept;
       draw(kept, shared, work, tile);
-      drop(p, kept);
+      drop<WeightRows::queries>(p, kept);
     }
   }
 

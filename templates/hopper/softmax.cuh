@@ -1,7 +1,6 @@
 // Logits to probabilities.
 #pragma once
 
-#include "templates/dropout.cuh"
 #include "templates/hopper/scores.cuh"
 
 namespace flashjit {
@@ -249,22 +248,10 @@ constexpr int kTilesOfP = kTileKv / 16;
 using Kept = KeptPair[(kTilesOfP + 1) / 2];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
-  const DropoutCalls<WeightRows::queries> calls = {shared.dropout_key(), static_cast<u32>(work.seq.b),
-                                                   static_cast<u32>(work.seq.h)};
+  const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),
+                                                   static_cast<u32>(work.seq.b), static_cast<u32>(work.seq.h)};
   const u32 row = dropout_place_of_row(work.q_lo / 16 + thread / 32 - kThreadsPerWarpgroup / 32, lane);
-  const u32 first = tile * kTilesOfP;
-#pragma unroll
-  for (int i = 0; i < kTilesOfP; i += 2) {
-    if (i + 1 < kTilesOfP) kept[i / 2] = calls.pair(row, dropout_place_of_column(first + i + call_of_lane(lane), lane));
-    else kept[i / 2] = calls.single(row, dropout_place_of_column(first + i, lane));
-  }
-}
-__device__ inline void drop(Probabilities& p, const Kept& kept) {
-  const u32 lane = recompute(threadIdx.x) % 32;
-#pragma unroll
-  for (int i = 0; i < kTilesOfP; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) p[i][j] &= mask_of_operand<WeightRows::queries>(kept[i / 2], i % 2, j, lane);
+  calls.draw_row<kTilesOfP>(kept, row, tile * kTilesOfP, lane);
 }
 
 // Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that
