@@ -20,21 +20,21 @@ __device__ inline void store_dropout_key(u32 address, const KernelParams& params
 __device__ inline PhiloxKey load_dropout_key(u32 address) {
   PhiloxKey key;
   load_shared_pair(key.low, key.high, address);
-  return key;
+  return {__shfl_sync(0xffffffff, key.low, 0), __shfl_sync(0xffffffff, key.high, 0)};
 }
 
 // x, or 0.
 __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float_as_uint(x) & mask); }
 
 // The two lanes of a call exchange halves of it, which are numbers, and have bits then.
-__device__ inline KeptPair exchange_halves(const CallHalves& halves) {
-  KeptPair kept;
+__device__ inline void exchange_halves(KeptTile& first, KeptTile& second, const CallHalves& halves) {
+  const bool has_second = call_of_lane(threadIdx.x % 32) == 1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    kept.own[i] = kept_bytes<config.dropped>(halves.own[i]);
-    kept.other[i] = kept_bytes<config.dropped>(__shfl_xor_sync(0xffffffff, halves.other[i], 4));
+    const u32 own = halves.own[i], other = __shfl_xor_sync(0xffffffff, halves.other[i], 4);
+    first.word[i] = kept_bytes<config.dropped>(has_second ? other : own);
+    second.word[i] = kept_bytes<config.dropped>(has_second ? own : other);
   }
-  return kept;
 }
 
 // The calls of a warp, for tiles of a head and a batch index.
@@ -48,36 +48,34 @@ struct DropoutCalls {
     return rows == WeightRows::queries ? philox<kDropoutRounds>({{column, row, h, b}}, key)
                                        : philox<kDropoutRounds>({{row, column, h, b}}, key);
   }
-  __device__ KeptPair pair(u32 row, u32 column) const {
-    return exchange_halves(halves_of_call<rows>(call(row, column), threadIdx.x % 32));
+  __device__ void pair(KeptTile& first, KeptTile& second, u32 row, u32 column) const {
+    exchange_halves(first, second, halves_of_call<rows>(call(row, column), threadIdx.x % 32));
   }
   // Of one tile, whose call both lanes make.
-  __device__ KeptPair single(u32 row, u32 column) const {
+  __device__ KeptTile single(u32 row, u32 column) const {
     const CallHalves halves = halves_of_call<rows>(call(row, column), threadIdx.x % 32);
-    KeptPair kept;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) kept.own[i] = kept.other[i] = kept_bytes<config.dropped>(halves.own[i]);
-    return kept;
+    return {{kept_bytes<config.dropped>(halves.own[0]), kept_bytes<config.dropped>(halves.own[1])}};
   }
-  // Of `tiles` tiles side by side, the first of which has this number.
+  // Of tiles side by side, the first of which has this number.
   template <int tiles>
-  __device__ void draw_row(KeptPair (&kept)[(tiles + 1) / 2], u32 row, u32 first, u32 lane) const {
+  __device__ void draw_row(KeptTile (&kept)[tiles], u32 row, u32 first, u32 lane) const {
 #pragma unroll
-    for (int i = 0; i < tiles; i += 2) {
-      if (i + 1 < tiles) kept[i / 2] = pair(row, dropout_place_of_column(first + i + call_of_lane(lane), lane));
-      else kept[i / 2] = single(row, dropout_place_of_column(first + i, lane));
-    }
+    for (int i = 0; i + 1 < tiles; i += 2)
+      pair(kept[i], kept[i + 1], row, dropout_place_of_column(first + i + call_of_lane(lane), lane));
+    if constexpr (tiles % 2 == 1) kept[tiles - 1] = single(row, dropout_place_of_column(first + tiles - 1, lane));
+    // Here, and not where it is used first.
+#pragma unroll
+    for (KeptTile& tile : kept) asm volatile("" : "+r"(tile.word[0]), "+r"(tile.word[1]));
   }
 };
 
 // Weights as operands: 0 where they are dropped.
 template <WeightRows rows, int tiles>
-__device__ inline void drop(u32 (&p)[tiles][4], const KeptPair (&kept)[(tiles + 1) / 2]) {
-  const u32 lane = recompute(threadIdx.x) % 32;
+__device__ inline void drop(u32 (&p)[tiles][4], const KeptTile (&kept)[tiles]) {
 #pragma unroll
   for (int i = 0; i < tiles; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) p[i][j] &= mask_of_operand<rows>(kept[i / 2], i % 2, j, lane);
+    for (int j = 0; j < 4; ++j) p[i][j] &= mask_of_operand<rows>(kept[i], j);
 }
 
 }  // namespace flashjit

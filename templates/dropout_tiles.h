@@ -64,36 +64,26 @@ constexpr unsigned kept_bytes(unsigned numbers) {
   else return numbers & ((numbers & kLow) + (256 - dropped) * kEach);
 }
 
-// Which weights of two tiles a lane keeps, in the highest bits of bytes: those of its own call, and of the other lane's.
-struct KeptPair {
-  unsigned own[2], other[2];
+// Which weights of two tiles a lane keeps, in the highest bits of bytes. Bytes of a word, the first two or the last two, as
+// 16 bits each, ...
+struct KeptTile {
+  unsigned word[2];
 
-  // Of tile 0 or 1: bytes of a word, the first two or the last two, as 16 bits each, ...
-  unsigned halves(int tile, int word, int upper, unsigned lane) const {
-    return select(tile, word, (upper ? 0xbbaa : 0x9988) + call_of_lane(lane) * 0x4444);
-  }
+  unsigned halves(int i, int upper) const { return permute_bytes(word[i], word[i], upper ? 0xbbaa : 0x9988); }
   // ... or one byte, as 32.
-  unsigned whole(int tile, int word, int byte, unsigned lane) const {
-    return select(tile, word, 0x8888 + byte * 0x1111 + call_of_lane(lane) * 0x4444);
-  }
-
- private:
-  unsigned select(int tile, int word, unsigned selector) const {
-    return tile == 0 ? permute_bytes(own[word], other[word], selector)
-                     : permute_bytes(other[word], own[word], selector);
-  }
+  unsigned whole(int i, int byte) const { return permute_bytes(word[i], word[i], 0x8888 + byte * 0x1111); }
 };
 
 // The same by places: register i of a tile as an operand (rows i % 2, columns i / 2, two neighbouring columns), ...
 template <WeightRows rows>
-inline unsigned mask_of_operand(const KeptPair& kept, int tile, int i, unsigned lane) {
-  return rows == WeightRows::queries ? kept.halves(tile, i % 2, i / 2, lane) : kept.halves(tile, i / 2, i % 2, lane);
+inline unsigned mask_of_operand(const KeptTile& kept, int i) {
+  return rows == WeightRows::queries ? kept.halves(i % 2, i / 2) : kept.halves(i / 2, i % 2);
 }
 // ... and one of the two weights in it.
 template <WeightRows rows>
-inline unsigned mask_of_weight(const KeptPair& kept, int tile, int i, int column, unsigned lane) {
-  return rows == WeightRows::queries ? kept.whole(tile, i % 2, i / 2 * 2 + column, lane)
-                                     : kept.whole(tile, i / 2, i % 2 * 2 + column, lane);
+inline unsigned mask_of_weight(const KeptTile& kept, int i, int column) {
+  return rows == WeightRows::queries ? kept.whole(i % 2, i / 2 * 2 + column)
+                                     : kept.whole(i / 2, i % 2 * 2 + column);
 }
 
 }  // namespace flashjit

@@ -102,16 +102,16 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
+    Kept kept;
     if constexpr (kOverlaps) {
       wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+      if constexpr (kDrops) draw(kept, shared, work, tile);
       pin_registers(o);
       begin_products();
       issue_output();
       commit_products();
     }
     if constexpr (kTakesTurns) end_turn();
-    Kept kept;
-    if constexpr (kDrops) draw(kept, shared, work, tile);
     Tile main = {params, work, tile, inputs};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     float factor[2];

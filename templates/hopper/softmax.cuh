@@ -245,7 +245,7 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
 
 // Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
 constexpr int kTilesOfP = kTileKv / 16;
-using Kept = KeptPair[(kTilesOfP + 1) / 2];
+using Kept = KeptTile[kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),

@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-using Kept = KeptPair[config.tile_q / 32];
+using Kept = KeptTile[config.tile_q / 16];
 
 // Of a step's queries and 64 keys, those of the item's from `keys` on. Nothing of it depends on scores: it is made while
 // products run.
@@ -49,7 +49,6 @@ struct ByWeight {
   const float* dp;
   const Kept& kept;
   u32 terms;
-  u32 lane = recompute(threadIdx.x) % 32;
 
   struct Four {
     const ByWeight& all;
@@ -60,8 +59,7 @@ struct ByWeight {
       const float dp = all.dp[first + i];
       if constexpr (!kDrops) return p * dp;
       const int place = first + i;
-      const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[place / 16], place / 8 % 2, place % 8 / 2, place % 2,
-                                                        all.lane);
+      const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[place / 8], place % 8 / 2, place % 2);
       return keep(p, mask) * dp + p * minus_d.of[i % 2];
     }
   };

@@ -97,7 +97,7 @@ struct DqConsumer {
   float dq[config.head_dim_qk / 2];
   float s[kDqScores], dp[kDqScores];
   u32 ds[kKeySteps][4];
-  KeptPair kept[(kKeySteps + 1) / 2];
+  KeptTile kept[kKeySteps];
 
   __device__ int query(int h) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -163,10 +163,9 @@ struct DqConsumer {
                               tile * kKeySteps, lane);
   }
   __device__ void drop_dp() {
-    const u32 lane = recompute(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kDqScores; ++i)
-      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[i / 16], i / 8 % 2, i % 8 / 2, i % 2, lane));
+      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[i / 8], i % 8 / 2, i % 2));
   }
 
   __device__ void step(int number, int tile) {
