@@ -26,17 +26,6 @@ __device__ inline PhiloxKey load_dropout_key(u32 address) {
 // x, or 0.
 __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float_as_uint(x) & mask); }
 
-// The two lanes of a call exchange halves of it, which are numbers, and have bits then.
-__device__ inline void exchange_halves(KeptTile& first, KeptTile& second, const CallHalves& halves) {
-  const bool has_second = call_of_lane(threadIdx.x % 32) == 1;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const u32 own = halves.own[i], other = __shfl_xor_sync(0xffffffff, halves.other[i], 4);
-    first.word[i] = kept_bytes<config.dropped>(has_second ? other : own);
-    second.word[i] = kept_bytes<config.dropped>(has_second ? own : other);
-  }
-}
-
 // The calls of a warp, for tiles of a head and a batch index.
 template <WeightRows rows>
 struct DropoutCalls {
@@ -49,12 +38,14 @@ struct DropoutCalls {
                                        : philox<kDropoutRounds>({{row, column, h, b}}, key);
   }
   __device__ void pair(KeptTile& first, KeptTile& second, u32 row, u32 column) const {
-    exchange_halves(first, second, halves_of_call<rows>(call(row, column), threadIdx.x % 32));
+    const u32 lane = threadIdx.x % 32;
+    CallHalves halves = halves_of_call<rows>(call(row, column), lane);
+#pragma unroll
+    for (u32& half : halves.other) half = __shfl_xor_sync(0xffffffff, half, 4);
+    tiles_of_halves<config.dropped>(first, second, halves, lane);
   }
-  // Of one tile, whose call both lanes make.
   __device__ KeptTile single(u32 row, u32 column) const {
-    const CallHalves halves = halves_of_call<rows>(call(row, column), threadIdx.x % 32);
-    return {{kept_bytes<config.dropped>(halves.own[0]), kept_bytes<config.dropped>(halves.own[1])}};
+    return tile_of_half<config.dropped>(halves_of_call<rows>(call(row, column), threadIdx.x % 32));
   }
   // Of tiles side by side, the first of which has this number.
   template <int tiles>

@@ -56,11 +56,23 @@ inline CallHalves halves_of_call(const PhiloxWords& call, unsigned lane) {
   return halves;
 }
 
-// Of four numbers at once: the highest bit of each byte says whether the weight is kept.
+// x / 2 + y, which is one instruction if the compiler does not look into it.
+inline unsigned add_half(unsigned x, unsigned y) {
+#ifdef __CUDA_ARCH__
+  asm("{\n.reg .b32 half;\nshr.u32 half, %1, 1;\nadd.u32 %0, half, %2;\n}" : "=r"(x) : "r"(x), "r"(y));
+  return x;
+#else
+  return x / 2 + y;
+#endif
+}
+
+// Of four numbers at once: the highest bit of each byte says whether the weight is kept. Of an even number of dropped
+// ones the last bit does not matter, and what is left has room for a sum.
 template <int dropped>
-constexpr unsigned kept_bytes(unsigned numbers) {
+inline unsigned kept_bytes(unsigned numbers) {
   constexpr unsigned kLow = 0x7f7f7f7f, kEach = 0x01010101;
-  if constexpr (dropped <= 128) return numbers | ((numbers & kLow) + (128 - dropped) * kEach);
+  if constexpr (dropped % 2 == 0) return add_half(numbers & ~kEach, (128 - dropped / 2) * kEach);
+  else if constexpr (dropped <= 128) return numbers | ((numbers & kLow) + (128 - dropped) * kEach);
   else return numbers & ((numbers & kLow) + (256 - dropped) * kEach);
 }
 
@@ -73,6 +85,21 @@ struct KeptTile {
   // ... or one byte, as 32.
   unsigned whole(int i, int byte) const { return permute_bytes(word[i], word[i], 0x8888 + byte * 0x1111); }
 };
+
+// The tiles of two calls, of which one half is a lane's own and one the other lane's: what that one had as `other`.
+template <int dropped>
+inline void tiles_of_halves(KeptTile& first, KeptTile& second, const CallHalves& halves, unsigned lane) {
+  const bool has_second = call_of_lane(lane) == 1;
+  for (int i = 0; i < 2; ++i) {
+    first.word[i] = kept_bytes<dropped>(has_second ? halves.other[i] : halves.own[i]);
+    second.word[i] = kept_bytes<dropped>(has_second ? halves.own[i] : halves.other[i]);
+  }
+}
+// Of one tile, whose call both lanes have made.
+template <int dropped>
+inline KeptTile tile_of_half(const CallHalves& halves) {
+  return {{kept_bytes<dropped>(halves.own[0]), kept_bytes<dropped>(halves.own[1])}};
+}
 
 // The same by places: register i of a tile as an operand (rows i % 2, columns i / 2, two neighbouring columns), ...
 template <WeightRows rows>

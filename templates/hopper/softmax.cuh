@@ -266,6 +266,14 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
   }
+  // What P is 0 stays 0: it has been dropped, or is too small.
+#pragma unroll
+  for (int i = 0; kDrops && i < kTilesOfP; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if ((p[i][j] & 0xffff) == 0) s[8 * i + 2 * j] = 0;
+      if (p[i][j] >> 16 == 0) s[8 * i + 2 * j + 1] = 0;
+    }
   convert(p, s);
 }
 
