@@ -47,26 +47,32 @@ struct DropoutCalls {
   __device__ KeptTile single(u32 row, u32 column) const {
     return tile_of_half<config.dropped>(halves_of_call<rows>(call(row, column), threadIdx.x % 32));
   }
-  // Of tiles side by side, the first of which has this number.
-  template <int tiles>
-  __device__ void draw_row(KeptTile (&kept)[tiles], u32 row, u32 first, u32 lane) const {
+  // Of tiles side by side and one below the other, whose first is in this row and column of tiles.
+  template <int row_tiles, int column_tiles>
+  __device__ void draw(KeptTile (&kept)[row_tiles][column_tiles], u32 first_row, u32 first_column, u32 lane) const {
+    const auto row_of = [&](u32 tile) { return dropout_place_of_row(first_row + tile, lane); };
+    const auto column_of = [&](u32 tile) { return dropout_place_of_column(first_column + tile, lane); };
 #pragma unroll
-    for (int i = 0; i + 1 < tiles; i += 2)
-      pair(kept[i], kept[i + 1], row, dropout_place_of_column(first + i + call_of_lane(lane), lane));
-    if constexpr (tiles % 2 == 1) kept[tiles - 1] = single(row, dropout_place_of_column(first + tiles - 1, lane));
-    // Here, and not where it is used first.
+    for (int i = 0; i < row_tiles; i += 2)
 #pragma unroll
-    for (KeptTile& tile : kept) asm volatile("" : "+r"(tile.word[0]), "+r"(tile.word[1]));
+      for (int j = 0; j < column_tiles; ++j) {
+        if (i + 1 < row_tiles) pair(kept[i][j], kept[i + 1][j], row_of(i + call_of_lane(lane)), column_of(j));
+        else if (j % 2 == 1) pair(kept[i][j - 1], kept[i][j], row_of(i), column_of(j - 1 + call_of_lane(lane)));
+        else if (j + 1 == column_tiles) kept[i][j] = single(row_of(i), column_of(j));
+      }
   }
 };
 
-// Weights as operands: 0 where they are dropped.
+// A tile of weights as an operand: 0 where they are dropped.
+template <WeightRows rows>
+__device__ inline void drop(u32 (&p)[4], const KeptTile& kept) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) p[i] &= mask_of_operand<rows>(kept, i);
+}
 template <WeightRows rows, int tiles>
-__device__ inline void drop(u32 (&p)[tiles][4], const KeptTile (&kept)[tiles]) {
+__device__ inline void drop(u32 (&p)[tiles][4], const KeptTile (&kept)[1][tiles]) {
 #pragma unroll
-  for (int i = 0; i < tiles; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) p[i][j] &= mask_of_operand<rows>(kept[i], j);
+  for (int i = 0; i < tiles; ++i) drop<rows>(p[i], kept[0][i]);
 }
 
 }  // namespace flashjit

@@ -109,7 +109,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
-  s.barrier_offset = s.dropout_offset + (c.dropped > 0 ? 8 : 0);
+  s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
   s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.bytes = s.barrier_offset + s.barriers * 8 + (c.page_size > 0 ? 16 : 0);
   return s;

@@ -245,13 +245,12 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
 
 // Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
 constexpr int kTilesOfP = kTileKv / 16;
-using Kept = KeptTile[kTilesOfP];
+using Kept = KeptTile[1][kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),
                                                    static_cast<u32>(work.seq.b), static_cast<u32>(work.seq.h)};
-  const u32 row = dropout_place_of_row(work.q_lo / 16 + thread / 32 - kThreadsPerWarpgroup / 32, lane);
-  calls.draw_row<kTilesOfP>(kept, row, tile * kTilesOfP, lane);
+  calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP, lane);
 }
 
 // Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that

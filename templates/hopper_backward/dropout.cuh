@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-using Kept = KeptTile[config.tile_q / 16];
+using Kept = KeptTile[1][config.tile_q / 16];
 
 // Of a step's queries and 64 keys, those of the item's from `keys` on. Nothing of it depends on scores: it is made while
 // products run.
@@ -18,8 +18,7 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const Backwa
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
   const DropoutCalls<WeightRows::keys> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(item.seq.b),
                                                 static_cast<u32>(at.head)};
-  const u32 row = dropout_place_of_row((item.k_lo + keys) / 16 + thread / 32, lane);
-  calls.draw_row<kTileQ / 16>(kept, row, at.tile * (kTileQ / 16), lane);
+  calls.draw(kept, (static_cast<u32>(item.k_lo) + keys) / 16 + thread / 32, at.tile * (kTileQ / 16), lane);
 }
 
 // -D, over the factor, of this thread's two of a step's queries 8 i to 8 i + 7.
@@ -59,7 +58,7 @@ struct ByWeight {
       const float dp = all.dp[first + i];
       if constexpr (!kDrops) return p * dp;
       const int place = first + i;
-      const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[place / 8], place % 8 / 2, place % 2);
+      const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, place % 2);
       return keep(p, mask) * dp + p * minus_d.of[i % 2];
     }
   };

@@ -75,7 +75,6 @@ struct HopperBackwardLayout {
   int barriers = 0;
   int bytes = 0;
 };
-constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 8 : 0; }
 
 // [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
 //   dS, two | dS of the other block, two | barriers | numbers of tiles, two | key of dropout ]. Behind row terms lies what is written once:

@@ -97,7 +97,7 @@ struct DqConsumer {
   float dq[config.head_dim_qk / 2];
   float s[kDqScores], dp[kDqScores];
   u32 ds[kKeySteps][4];
-  KeptTile kept[kKeySteps];
+  KeptTile kept[1][kKeySteps];
 
   __device__ int query(int h) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -159,13 +159,12 @@ struct DqConsumer {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
     const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),
                                                      static_cast<u32>(item.seq.b), static_cast<u32>(item.seq.h)};
-    calls.draw_row<kKeySteps>(kept, dropout_place_of_row((item.q_lo + rows) / 16 + thread / 32, lane),
-                              tile * kKeySteps, lane);
+    calls.draw(kept, (static_cast<u32>(item.q_lo) + rows) / 16 + thread / 32, tile * kKeySteps, lane);
   }
   __device__ void drop_dp() {
 #pragma unroll
     for (int i = 0; i < kDqScores; ++i)
-      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[i / 8], i % 8 / 2, i % 2));
+      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[0][i / 8], i % 8 / 2, i % 2));
   }
 
   __device__ void step(int number, int tile) {
