@@ -93,6 +93,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("rope", &KernelConfig::rope, false);
   field("rope_dims", &KernelConfig::rope_dims, false);
   field("rope_base", &KernelConfig::rope_base, false);
+  field("dropped", &KernelConfig::dropped, false);
   field("scale", &KernelConfig::scale, true);
   field("has_score", &KernelConfig::has_score, false);
   field("score_has_tanh", &KernelConfig::score_has_tanh, false);

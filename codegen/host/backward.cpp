@@ -340,6 +340,7 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
           .k_len = s.k_len,
           .k_lo = k_lo,
           .keys = keys,
+          .key = dropout_key(round.params),
       };
       call_.tile(&call);
     }

@@ -7,6 +7,7 @@
 #include "compiler/families/family.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -95,6 +96,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.rope = spec.rope;
   c.rope_dims = spec.rope_dims;
   c.rope_base = spec.rope_base;
+  c.dropped = dropped_of(spec.dropout);
   c.scale = static_cast<float>(spec.effective_scale());
   c.has_score = static_cast<bool>(spec.score);
   c.has_mask = masks_anything(spec);

@@ -73,6 +73,7 @@ struct Operand {
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
+  Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
@@ -228,6 +229,13 @@ inline constexpr std::array kOperands = {
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, sin)},
+    Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
+            .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},
+    Operand{.name = "offset", .what = "Which of the masks of a seed dropout takes", .always_dtype = Dtype::I64,
+            .dims = {Dim::One}, .is_in = drops,
+            .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, offset_at), .value = &KernelParams::offset},
 };
 // clang-format on
 

@@ -11,6 +11,7 @@
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/gradients.h"
 #include "compiler/spec/operands.h"
@@ -18,6 +19,7 @@
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -184,9 +186,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_token_scales(spec));
   FLASHJIT_TRY(check_scale(spec));
-  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
-    return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));
-  }
+  FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -454,6 +454,7 @@ std::string meaning(const AttentionSpec& spec) {
   if (spec.mask) plain.mask_text = print(spec.mask);
   if (spec.score) plain.score_text = print(spec.score);
   plain.declared = spec.params;
+  plain.dropout = static_cast<double>(dropped_of(spec.dropout)) / kDropoutNumbers;
   return print(plain);
 }
 
@@ -482,10 +483,7 @@ Result<void> check_supported(const AttentionSpec& spec) {
   }
   FLASHJIT_TRY(check_out_supported(spec));
   if (is_backward(spec)) FLASHJIT_TRY(gradients_of(spec.score, spec.mask, {}));
-  if (spec.dropout > 0) {
-    return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
-  }
-  return {};
+  return drops(spec) ? check_dropout_supported(spec) : Result<void>();
 }
 
 }  // namespace flashjit

@@ -66,7 +66,7 @@ struct AttentionSpec {
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
   int rope_dims = 0;                   //   that many columns
   double rope_base = 0;                // rope_base=10000: instead of tables
-  double dropout = 0;                  // dropout=0.1
+  double dropout = 0;                  // dropout=0.1; kernels drop the nearest number of 256 weights
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
   Numerics numerics = Numerics::Fast;  // numerics=fast | deterministic | batch_invariant
@@ -95,6 +95,7 @@ inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
 inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Operation::Forward; }
 inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
+inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 
 // How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
@@ -128,7 +129,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec);
 // ... and in a call of these sizes, its longest sequences.
 VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
 
-// Legal, but nothing in this build computes it: FP8, backward, dropout, mixed KV types.
+// Legal, but nothing in this build computes it: FP8, mixed KV types, dropout of caches.
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes

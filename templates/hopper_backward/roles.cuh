@@ -63,6 +63,7 @@ struct Role {
   Ones ones;
   Scores s;  // or dP
   Fragments p;
+  Kept kept;
 
   // Where this thread's part of P is, 16 bytes for every eight queries.
   __device__ u32 exchange(int i) const {
@@ -115,8 +116,10 @@ struct ScoreRole : Role {
     begin_products();
     issue_scores(s, shared, ones, 0, stage);
     commit_products();
+    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     make_probabilities(s, p, params, item, first_key_of_block(), at, shared.terms(stage));
+    if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if (number > 0) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i)
@@ -133,7 +136,7 @@ struct ScoreRole : Role {
     const bool any =
         visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
     if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
-    dv.store<config.output_dv>(params, params.dv, params.dv_stride, 1.0f);
+    dv.store<config.output_dv>(params, params.dv, params.dv_stride, kDropoutFactor);
   }
 };
 
@@ -181,16 +184,19 @@ struct GradientRole : Role {
     begin_products();
     issue_dp(s, shared, ones, 0, stage, number);
     commit_products();
+    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     if constexpr (kInClusters) spoil_marked(shared.terms(stage));
     sync_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);
+    const ByWeight by_weight = {s, kept, shared.terms(stage)};
 #pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const uint4 words = load_shared(exchange(i));
-      s[4 * i] *= __uint_as_float(words.x);
-      s[4 * i + 1] *= __uint_as_float(words.y);
-      s[4 * i + 2] *= __uint_as_float(words.z);
-      s[4 * i + 3] *= __uint_as_float(words.w);
+    for (int i = 0; i < kScores; i += 4) {
+      const ByWeight::Four four = by_weight.four(i);
+      const uint4 words = load_shared(exchange(i / 4));
+      s[i] = four.times(0, __uint_as_float(words.x));
+      s[i + 1] = four.times(1, __uint_as_float(words.y));
+      s[i + 2] = four.times(2, __uint_as_float(words.z));
+      s[i + 3] = four.times(3, __uint_as_float(words.w));
     }
     arrive_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
     convert<config.element>(p, s);
@@ -208,7 +214,7 @@ struct GradientRole : Role {
       steps = number + 1;
     });
     if constexpr (kInClusters) end_ds(steps);
-    dk.store<config.output_dk>(params, params.dk, params.dk_stride, config.scale);
+    dk.store<config.output_dk>(params, params.dk, params.dk_stride, config.scale * kDropoutFactor);
   }
 };
 

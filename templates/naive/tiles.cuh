@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/dropout.h"
 #include "templates/kv_rows.cuh"
 #include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
@@ -17,6 +18,11 @@ __device__ inline WorkItem naive_item(const KernelParams& p, Int64 index, int pe
 // Matrices of scores are [batch, head, q_len, k_len] with the launch's longest lengths.
 __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, int q) {
   return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
+}
+
+// Is the weight of a query and a key dropped? A call for each: what the fused kernels save is part of what they are.
+__device__ inline bool naive_drops(PhiloxKey key, const Sequence& seq, int q, int k) {
+  return is_dropped(dropout_number(dropout_words(key, seq.b, seq.h, q, k), q, k), config.dropped);
 }
 
 // s += queries keys^T, both of `head_dim` columns.

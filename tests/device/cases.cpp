@@ -464,6 +464,15 @@ const FixedCase kCases[] = {
     {"bwd-equal",        "bwd bf16 d=64 heads=2", {200}, {200}, Data::Equal},
     {"bwd-late-jump",    "bwd bf16 d=64 heads=2", {200}, {700}, Data::LateJump, false, false, 40},
     // gradients of parameters
+    // dropout
+    {"dropout",            "fwd bf16 d=64 heads=4/2 mask=\"causal\" lse=ln max_logit dropout=0.1", {300, 300}, {300, 300}},
+    {"dropout-packed",     "fwd bf16 d=128 heads=4/2 layout=packed mask=\"causal\" lse=ln dropout=0.25", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
+    {"dropout-d256",       "fwd fp16 d=256 heads=2 score=\"softcap(20)\" layout=bhsd out=fp32 dropout=0.996", {150}, {200}},
+    {"dropout-few",        "fwd bf16 d=128 heads=16/2 mask=\"causal\" sink k_lens dropout=0.1", {3, 3}, {700, 77}, Data::LateJump, false, false, 40},
+    {"bwd-dropout",        "bwd bf16 d=128 heads=4/2 mask=\"causal\" dropout=0.1", {200, 200}, {333, 333}},
+    {"bwd-dropout-packed", "bwd bf16 d=64 heads=16/2 layout=packed mask=\"window(40, 3)\" sink dlse grads=\"sink\" dropout=0.25", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
+    {"bwd-dropout-d256",   "bwd fp16 d=256 heads=2 dlse lse=log2 out=fp32 dropout=0.5", {150}, {200}},
+    {"bwd-dropout-slopes", "bwd bf16 d=128/64 heads=8/2 layout=bhsd mask=\"causal\" score=\"alibi\" grads=\"slope\" dropout=0.1 numerics=deterministic", {177}, {177}},
     {"bwd-grads-slopes",   "bwd bf16 d=128 heads=8/2 mask=\"causal\" score=\"alibi\" grads=\"slope\"", {177, 177}, {177, 177}},
     {"bwd-grads-sink",     "bwd bf16 d=64 heads=4/2 mask=\"causal\" sink dlse lse=log2 grads=\"sink\"", {130, 200}, {130, 200}},
     {"bwd-grads-bias",     "bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias(t, bf16)\" grads=\"t\"", {200, 200}, {260, 260}},

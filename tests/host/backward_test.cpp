@@ -14,11 +14,13 @@
 namespace flashjit {
 namespace {
 
+using reference::Dropout;
 using reference::load_float;
 using reference::store_float;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kUntouched = 12345;  // what lies in the gaps
+constexpr Int64 kSeed = -5, kOffset = Int64{1} << 33;
 
 struct At {
   int q, k, b, h, q_len, k_len;
@@ -79,6 +81,15 @@ std::vector<GradientCase> cases() {
        documents},
       {"bwd {} d=256/8 heads=1 sink mask=\"q % 7 != 3 & k % 5 != q % 5\"", 1, 61, 290,
        [](const At& at) { return at.q % 7 != 3 && at.k % 5 != at.q % 5; }},
+      {"bwd {} d=40 heads=4/2 mask=\"causal\" out=fp32 dropout=0.3", 2, 100, 150, causal},
+      {"bwd {} d=32 heads=2 score=\"softcap(5)\" layout=packed dlse dropout=0.05",
+       3,
+       90,
+       100,
+       GradientCase{}.visible,
+       cap,
+       {90, 1, 33},
+       {100, 0, 64}},
       {"bwd {} d=16 heads=1", 1, 1, 3, GradientCase{}.visible, GradientCase{}.score, {}, {}, ""},
       {"bwd {} d=64 heads=2/1 mask=\"causal\"", 1, 200, 900, causal, GradientCase{}.score, {}, {}, ""},
   };
@@ -164,6 +175,8 @@ class BackwardCase {
   }
   // Scores of a row with their derivatives, by key; -infinity where it is not visible.
   std::vector<Slope> scores(int b, int h, const Part& part, int q) const;
+  // What the weight of a query and a key counts for.
+  double kept(int b, int h, int q, int k) const;
   // Sums of one head, as [token of the part][d].
   void add_head(int b, int h, const Part& part, Doubles& dq, Doubles& dk, Doubles& dv) const;
   void expect_close(const char* which, const Gapped& found, int b, int head, int first, int tokens,
@@ -245,6 +258,12 @@ std::vector<Slope> BackwardCase::scores(int b, int h, const Part& part, int q) c
   return all;
 }
 
+double BackwardCase::kept(int b, int h, int q, int k) const {
+  if (!drops(spec_)) return 1;
+  const Dropout dropout(spec_.dropout, static_cast<std::uint64_t>(kSeed), static_cast<std::uint64_t>(kOffset));
+  return dropout.drops({.q = q, .k = k, .b = b, .h = h}) ? 0 : dropout.factor();
+}
+
 // What the gradients are given: O, rounded, and the logarithm of the sums, a sink of 0.5 among them where there is one.
 void BackwardCase::forward() {
   const double unit = spec_.lse == Lse::log2 ? std::log(2.0) : 1.0;
@@ -261,7 +280,7 @@ void BackwardCase::forward() {
         for (int k = 0; k < part.k_len; ++k) {
           const double p = sum == 0 ? 0 : std::exp(all[static_cast<std::size_t>(k)].score) / sum;
           const float* value = v_->row(tensor_b, h / group(), part.k_first + k);
-          for (std::size_t i = 0; i < o.size(); ++i) o[i] += p * value[i];
+          for (std::size_t i = 0; i < o.size(); ++i) o[i] += p * kept(b, h, q, k) * value[i];
         }
         for (int i = 0; i < spec_.d_v; ++i) o_->set(tensor_b, h, part.q_first + q, i, o[static_cast<std::size_t>(i)]);
       }
@@ -284,6 +303,7 @@ void BackwardCase::run(int workers) {
   p.batch = row_.batch, p.q_len = row_.q, p.k_len = row_.k;
   if (packed()) p.offsets_q = offsets_q_.data(), p.offsets_k = offsets_k_.data();
   p.extra[0] = {row_.data.data(), {1}};
+  p.seed_at = &kSeed, p.offset = kOffset;
   const Result<void> done = kernel_->run(p, threads(workers));
   ASSERT_TRUE(done) << done.error().message;
 }
@@ -303,9 +323,10 @@ void BackwardCase::add_head(int b, int h, const Part& part, Doubles& dq, Doubles
       if (one.score == -kInfinity) continue;
       const double p = std::exp(one.score - lse_[row] * unit);
       const float* key = k_->row(tensor_b, hk, part.k_first + k);
-      const double dp = dot(d_o, v_->row(tensor_b, hk, part.k_first + k), spec_.d_v);
+      const double counts = kept(b, h, q, k);
+      const double dp = counts * dot(d_o, v_->row(tensor_b, hk, part.k_first + k), spec_.d_v);
       const double ds = scale * p * (dp - delta) * one.by_s;
-      for (int i = 0; i < spec_.d_v; ++i) dv[static_cast<std::size_t>(k * spec_.d_v + i)] += p * d_o[i];
+      for (int i = 0; i < spec_.d_v; ++i) dv[static_cast<std::size_t>(k * spec_.d_v + i)] += counts * p * d_o[i];
       for (int i = 0; i < spec_.d_qk; ++i) {
         dq[static_cast<std::size_t>(q * spec_.d_qk + i)] += ds * key[i];
         dk[static_cast<std::size_t>(k * spec_.d_qk + i)] += ds * query[i];

@@ -156,7 +156,8 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
   };
   store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), plan.spec.out_dk, c.dk_at(), c.d_qk,
         plan.spec.effective_scale());
-  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), plan.spec.out_dv, c.dv_at(), c.d_v, 1);
+  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), plan.spec.out_dv, c.dv_at(), c.d_v,
+        dropout_factor(c.dropped));
   ir.finish();
 }
 

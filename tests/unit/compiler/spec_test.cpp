@@ -199,7 +199,7 @@ struct RandomSpec {
       s.rope_dims = 2 * (1 + below(s.d_qk / 2));
       if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
     }
-    if (below(3) == 0) s.dropout = below(1000) / 1000.0;
+    if (below(3) == 0) s.dropout = (2 + below(995)) / 1000.0;
     s.batch = bound();
     s.q_len = bound();
     s.k_len = bound();
@@ -221,6 +221,7 @@ TEST(Spec, MeaningIsTheSameInOtherWords) {
       {"mask=\"causal & window(64, 0)\"", "mask=\" causal&window( 64,0 )\""},
       {"mask=\"causal\"", "mask=\"k <= qpos\""},
       {"score=\"s * 2.0\"", "score=\"(s*(2.0))\""},
+      {"dropout=0.1", "dropout=0.1015625"},
       {"score=\"s + t[h]\" params=\"t: fp32[1]\"", "params=\" t:fp32[1]\" score=\"s+t[h]\""},
   };
   for (const auto& [one, other] : same) EXPECT_EQ(meaning_of(base + one), meaning_of(base + other));
@@ -232,6 +233,8 @@ TEST(Spec, MeaningIsTheSameInOtherWords) {
       {"score=\"s * 2.0\"", "score=\"s * 2.000001\""},
       {"score=\"bias(t)\"", "score=\"bias_b(t)\""},
       {"", "lse=ln"},
+      {"dropout=0.1", "dropout=0.106"},
+      {"", "dropout=0.00390625"},
   };
   for (const auto& [one, other] : different) EXPECT_NE(meaning_of(base + one), meaning_of(base + other));
 }
@@ -335,6 +338,8 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 scale=0", "scale: 0 makes every score equal"},
       {"fwd bf16 d=64 scale=1e300", "scale: 1e+300 is not a finite, non-zero 32-bit number"},
       {"fwd bf16 d=64 dropout=1", "dropout: 1 is outside 0 <= p < 1"},
+      {"fwd bf16 d=64 dropout=0.001",
+       "dropout: 0.001 is nearest to 0 of 256 weights, steps are of 1/256; use 0.00390625"},
       {"fwd bf16 d=64 layout=paged", "layout: paged needs the tokens per page"},
       {"fwd bf16 d=64 layout=paged(0)", "layout: a page of 0 tokens holds nothing"},
       {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
@@ -452,7 +457,10 @@ TEST(Spec, NotYetSupportedNamesTheField) {
       {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"bwd bf16 out=fp32/bf16/e4m3 d=64", "out: e4m3"},
-      {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
+      {"fwd bf16 d=64 layout=paged(16) dropout=0.1", "dropout: 0.1 of a spec with layout=paged"},
+      {"fwd bf16 d=64 append dropout=0.1", "dropout: 0.1 of a spec with append"},
+      {"fwd bf16 d=64 v_in_k dropout=0.1", "dropout: 0.1 of a spec with v_in_k"},
+      {"fwd bf16 kv=e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with kv"},
   };
   for (const auto& [text, message] : rows) {
     const auto supported = check_supported(parsed(text));

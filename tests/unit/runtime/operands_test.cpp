@@ -45,6 +45,7 @@ Expected of_bwd(Expected shapes) {
 }
 
 Expected everywhere(const Shape& shape) { return {{}, {}, {shape, shape, shape, shape, shape}}; }
+Expected number() { return also_of_bwd(everywhere({1})); }
 Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
   return {{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
 }
@@ -112,7 +113,10 @@ const std::vector<Expected>& expected() {
       add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
           nullptr),
       add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
-          nullptr)};
+          nullptr),
+      add(
+          number(), "seed", "i64", "dropout=0.1", [](P p) -> const void* { return p.seed_at; }, nullptr),
+      add(number(), "offset", "i64", "dropout=0.1", [](P p) -> const void* { return p.offset_at; }, nullptr)};
   return rows;
 }
 
@@ -341,7 +345,9 @@ std::string absent(const Expected& row) {
     return "the spec is no bwd; leave it out or use bwd";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
-           (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
+           (row.word == "rope=half(32)" ? "rope=half(N), without rope_base,"
+            : row.word == "dropout=0.1" ? "dropout=P"
+                                        : row.word) +
            " to the spec or leave it out";
   }
   if (row.name == "o_parts" || row.name == "lse_parts") return "the spec is no merge; leave it out or use merge";
