@@ -110,10 +110,10 @@ const std::vector<Expected>& expected() {
       add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
       add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; }),
           nullptr),
-      add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
-          nullptr),
-      add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
-          nullptr),
+      add(
+          everywhere({100, 16}), "cos", "fp32", "rope=half(32)", [](P p) -> const void* { return p.cos; }, nullptr),
+      add(
+          everywhere({100, 16}), "sin", "fp32", "rope=half(32)", [](P p) -> const void* { return p.sin; }, nullptr),
       add(
           number(), "seed", "i64", "dropout=0.1", [](P p) -> const void* { return p.seed_at; }, nullptr),
       add(number(), "offset", "i64", "dropout=0.1", [](P p) -> const void* { return p.offset_at; }, nullptr)};
