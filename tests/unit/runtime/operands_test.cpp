@@ -50,7 +50,7 @@ Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) 
   return {{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
 }
 Expected add(Expected row, std::string name, std::string dtype, std::string word, decltype(Expected::pointer) pointer,
-             Tensor Arguments::* field) {
+             Tensor Arguments::* field = nullptr) {
   row.name = std::move(name), row.dtype = std::move(dtype), row.word = std::move(word);
   row.pointer = std::move(pointer), row.field = field;
   return row;
@@ -88,35 +88,31 @@ const std::vector<Expected>& expected() {
       add(also_of_bwd(everywhere({4})), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }),
           &A::sink),
       add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens",
-          row([](P p) -> const void* { return p.k_lens; }), nullptr),
+          row([](P p) -> const void* { return p.k_lens; })),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
-          row([](P p) -> const void* { return p.block_table; }), nullptr),
-      add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
-      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; }), nullptr),
+          row([](P p) -> const void* { return p.block_table; })),
+      add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; })),
+      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; })),
       add(of_merges({}, {3, 2, 5, 4, 32}, {3, 2, 4, 5, 32}, {3, 10, 4, 32}), "o_parts", "bf16", "",
-          row([](P p) { return p.o_parts; }), nullptr),
+          row([](P p) { return p.o_parts; })),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "lse_parts", "fp32", "",
-          row([](P p) -> const void* { return p.lse_parts; }), nullptr),
+          row([](P p) -> const void* { return p.lse_parts; })),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "max_parts", "fp32", "max_logit",
-          row([](P p) -> const void* { return p.max_parts; }), nullptr),
+          row([](P p) -> const void* { return p.max_parts; })),
       add(of_merges({}, {1}, {1}, {}), "shared_prefix", "i32", "shared_prefix",
-          row([](P p) -> const void* { return p.shared_prefix; }), nullptr),
-      add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; }), nullptr),
-      add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; }), nullptr),
-      add(of_bwd(of_outputs), "do", "bf16", "", row([](P p) { return p.d_o; }), nullptr),
-      add(of_bwd(of_rows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; }), nullptr),
-      add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; }), nullptr),
-      add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; }), nullptr),
-      add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
-      add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; }),
-          nullptr),
-      add(
-          everywhere({100, 16}), "cos", "fp32", "rope=half(32)", [](P p) -> const void* { return p.cos; }, nullptr),
-      add(
-          everywhere({100, 16}), "sin", "fp32", "rope=half(32)", [](P p) -> const void* { return p.sin; }, nullptr),
-      add(
-          number(), "seed", "i64", "dropout=0.1", [](P p) -> const void* { return p.seed_at; }, nullptr),
-      add(number(), "offset", "i64", "dropout=0.1", [](P p) -> const void* { return p.offset_at; }, nullptr)};
+          row([](P p) -> const void* { return p.shared_prefix; })),
+      add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; })),
+      add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; })),
+      add(of_bwd(of_outputs), "do", "bf16", "", row([](P p) { return p.d_o; })),
+      add(of_bwd(of_rows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; })),
+      add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; })),
+      add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; })),
+      add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; })),
+      add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; })),
+      add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; })),
+      add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; })),
+      add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
+      add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
   return rows;
 }
 
