@@ -75,6 +75,7 @@ std::vector<Row> every_row() {
       " kv=e4m3 q_len=1 layout=paged(64)",
       " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
       " kv=int8 q_len=1",
+      " layout=packed mask=\"causal\" lse=ln dropout=0.1",
   };
   constexpr const char* kBackward[] = {
       "",
@@ -82,6 +83,7 @@ std::vector<Row> every_row() {
       " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
       " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
       " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
+      " layout=packed mask=\"causal\" dropout=0.1",
   };
   std::vector<Row> rows;
   for (const Target& target : targets()) {
@@ -104,7 +106,7 @@ std::vector<Row> every_row() {
           }
           rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, pins});
           rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name, pins});
-          if (pins.empty())
+          if (pins.empty() && std::string_view(variant).find("dropout") == std::string_view::npos)
             rows.push_back({fmt::format("fwd {} d=576/512 heads=64/1 v_in_k{}", dtype, variant), target.name, pins});
         }
       }
