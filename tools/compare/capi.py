@@ -46,6 +46,11 @@ class Arguments(ctypes.Structure):
 DTYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32), "torch.int64": (0, 64)}
 
 
+def dropped_share(dropout):
+    """What `dropout` of a spec drops: so many of 256 weights."""
+    return int(256 * dropout + 0.5) / 256
+
+
 class FlashJitError(Exception):
     pass
 
