@@ -9,9 +9,9 @@
 // --alone: with numerics=batch_invariant, and every sequence again in a call of its own, which must give the same bits.
 //
 // Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
+#include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
