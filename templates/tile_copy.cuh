@@ -92,17 +92,12 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
   }
 }
 
-// Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
-// tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
-// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
-//
-// A thread stays in its column and walks down the rows. Neighbouring threads take a whole row where that
-// divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one swizzle group of
-// it, and the other groups lie at immediate offsets.
+// As copy_tile(), of elements as they are. A thread stays in its column and walks down the rows. Neighbouring threads take
+// a whole row where that divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one
+// swizzle group of it, and the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
-__device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
+__device__ inline void start_tile(u32 shared, const Rows& rows, int first, int count) {
   using T = typename Rows::Element;
-  if constexpr (sizeof(T) == 1) return widen_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
   constexpr int kStepColumns = kStepBytes / sizeof(T);
   constexpr TileLayout kTile = {tile_rows, round_up(head_dim, kStepColumns), sizeof(T)};
   constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
@@ -125,6 +120,16 @@ __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int co
     }
     walk.advance();
   }
+}
+
+// Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
+// tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
+// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
+template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
+__device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
+  if constexpr (sizeof(typename Rows::Element) == 1)
+    widen_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
+  else start_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
 }
 
 // One chunk of finished elements to global memory.

@@ -52,7 +52,7 @@ double largest_rounding(Dtype dtype, double x) {
 
 // As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
 // they are squared, or they are independent; the larger counts.
-void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double factor, Gradient& row) {
+void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
   struct Column {
     double whole = 0, squares = 0;
   };
@@ -85,12 +85,12 @@ void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double fac
     first = end;
   }
   for (std::size_t c = 0; c < width; ++c) {
-    const double rounding = largest_rounding(spec.out_dtype, row.exact[c]);
+    const double rounding = largest_rounding(out, row.exact[c]);
     row.variance[c] = row.variance[c] * factor * factor + rounding * rounding / 3 + steps * row.exact[c] * row.exact[c];
   }
 }
 
-void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double factor, Gradient& row) {
+void add_up(const AttentionSpec& spec, Dtype out, const std::vector<Term>& terms, double factor, Gradient& row) {
   const std::size_t width = row.tainted.size();
   row.exact.assign(width, 0), row.variance.assign(width, 0), row.recipe.assign(width, 0);
   if (terms.empty()) return;
@@ -101,10 +101,9 @@ void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double fa
       products[i] = terms[i].recipe * terms[i].y[c];
     }
     row.exact[c] *= factor;
-    row.recipe[c] =
-        round_to(spec.out_dtype, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
+    row.recipe[c] = round_to(out, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
   }
-  add_variance(spec, terms, factor, row);
+  add_variance(spec, out, terms, factor, row);
 }
 
 void taint(Gradient& row, const float* y) {
@@ -114,6 +113,14 @@ void taint(Gradient& row, const float* y) {
 }
 
 void taint(Gradient& row) { row.tainted.assign(row.tainted.size(), true); }
+
+// Whether a kernel gets 0 where it multiplies P = 0 with what comes of these: it may not look for what is hidden in each
+// tile, and slopes of scores may be NaN where products are.
+bool is_finite_product(const std::vector<float>& a, const float* b, double offset = 0) {
+  double sum = offset;
+  for (std::size_t c = 0; c < a.size(); ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+  return std::isfinite(sum);
+}
 
 std::vector<float> singles(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
@@ -178,13 +185,18 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   Pair result;
   // Of a query that saw NaN, P is NaN even for keys that it does not see.
   result.unclear = std::isnan(query.lse) || query.lse == kInfinity;
-  if (result.unclear || (semantics.visible && !semantics.visible(at))) return result;
+  if (result.unclear) return result;
+  const auto nothing = [&] {
+    result.unclear = !is_finite_product(query.d_o, value, -query.delta) || !is_finite_product(query.q, key);
+    return result;
+  };
+  if (semantics.visible && !semantics.visible(at)) return nothing();
   const Logit logit = logit_of(spec, semantics, at, query.exact.data(), key, 1);
-  if (logit.value == -kInfinity || query.lse == -kInfinity) return result;
+  if (logit.value == -kInfinity || query.lse == -kInfinity) return nothing();
   const double exponent = logit.value - query.lse;
   const double lse_error = 0x1p-24 * std::fabs(query.lse);
   const double error = std::hypot(logit.error, 0x1p-24 * std::fabs(logit.value), lse_error) + 0x1p-22;
-  if (exponent + 8 * error < -200) return result;
+  if (exponent + 8 * error < -200) return nothing();
   result.counts = true;
   result.p = std::exp(exponent);
   const Product dot = product(query.q, key);
@@ -233,7 +245,7 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
     else taint(row, key);  // hidden, and maybe in a tile that others see
   }
-  add_up(spec, terms, spec.effective_scale(), row);
+  add_up(spec, spec.out_dq, terms, spec.effective_scale(), row);
   return row;
 }
 
@@ -260,8 +272,8 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   }
-  add_up(spec, of_k, spec.effective_scale(), row.dk);
-  add_up(spec, of_v, problem_.dropout().factor(), row.dv);
+  add_up(spec, spec.out_dk, of_k, spec.effective_scale(), row.dk);
+  add_up(spec, spec.out_dv, of_v, problem_.dropout().factor(), row.dv);
   return row;
 }
 

@@ -76,7 +76,13 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   KernelConfig c;
   c.element = element_of(spec.dtype);
   c.cache = cache_of(spec);
-  c.output = element_of(spec.out_dtype);
+  if (is_backward(spec)) {
+    c.output_dq = element_of(spec.out_dq);
+    c.output_dk = element_of(spec.out_dk);
+    c.output_dv = element_of(spec.out_dv);
+  } else {
+    c.output = element_of(spec.out_dtype);
+  }
   c.head_dim_qk = spec.d_qk;
   c.head_dim_v = spec.d_v;
   c.heads_q = spec.heads_q;

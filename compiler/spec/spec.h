@@ -37,7 +37,10 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O, or of gradients
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O
+  Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
+  Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
+  Dtype out_dv = Dtype::BF16;                //   (outputs.h)
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)

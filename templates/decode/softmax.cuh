@@ -111,9 +111,10 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
 }
 // What has to wait for them.
 __device__ inline void prepare_queries(Queries& queries) {
-  if constexpr (kProduct == config.element) return;
+  if constexpr (kProduct != config.element) {
 #pragma unroll
-  for (int r = 0; r < kOctets; ++r) queries.scale[r] *= to_halves(queries, r);
+    for (int r = 0; r < kOctets; ++r) queries.scale[r] *= to_halves(queries, r);
+  }
 }
 
 // Two words of a piece of K as the right operand of product `i`, or what becomes of one.

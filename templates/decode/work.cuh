@@ -249,7 +249,7 @@ __device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
 template <int threads>
 __device__ inline void prefetch_table(const KernelParams& p) {
   if constexpr (kKeyRows == Rows::paged) {
-    constexpr int kKeysOfLine = 32 * config.page_size;
+    constexpr int kKeysOfLine = 32 * (config.page_size > 0 ? config.page_size : 1);  // there are pages
     if (p.table_stride_page != 1) return;
     const int lines = (p.k_len + kKeysOfLine - 1) / kKeysOfLine;
     const int line = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x), b = line / max(lines, 1);

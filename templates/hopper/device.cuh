@@ -103,11 +103,12 @@ __device__ inline void grow_registers() {
 constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
               kEvictLast = 0x14F0000000000000ull;
 
-// A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first.
+// A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first. To shared::cta: where
+// an address could be another block's, ptxas checks before each copy that it is not on GPUs without clusters (sm_120a).
 __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
                                 int x3) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "cp.async.bulk.tensor.4d.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared),
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
       : "memory");
@@ -115,7 +116,7 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
 __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
                                 int x3, int x4) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "cp.async.bulk.tensor.5d.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared),
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
@@ -139,7 +140,7 @@ __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map,
 }
 // Bytes in one piece, multiples of 16.
 __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+  asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }

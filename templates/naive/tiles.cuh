@@ -93,7 +93,7 @@ __device__ inline void naive_add_products(float (&sums)[columns][4], const Kerne
 }
 
 // 64 rows of a result from row_lo on, of which there are `count`, times `factor`.
-template <int head_dim, int columns>
+template <Element output, int head_dim, int columns>
 __device__ inline void naive_store(void* result, Int64 first, Int64 stride, const float (&sums)[columns][4],
                                    float factor, int row_lo, int count) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -104,10 +104,10 @@ __device__ inline void naive_store(void* result, Int64 first, Int64 stride, cons
       const int row = row_lo + warp * 16 + lane / 4 + e / 2 * 8, column = j * 8 + lane % 4 * 2 + e % 2;
       if (row >= count || column >= head_dim) continue;
       const Int64 at = first + row * stride + column;
-      if constexpr (config.output == Element::f32) {
+      if constexpr (output == Element::f32) {
         static_cast<float*>(result)[at] = sums[j][e] * factor;
       } else {
-        static_cast<u16*>(result)[at] = static_cast<u16>(pack<config.output>(sums[j][e] * factor, 0.0f));
+        static_cast<u16*>(result)[at] = static_cast<u16>(pack<output>(sums[j][e] * factor, 0.0f));
       }
     }
 }

@@ -53,38 +53,40 @@ std::vector<std::string_view> pins_for(const Target& target, std::string_view sy
   return {""};
 }
 
+constexpr const char* kVariants[] = {
+    "",
+    " mask=\"causal\"",
+    " mask=\"causal & window(1024, 0)\" lse=ln",
+    " layout=packed mask=\"causal\" lse=log2 max_logit",
+    " layout=bhsd mask=\"causal\" score=\"softcap(50.0)\" sink",
+    " mask=\"document(doc)\" score=\"alibi\" lse=ln",
+    " score=\"bias(extra, bf16)\"",
+    " mask=\"(q + k) % 3 != 0\" bytes=2",
+    " mask=\"causal\" k_lens lse=ln",
+    " layout=paged(16) mask=\"causal\"",
+    " layout=packed/paged(48) mask=\"causal & window(1024, 0)\" lse=ln",
+    " layout=paged(1) lse=ln",
+    " q_len=1 lse=ln",
+    " q_len=4 mask=\"causal & window(1024, 0)\" score=\"softcap(30.0)\" layout=packed sink",
+    " kv=e4m3 mask=\"causal\" lse=ln",
+    " kv=int8 layout=paged(16) mask=\"causal\" bytes=8",
+    " kv=e4m3 q_len=1 layout=paged(64)",
+    " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
+    " kv=int8 q_len=1",
+    " layout=packed mask=\"causal\" lse=ln dropout=0.1",
+};
+constexpr const char* kBackward[] = {
+    "",
+    " mask=\"causal\"",
+    " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
+    " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
+    " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
+    " mask=\"causal\" out=fp32/bf16/fp16",
+    " layout=packed mask=\"causal\" dropout=0.1",
+};
+
 // Everything, in an order in which neighbours are alike.
 std::vector<Row> every_row() {
-  constexpr const char* kVariants[] = {
-      "",
-      " mask=\"causal\"",
-      " mask=\"causal & window(1024, 0)\" lse=ln",
-      " layout=packed mask=\"causal\" lse=log2 max_logit",
-      " layout=bhsd mask=\"causal\" score=\"softcap(50.0)\" sink",
-      " mask=\"document(doc)\" score=\"alibi\" lse=ln",
-      " score=\"bias(extra, bf16)\"",
-      " mask=\"(q + k) % 3 != 0\" bytes=2",
-      " mask=\"causal\" k_lens lse=ln",
-      " layout=paged(16) mask=\"causal\"",
-      " layout=packed/paged(48) mask=\"causal & window(1024, 0)\" lse=ln",
-      " layout=paged(1) lse=ln",
-      " q_len=1 lse=ln",
-      " q_len=4 mask=\"causal & window(1024, 0)\" score=\"softcap(30.0)\" layout=packed sink",
-      " kv=e4m3 mask=\"causal\" lse=ln",
-      " kv=int8 layout=paged(16) mask=\"causal\" bytes=8",
-      " kv=e4m3 q_len=1 layout=paged(64)",
-      " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
-      " kv=int8 q_len=1",
-      " layout=packed mask=\"causal\" lse=ln dropout=0.1",
-  };
-  constexpr const char* kBackward[] = {
-      "",
-      " mask=\"causal\"",
-      " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
-      " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
-      " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
-      " layout=packed mask=\"causal\" dropout=0.1",
-  };
   std::vector<Row> rows;
   for (const Target& target : targets()) {
     if (!target.gpu) continue;
@@ -148,8 +150,12 @@ std::string problem_of(const Compiled& compiled) {
     return fmt::format("needs {} bytes of shared memory, a block has {}", plan.smem_bytes(), target.smem_per_block);
   }
   const int blocks = plan.schedule.blocks_per_sm.value_or(1);
-  const auto log = compiled.binary->facts.find("log");
-  for (const EntryUsage& entry : parse_compile_log(log == compiled.binary->facts.end() ? "" : log->second).entries) {
+  const auto found = compiled.binary->facts.find("log");
+  const CompileLog log = parse_compile_log(found == compiled.binary->facts.end() ? "" : found->second);
+  // Of the templates. What ptxas remarks is about speed, and not always to be helped.
+  for (const std::string& warning : log.warnings)
+    if (warning.find("warning #") != std::string::npos) return warning;
+  for (const EntryUsage& entry : log.entries) {
     if (entry.static_smem_bytes > 0)
       return fmt::format("has {} bytes of static shared memory", entry.static_smem_bytes);
     if (entry.stack_bytes > 0) return fmt::format("has a stack frame of {} bytes", entry.stack_bytes);

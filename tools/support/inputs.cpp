@@ -65,7 +65,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   if (!files) return;
   for (const Operand& operand : kOperands) {
     if (operand.role == OperandRole::Output || operand.dims[0] == Dim::Offsets)
-      continue;  // what writes O has its option
+      continue;                   // what writes O has its option
     if (operand.value) continue;  // a number, of --seed or --param
     const std::string name(operand.name);
     app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))

@@ -399,7 +399,7 @@ void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo,
 void TileEmitter::emit_end(const Tile& tile) {
   const AttentionSpec& spec = plan_.spec;
   Value *o_matrix = tile.scratch(c_.o_at()), *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
-  llvm::Type* element = c_.out_dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
+  llvm::Type* element = element_type(ir_, c_.out_dtype);
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
     RowOutputs outputs{};
     auto element_of = [&](std::size_t offset, const char* name) { return ir_.word(tile.pointer(offset, name), row); };
@@ -413,7 +413,8 @@ void TileEmitter::emit_end(const Tile& tile) {
     Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
     Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
     Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));
-    emit_store_row(ir_, target, c_.d_v, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
+    emit_store_row(ir_, target, c_.out_dtype, c_.d_v, factor,
+                   [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
   });
 }
 

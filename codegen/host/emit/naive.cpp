@@ -108,7 +108,7 @@ class NaiveEmitter {
       });
     });
     Value* factor = scale(offsetof(NaiveCall, scale_v));
-    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), c_.d_v, factor ? factor : Ir::real(ir_.f32, 1),
+    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), c_.out_dtype, c_.d_v, factor ? factor : Ir::real(ir_.f32, 1),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
     ir_.finish();
   }

@@ -51,7 +51,7 @@ class NaiveGradientsEmitter {
     Value* dq = zeros(c_.d_qk);
     ir_.loop(ir_.integer(0), keys, 1, "key",
              [&](Value* key) { add(dq, ir_.load(ir_.f32, ir_.word(ds, key)), ir_.row(k_rows, key), c_.d_qk); });
-    store(pointer(offsetof(NaiveQueryCall, dq)), dq, c_.d_qk, plan_.spec.effective_scale());
+    store(pointer(offsetof(NaiveQueryCall, dq)), plan_.spec.out_dq, dq, c_.d_qk, plan_.spec.effective_scale());
     ir_.finish();
   }
 
@@ -65,8 +65,8 @@ class NaiveGradientsEmitter {
       add(dk, ir_.load(ir_.f32, ir_.word(ir_.row(ds, query), key)), ir_.row(q_rows, query), c_.d_qk);
       add(dv, ir_.load(ir_.f32, ir_.word(ir_.row(p, query), key)), ir_.row(do_rows, query), c_.d_v);
     });
-    store(pointer(offsetof(NaiveKeyCall, dk)), dk, c_.d_qk, plan_.spec.effective_scale());
-    store(pointer(offsetof(NaiveKeyCall, dv)), dv, c_.d_v, 1);
+    store(pointer(offsetof(NaiveKeyCall, dk)), plan_.spec.out_dk, dk, c_.d_qk, plan_.spec.effective_scale());
+    store(pointer(offsetof(NaiveKeyCall, dv)), plan_.spec.out_dv, dv, c_.d_v, 1);
     ir_.finish();
   }
 
@@ -105,8 +105,8 @@ class NaiveGradientsEmitter {
       });
     });
   }
-  void store(Value* target, Value* sums, int d, double factor) {
-    emit_store_row(ir_, target, d, Ir::real(ir_.f32, factor),
+  void store(Value* target, Dtype dtype, Value* sums, int d, double factor) {
+    emit_store_row(ir_, target, dtype, d, Ir::real(ir_.f32, factor),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
   }
   // S and dP of neighbouring keys become P and dS.

@@ -118,7 +118,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   }
   const auto [needed, budget] = registers(problem, c);
   // The smallest tiles are there for whatever else does not fit, at the price of spills.
-  const bool smallest = blocks == 1 && *s.tile_q == kFewestColumns;
+  const bool smallest = blocks == 1 && columns_of_warp(c) == kFewestColumns;
   if (needed > budget && !smallest) {
     return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
                   needed, blocks, backward_threads(c), budget);
@@ -258,6 +258,7 @@ const FamilyRow kSyncBackward = {
     .fields = "tile_q tile_kv warps stages blocks_per_sm order dq",
     .computes = is_backward,
     .from_first = true,
+    .drops = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate,
