@@ -1,9 +1,9 @@
 // Which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that forward,
 // backward, the host and every tiling drop the same ones. Shared by host and device.
 //
-// A call of Philox4x32-7 gives 16 bytes for 16 weights: those of 4 queries and 4 keys of a tile of 16 x 16, as one thread
-// holds them where its warp multiplies, and two that share a call lie beside each other: lanes 4 (q % 8) + k / 2 % 4, as
-// mma.sync and wgmma lay sums out.
+// A call of Philox4x32-7 gives 16 bytes for 16 weights, those of queries 2 i + {0, 1, 8, 9} and keys 2 j + {0, 1, 8, 9} of
+// a tile of 16 x 16. Where mma.sync and wgmma lay sums out, lanes l and l ^ 4 of a warp hold these 16, eight each: of a
+// call, a lane needs two words or, where rows are keys, two bytes of every word.
 //   key      two words of Philox4x32-10 of (offset, 0) under the seed
 //   counter  k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, h, b
 //   word     q % 2 * 2 + q / 8 % 2

@@ -365,10 +365,9 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
     at.k = logit.k;
     const bool dropped = dropout_.drops(at);
     if (dropped || logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
-    if (dropped) weights[logit.k] = 0;
-    if (dropped || logit.value == -kInfinity) continue;
-    weights[logit.k] *= static_cast<float>(dropout_.factor());
+    weights[logit.k] *= dropped ? 0 : static_cast<float>(dropout_.factor());
     const double p = std::exp(logit.value - reference) / sum * dropout_.factor();
+    if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
   if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, weights, reference, sum);
@@ -441,7 +440,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   const float sum = sum_in_pairs(p.data(), p.size()) + (spec_->sink ? std::exp(sink(row) - largest) : 0.0f);
   for (std::size_t i = 0; i < p.size(); ++i) {
     at.k = keys[i];
-    p[i] = dropout_.drops(at) ? 0 : round_to(spec_->dtype, p[i] / sum);
+    p[i] = round_to(spec_->dtype, p[i] / sum) * (dropout_.drops(at) ? 0.0f : 1.0f);
   }
   terms.resize(keys.size());
   for (int c = 0; c < width; ++c) {
