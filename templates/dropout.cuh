@@ -26,42 +26,49 @@ __device__ inline PhiloxKey load_dropout_key(u32 address) {
 // x, or 0.
 __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float_as_uint(x) & mask); }
 
-// The calls of a warp, for tiles of a head and a batch index.
+// The calls of a warp, for tiles of a head and a batch index. What follows from the lane is derived again for every draw,
+// as whoever draws says it is: kept in registers across loops it would spill.
 template <WeightRows rows>
 struct DropoutCalls {
   PhiloxKey key;
-  u32 b, h;
+  u32 b, h, lane;
 
   // `row` and `column`: of this lane's call, from dropout_place_of_row() and the like.
-  __device__ PhiloxWords call(u32 row, u32 column) const {
-    return rows == WeightRows::queries ? philox<kDropoutRounds>({{column, row, h, b}}, key)
-                                       : philox<kDropoutRounds>({{row, column, h, b}}, key);
+  __device__ CallHalves call(u32 row, u32 column) const {
+    const PhiloxWords words = rows == WeightRows::queries ? philox<kDropoutRounds>({{column, row, h, b}}, key)
+                                                          : philox<kDropoutRounds>({{row, column, h, b}}, key);
+    return halves_of_call<rows>(words, lane);
   }
   __device__ void pair(KeptTile& first, KeptTile& second, u32 row, u32 column) const {
-    const u32 lane = threadIdx.x % 32;
-    CallHalves halves = halves_of_call<rows>(call(row, column), lane);
+    CallHalves halves = call(row, column);
 #pragma unroll
     for (u32& half : halves.other) half = __shfl_xor_sync(0xffffffff, half, 4);
     tiles_of_halves<config.dropped>(first, second, halves, lane);
   }
-  __device__ KeptTile single(u32 row, u32 column) const {
-    return tile_of_half<config.dropped>(halves_of_call<rows>(call(row, column), threadIdx.x % 32));
-  }
-  // Of tiles side by side and one below the other, whose first is in this row and column of tiles.
+  // Of tiles side by side and one below the other, whose first is in this row and column of tiles. Two go together, or the
+  // last one is alone.
   template <int row_tiles, int column_tiles>
-  __device__ void draw(KeptTile (&kept)[row_tiles][column_tiles], u32 first_row, u32 first_column, u32 lane) const {
+  __device__ void draw(KeptTile (&kept)[row_tiles][column_tiles], u32 first_row, u32 first_column) const {
+    const u32 second = call_of_lane(lane);
     const auto row_of = [&](u32 tile) { return dropout_place_of_row(first_row + tile, lane); };
     const auto column_of = [&](u32 tile) { return dropout_place_of_column(first_column + tile, lane); };
 #pragma unroll
     for (int i = 0; i < row_tiles; i += 2)
 #pragma unroll
       for (int j = 0; j < column_tiles; ++j) {
-        if (i + 1 < row_tiles) pair(kept[i][j], kept[i + 1][j], row_of(i + call_of_lane(lane)), column_of(j));
-        else if (j % 2 == 1) pair(kept[i][j - 1], kept[i][j], row_of(i), column_of(j - 1 + call_of_lane(lane)));
-        else if (j + 1 == column_tiles) kept[i][j] = single(row_of(i), column_of(j));
+        if (i + 1 < row_tiles) pair(kept[i][j], kept[i + 1][j], row_of(i + second), column_of(j));
+        else if (j % 2 == 1) pair(kept[i][j - 1], kept[i][j], row_of(i), column_of(j - 1 + second));
+        else if (j + 1 == column_tiles) kept[i][j] = tile_of_half<config.dropped>(call(row_of(i), column_of(j)));
       }
   }
 };
+
+// Here, and not where it is used.
+template <int tiles>
+__device__ inline void pin_kept(KeptTile (&kept)[1][tiles]) {
+#pragma unroll
+  for (KeptTile& tile : kept[0]) tile.word[0] = recompute(tile.word[0]), tile.word[1] = recompute(tile.word[1]);
+}
 
 // A tile of weights as an operand: 0 where they are dropped.
 template <WeightRows rows>

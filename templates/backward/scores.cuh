@@ -156,10 +156,11 @@ struct DrawnWeights {
   template <Side side>
   __device__ void draw(u32 key, const Sequence& seq, int row_lo, int column_lo) {
     const u32 thread = recompute(threadIdx.x), warp = thread / 32;
-    const DropoutCalls<kRows<side>> calls = {load_dropout_key(key), static_cast<u32>(seq.b), static_cast<u32>(seq.h)};
+    const DropoutCalls<kRows<side>> calls = {load_dropout_key(key), static_cast<u32>(seq.b), static_cast<u32>(seq.h),
+                                             thread % 32};
     const u32 row = static_cast<u32>(row_lo) + warp / kColumnGroups * kRowsOfWarp,
               column = static_cast<u32>(column_lo) + warp % kColumnGroups * kWarpColumns;
-    calls.draw(tiles, row / 16, column / 16, thread % 32);
+    calls.draw(tiles, row / 16, column / 16);
   }
   // Masks of a weight, and of two neighbouring ones.
   template <Side side>

@@ -47,8 +47,10 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
 __device__ inline void store_rows(const KernelParams& params, const WorkState& work, const RowStates& rows) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const Row row = row_of(work, tile_row(recompute(threadIdx.x), h));
-    if (lane_id() % 4 != 0 || row.q >= work.seq.q_len) continue;
+    // Opaque, or what storing O derives from it as well is kept in registers until then: d=256 with a mask spills.
+    const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
+    const Row row = row_of(work, of_tile);
+    if (recompute(threadIdx.x) % 4 != 0 || row.q >= work.seq.q_len) continue;
     Sequence seq = work.seq;
     seq.h = row.h;
     const Int64 at = result_row(params, seq, row.q);

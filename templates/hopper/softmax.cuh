@@ -249,8 +249,8 @@ using Kept = KeptTile[1][kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(work.seq.b),
-                                                   static_cast<u32>(work.seq.h)};
-  calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP, lane);
+                                                   static_cast<u32>(work.seq.h), lane};
+  calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP);
 }
 
 // Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that

@@ -10,16 +10,28 @@
 
 namespace flashjit {
 
-using Kept = KeptTile[1][config.tile_q / 16];
+// Which weights of 64 keys and a step's queries are kept.
+constexpr int kQueryTiles = kTileQ / 16;
+using Kept = KeptTile[1][kQueryTiles];
 
-// Of a step's queries and 64 keys, those of the item's from `keys` on. Nothing of it depends on scores: it is made while
-// products run.
+// Of the keys of the item from `keys` on. Nothing of it depends on scores: it is made while products run.
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const BackwardItem& item, u32 keys,
                             const Steps& at) {
-  const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
+  const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
   const DropoutCalls<WeightRows::keys> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(item.seq.b),
-                                                static_cast<u32>(at.head)};
-  calls.draw(kept, (static_cast<u32>(item.k_lo) + keys) / 16 + thread / 32, at.tile * (kTileQ / 16), lane);
+                                                static_cast<u32>(at.head), thread % 32};
+  calls.draw(kept, (static_cast<u32>(item.k_lo) + keys) / 16 + thread / 32, at.tile * kQueryTiles);
+}
+
+// With 128 queries there are no registers for that when dS is made: P bears it in its sign then. (With a score function P is
+// multiplied with a slope.)
+constexpr bool kSignsTell = kDrops && kQueryTiles > 4 && !config.has_score;
+__device__ inline void mark_dropped(float (&p)[kTileQ / 2], const Kept& kept) {
+#pragma unroll
+  for (int i = 0; i < kTileQ / 2; ++i) {
+    const u32 mask = mask_of_weight<WeightRows::keys>(kept[0][i / 8], i % 8 / 2, i % 2);
+    p[i] = __uint_as_float(__float_as_uint(p[i]) | (~mask & 0x80000000));
+  }
 }
 
 // -D, over the factor, of this thread's two of a step's queries 8 i to 8 i + 7.
@@ -58,6 +70,7 @@ struct ByWeight {
     __device__ float times(int i, float p) const {
       const float dp = all.dp[first + i];
       if constexpr (!kDrops) return p * dp;
+      if constexpr (kSignsTell) return fmaxf(p, 0.0f) * dp + fabsf(p) * minus_d.of[i % 2];
       const int place = first + i;
       const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, place % 2);
       return keep(p, mask) * dp + p * minus_d.of[i % 2];

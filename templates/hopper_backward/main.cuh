@@ -15,6 +15,9 @@
 namespace flashjit {
 
 constexpr int kDqColumns = dq_columns(config);
+// Which weights are kept is found out while nothing else is to be done: where registers allow, while scores are being
+// multiplied, else while the last products of the step before are.
+constexpr bool kDrawsFirst = kTileQ > 64;
 using QueryGradients = float[kDqColumns / 2];
 
 // (A template, as are the functions below: products that a kernel does not have are then not asked for.)
@@ -78,6 +81,10 @@ struct Consumer {
   // dS = P dP is made.
   __device__ void make_score_gradients(int number, const Steps& at) {
     const u32 stage = number % kStages;
+    if constexpr (kDrops && kDrawsFirst) {
+      draw(kept, shared, item, keys, at);
+      pin_kept(kept);
+    }
     wait_barrier(shared.q_full(stage), number / kStages % 2);
     wait_products<0>();
     pin_fragments(p);
@@ -88,13 +95,19 @@ struct Consumer {
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
-    if constexpr (kDrops) draw(kept, shared, item, keys, at);
+    if constexpr (kDrops && !kDrawsFirst) {
+      draw(kept, shared, item, keys, at);
+      pin_kept(kept);
+      // Once more: a branch, behind which ptxas does not move this.
+      wait_barrier(shared.q_full(stage), number / kStages % 2);
+    }
     if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
     make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
+    if constexpr (kSignsTell) mark_dropped(s, kept);
     pin_registers(s);
     begin_products();
     issue_dv(stage);

@@ -158,8 +158,8 @@ struct DqConsumer {
   __device__ void draw(int tile) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
     const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),
-                                                     static_cast<u32>(item.seq.b), static_cast<u32>(item.seq.h)};
-    calls.draw(kept, (static_cast<u32>(item.q_lo) + rows) / 16 + thread / 32, tile * kKeySteps, lane);
+                                                     static_cast<u32>(item.seq.b), static_cast<u32>(item.seq.h), lane};
+    calls.draw(kept, (static_cast<u32>(item.q_lo) + rows) / 16 + thread / 32, tile * kKeySteps);
   }
   __device__ void drop_dp() {
 #pragma unroll
@@ -181,7 +181,12 @@ struct DqConsumer {
     multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
     commit_products();
     turns.end();
-    if constexpr (kDrops) draw(tile);
+    if constexpr (kDrops) {
+      draw(tile);
+      pin_kept(kept);
+      wait_barrier(shared.v_full(stage),
+                   number / kDqStages % 2);  // once more: a branch, behind which ptxas does not move this
+    }
     wait_products<1>();
     pin_registers(s);
     make_probabilities(tile);

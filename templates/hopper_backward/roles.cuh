@@ -116,9 +116,11 @@ struct ScoreRole : Role {
     begin_products();
     issue_scores(s, shared, ones, 0, stage);
     commit_products();
-    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
+    // A score function leaves no registers for it.
+    if constexpr (kDrops && !config.has_score) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     make_probabilities(s, p, params, item, first_key_of_block(), at, shared.terms(stage));
+    if constexpr (kDrops && config.has_score) draw(kept, shared, item, first_key_of_block(), at);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if (number > 0) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
 #pragma unroll
@@ -184,7 +186,11 @@ struct GradientRole : Role {
     begin_products();
     issue_dp(s, shared, ones, 0, stage, number);
     commit_products();
-    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
+    if constexpr (kDrops) {
+      draw(kept, shared, item, first_key_of_block(), at);
+      pin_kept(kept);
+      wait_for_step(number);  // once more: a branch, behind which ptxas does not move this
+    }
     wait_for_scores(number);
     if constexpr (kInClusters) spoil_marked(shared.terms(stage));
     sync_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);

@@ -282,8 +282,8 @@ using Kept = KeptTile[kMTiles][kTileKv / 16];
 __device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_lo) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(key), static_cast<u32>(block.seq.b),
-                                                   static_cast<u32>(block.seq.h)};
-  calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16, lane);
+                                                   static_cast<u32>(block.seq.h), lane};
+  calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16);
 }
 
 // O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
