@@ -275,11 +275,7 @@ struct Enumeration {
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;
-    // Sums of bf16 that LSE is made of leave too few registers for turns beside 256 columns of O: with a mask or a score
-    // 16 bytes spill.
-    const bool tight = spec.d_v > 240 && spec.dtype == Dtype::BF16 && spec.lse != Lse::none;
-    const bool turns =
-        overlaps && *s.warpgroups > 1 && !tight && (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
+    const bool turns = overlaps && *s.warpgroups > 1 && (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
   }
