@@ -15,8 +15,8 @@
 namespace flashjit {
 
 constexpr int kDqColumns = dq_columns(config);
-// Which weights are kept is found out while nothing else is to be done: where registers allow, while scores are being
-// multiplied, else while the last products of the step before are.
+// Which weights are kept is found out beside products: those of the scores where registers allow, else the last ones of
+// the step before.
 constexpr bool kDrawsFirst = kTileQ > 64;
 using QueryGradients = float[kDqColumns / 2];
 
@@ -95,12 +95,7 @@ struct Consumer {
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
-    if constexpr (kDrops && !kDrawsFirst) {
-      draw(kept, shared, item, keys, at);
-      pin_kept(kept);
-      // Once more: a branch, behind which ptxas does not move this.
-      wait_barrier(shared.q_full(stage), number / kStages % 2);
-    }
+    if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
     if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
     wait_products<1>();
     pin_registers(s);

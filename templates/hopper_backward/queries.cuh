@@ -181,12 +181,7 @@ struct DqConsumer {
     multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
     commit_products();
     turns.end();
-    if constexpr (kDrops) {
-      draw(tile);
-      pin_kept(kept);
-      wait_barrier(shared.v_full(stage),
-                   number / kDqStages % 2);  // once more: a branch, behind which ptxas does not move this
-    }
+    if constexpr (kDrops) draw(tile);
     wait_products<1>();
     pin_registers(s);
     make_probabilities(tile);

@@ -186,11 +186,7 @@ struct GradientRole : Role {
     begin_products();
     issue_dp(s, shared, ones, 0, stage, number);
     commit_products();
-    if constexpr (kDrops) {
-      draw(kept, shared, item, first_key_of_block(), at);
-      pin_kept(kept);
-      wait_for_step(number);  // once more: a branch, behind which ptxas does not move this
-    }
+    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     if constexpr (kInClusters) spoil_marked(shared.terms(stage));
     sync_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);
