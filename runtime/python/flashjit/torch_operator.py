@@ -1,0 +1,300 @@
+"""`attention` on PyTorch's tensors. A call that needs no gradient, and that nobody traces, goes straight to the C API; all others
+go through autograd or the operator flashjit::attention, which torch.compile knows."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from flashjit import calls, tensors
+from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
+from flashjit.engine import Launch
+from flashjit.tensors import View
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
+_modes = torch._C._len_torch_dispatch_stack
+_empty, _empty_like = torch.empty, torch.empty_like
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+NO_GRADIENT = "none"  # in place of the names of parameters that have one
+
+
+def _raw_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+# What Inductor uses; the public way makes an object of it.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+class _Call:
+    """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
+
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "inputs", "scalars", "o", "lse", "o_like_q", "o_shape", "o_dtype",
+                 "lse_shape", "needed")
+
+    def __init__(self, launch: Launch, inputs: Sequence[str], scalars: Sequence[str], q: Tensor, o: Tensor, lse: Tensor | None) -> None:
+        self.launch, self.run, self.handle = launch, launch.run, launch.handle
+        self.arguments, self.error = launch.references
+        self.inputs, self.scalars = [launch.tensors[name] for name in inputs], [launch.scalars[name] for name in scalars]
+        self.o, self.lse, self.needed = launch.tensors["o"], launch.tensors.get("lse"), launch.needed
+        self.o_like_q, self.o_shape, self.o_dtype = o.shape == q.shape and o.dtype == q.dtype, o.shape, o.dtype
+        self.lse_shape = () if lse is None else lse.shape
+
+
+# Calls that are not in use, by all that their structures hold. A list is taken from and added to in one step, so no lock.
+_ready: dict[Any, list[_Call]] = {}
+_MOST_READY = 1024  # sizes; beyond, all are forgotten
+
+
+def _new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | None]:
+    """O and the LSE, as kernels write them."""
+    dtype = DTYPES.get(calls.word(words, "out") or "", q.dtype)
+    shape = (*q.shape[:-1], v.shape[-1])
+    o = _empty_like(q) if shape == q.shape and dtype == q.dtype else _empty(shape, dtype=dtype, device=q.device)
+    if calls.word(words, "lse") in (None, "none"):
+        return o, None
+    return o, _empty(calls.lse_shape(words, tuple(q.shape)), dtype=torch.float32, device=q.device)
+
+
+def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None, max_q_len: int,
+          max_k_len: int, stream: int | None) -> _Call:
+    words = options if isinstance(options, str) else calls.words_of(*options)
+    views = {name: tensors.view(tensor, name) for name, tensor in given.items()}
+    q, v = given["q"], given["v"]
+    rank = calls.axes_of(words)[0]
+    calls.check_rank("q", views["q"], rank, words)
+    calls.check_rank("v", views["v"], 4 if "paged" in words else rank, words)
+    o, lse = _new_outputs(q, v, words)
+    if out is not None:
+        o = out
+    views["o"] = tensors.view(o, "out")
+    if calls.word(words, "out") is None and views["o"].dtype != views["q"].dtype:
+        words += f" out={views['o'].dtype}"
+    if lse is not None:
+        views["lse"] = tensors.view(lse, "lse")
+    kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("fwd", words, views, scalars), stream)
+    return _Call(Launch(kernel, views, scalars, max_q_len, max_k_len), list(given), list(scalars), q, o, lse)
+
+
+def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
+            out: Tensor | None, max_q_len: int, max_k_len: int, stream: int | None) -> tuple[Tensor, Tensor | None]:
+    """`options`: the arguments of calls.words_of, or the words."""
+    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    device = q.device
+    key: Any = (options, device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
+                v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
+    if more or scalars or out is not None:
+        key += tuple((name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15) for name, t in more.items())
+        key += tuple((name, type(value)) for name, value in scalars.items())
+        if out is not None:
+            key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
+    if stream is None and q.is_cuda:
+        stream = _current_stream(device.index)
+    pool = _ready.get(key)
+    if pool is None:
+        pool = _new_pool(key)
+    try:
+        call = pool.pop()
+    except IndexError:
+        call = _make(options, {"q": q, "k": k, "v": v, **more}, scalars, out, max_q_len, max_k_len, stream)
+    to_q, to_k, to_v, *to_more = call.inputs
+    to_q.data, to_k.data, to_v.data = at_q, at_k, at_v
+    for structure, tensor in zip(to_more, more.values()):
+        structure.data = tensor.data_ptr()
+    for parameter, value in zip(call.scalars, scalars.values()):
+        parameter.scalar = value
+    if out is not None:
+        o = out
+    elif call.o_like_q:
+        o = _empty_like(q)
+    else:
+        o = _empty(call.o_shape, dtype=call.o_dtype, device=device)
+    call.o.data = o.data_ptr()
+    lse = None
+    if call.lse is not None:
+        lse = _empty(call.lse_shape, dtype=torch.float32, device=device)
+        call.lse.data = lse.data_ptr()
+    if call.needed:
+        call.launch.set_workspace(*tensors.new_bytes(q, call.needed))
+    status = call.run(call.handle, call.arguments, stream, call.error)
+    if status:
+        raise call.launch.kernel.library.error(status, call.launch.error)
+    if call.needed:
+        call.launch.set_workspace(0)
+    pool.append(call)
+    return o, lse
+
+
+def _new_pool(key: Any) -> list[_Call]:
+    if len(_ready) >= _MOST_READY:
+        _ready.clear()
+    return _ready.setdefault(key, [])
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
+              max_k_len: int, params: Mapping[str, Any]) -> Any:
+    """`options`: the arguments of calls.words_of."""
+    plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
+    more, scalars = calls.split(params) if params else (params, params)
+    needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad if plain else False
+    if more or not plain:
+        every = (q, k, v, *more.values())
+        for name, tensor in zip(("q", "k", "v", *more), every):
+            if not isinstance(tensor, Tensor):
+                raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch, and q is one; convert it")
+        plain = all(type(tensor) in _PLAIN for tensor in every)
+        needs_gradient = any(tensor.requires_grad for tensor in every)
+    needs_gradient = needs_gradient and _is_grad_enabled()
+    traced = not plain or _is_compiling() or _modes() or _is_tracing()
+    if not traced and not needs_gradient:
+        o, lse = _launch(options, q, k, v, more, scalars, out, max_q_len, max_k_len, stream)
+        return o if lse is None else (o, lse)
+
+    why = "the call needs gradients" if needs_gradient else "the call is traced"
+    if out is not None or stream is not None:
+        raise InvalidError(f"{'stream' if out is None else 'out'}: given, and {why}; leave it out, or call under torch.no_grad()")
+    if "k_new" in more:
+        raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
+    mask, score, wanted, layout, scale, align, spec = options
+    words = calls.words_of(mask, score, wanted or needs_gradient, layout, scale, align, spec)
+    names = ",".join(more) + ";" + ",".join([f"{name}:{type(value).__name__}" for name, value in scalars.items()])
+    values = [float(value) for value in scalars.values()]
+    if needs_gradient:
+        grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
+        o, lse = _Differentiable.apply(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
+    else:
+        o, lse = torch.ops.flashjit.attention(q, k, v, list(more.values()), words, names, values, NO_GRADIENT, max_q_len, max_k_len)
+    return (o, lse) if wanted else o
+
+
+_TYPES = {"int": int, "float": float, "bool": bool}
+
+
+def _named(names: str, more: Sequence[Tensor], values: Sequence[float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    tensor_names, _, scalar_names = names.partition(";")
+    scalars = dict(zip(filter(None, scalar_names.split(",")), values))
+    return (dict(zip(tensor_names.split(","), more)) if more else {},
+            {name.partition(":")[0]: _TYPES[name.partition(":")[2]](value) for name, value in scalars.items()})
+
+
+_make_library: Any = torch.library.Library
+_library = _make_library("flashjit", "DEF")
+_library.define("attention(Tensor q, Tensor k, Tensor v, Tensor[] more, str words, str names, float[] scalars, str grads, "
+                "int max_q_len, int max_k_len) -> (Tensor, Tensor)")
+_library.define("attention_backward(Tensor do_, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor[] more, "
+                "str words, str names, float[] scalars, str grads, int max_q_len, int max_k_len) -> Tensor[]")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: str, names: str, scalars: list[float], grads: str,
+             max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
+    given, values = _named(names, more, scalars)
+    if grads != NO_GRADIENT:
+        _check_backward(q, k, v, given, values, words, grads)
+    o, lse = _launch(words, q, k, v, given, values, None, max_q_len, max_k_len, None)
+    return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: str, names: str, scalars: list[float], grads: str,
+                  max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
+    o, lse = _new_outputs(q, v, words)
+    return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+def _backward_spec(views: dict[str, View], scalars: Mapping[str, float], words: str, grads: str, dlse: bool) -> str:
+    spec = calls.spec_of("bwd", words, views, scalars)
+    return spec + (f' grads="{", ".join(grads.split(","))}"' if grads else "") + (" dlse" if dlse else "")
+
+
+_with_backward: set[Any] = set()
+
+
+def _check_backward(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], words: str, grads: str) -> None:
+    """Where there is no backward, the forward call says so."""
+    key = (words, grads, q.dtype, k.dtype, v.dtype, q.device, q.shape[-1], v.shape[-1], q.shape[1:3], k.shape[1:3], tuple(more),
+           tuple((t.dtype, t.dim()) for t in more.values()), tuple(scalars))
+    if key in _with_backward:
+        return
+    views = {name: tensors.view(t.detach(), name) for name, t in {"q": q, "k": k, "v": v, **more}.items()}
+    try:
+        calls.prepare(tensors.torch_device(q.device), _backward_spec(views, scalars, words, grads, False),
+                      _current_stream(q.device.index) if q.is_cuda else None)
+    except FlashJitError as error:
+        raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or call under "
+                          "torch.no_grad()", error.kind, error.detail) from None
+    if calls.word(words, "out") is not None:
+        raise UnsupportedError("out=: has no backward; leave it out and convert the result, or call under torch.no_grad()")
+    if len(_with_backward) >= _MOST_READY:
+        _with_backward.clear()
+    _with_backward.add(key)
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor], names: str, grads: str) -> list[Tensor]:
+    """Of q, k, v, and in fp32 of what `grads` names."""
+    named, _ = _named(names, more, [])
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v)] + [
+        _empty(named[name].shape, dtype=torch.float32, device=q.device) for name in filter(None, grads.split(","))]
+
+
+def _backward(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor], words: str,
+              names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
+    given, values = _named(names, more, scalars)
+    made = _gradients(q, k, v, more, names, grads)
+    if layout_leaves_rows(words):  # rows before the first and behind the last sequence are none of the call
+        for gradient in made[:3]:
+            gradient.zero_()
+    tensors_of = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do_.contiguous(), **given,
+                  **dict(zip(("dq", "dk", "dv", *("d" + name for name in filter(None, grads.split(",")))), made))}
+    if dlse is not None:
+        tensors_of["dlse"] = dlse.contiguous()
+    views = {name: tensors.view(tensor, name) for name, tensor in tensors_of.items()}
+    stream = _current_stream(q.device.index) if q.is_cuda else None
+    kernel = calls.prepare(tensors.torch_device(q.device), _backward_spec(views, values, words, grads, dlse is not None), stream)
+    kernel.bind({**views, **values}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)()
+    return made
+
+
+def layout_leaves_rows(words: str) -> bool:
+    return (calls.word(words, "layout") or "").startswith("packed")
+
+
+def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor],
+                   words: str, names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
+    return _gradients(q, k, v, more, names, grads)
+
+
+for _name, _real, _fake in (("attention", _forward, _forward_fake), ("attention_backward", _backward, _backward_fake)):
+    for _device in ("CPU", "CUDA"):
+        _library.impl(_name, _real, _device)
+    torch.library.register_fake(f"flashjit::{_name}", _fake, lib=_library)
+
+
+class _Differentiable(torch.autograd.Function):
+    """`traced`: through the operators; else past them, which is faster."""
+
+    @staticmethod
+    def forward(ctx: Any, traced: bool, words: str, names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int,
+                q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
+        call = torch.ops.flashjit.attention if traced else _forward
+        o, lse = call(q, k, v, list(more), words, names, scalars, grads, max_q_len, max_k_len)
+        ctx.save_for_backward(q, k, v, o, lse, *more)
+        ctx.traced, ctx.rest = traced, (words, names, scalars, grads, max_q_len, max_k_len)
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, do_: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, o, lse, *more = ctx.saved_tensors
+        _, names, _, grads, _, _ = ctx.rest
+        call = torch.ops.flashjit.attention_backward if ctx.traced else _backward
+        dq, dk, dv, *rest = call(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more, *ctx.rest)
+        named = dict(zip(grads.split(","), rest))
+        of_more = [named[name].to(tensor.dtype) if name in named else None for name, tensor in zip(names.partition(";")[0].split(","), more)]
+        return *[None] * 7, dq, dk, dv, *of_more
