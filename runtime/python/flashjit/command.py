@@ -1,12 +1,9 @@
-"""The command line from Python: what it shows is text, what it measures comes back as values."""
+"""The command line from Python: what it shows is text, what it measures comes back as values. Modules that only this needs are
+imported where it does: they would be most of the time that `import flashjit` takes."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-import tempfile
 from typing import Any, Sequence
 
 from flashjit.capi import FlashJitError, InvalidError, Library, MissingError, UnsupportedError, library
@@ -34,6 +31,7 @@ class Tuning(dict[str, Any]):
 
 def path_of_command(of: Library | None = None) -> str:
     """The program `flashjit` beside the library, else the one of the path."""
+    import shutil
     path = (of or library()).command
     found = path if os.path.exists(path) else shutil.which("flashjit")
     if not found:
@@ -43,6 +41,8 @@ def path_of_command(of: Library | None = None) -> str:
 
 def run(arguments: Sequence[str], of: Library | None = None) -> str:
     """What the command prints. A failure is an exception with its words."""
+    import json
+    import subprocess
     done = subprocess.run([path_of_command(of), *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     out, message = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip().removeprefix("error: ")
     if done.returncode == 0:
@@ -72,6 +72,7 @@ def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = Non
             emit: str | None = None, of: Library | None = None) -> list[dict[str, Any]]:
     """Compiles for one or more targets ("sm_80,sm_90a"), without a GPU, and gives a dict of facts for each kernel: `registers`,
     `spill_bytes`, `smem_bytes`, `compile_ms` and more. `out`: a folder for sources and machine code, `emit`: which of them."""
+    import json
     specs = [specs] if isinstance(specs, str) else list(specs)
     text = run(["compile", *specs, "--json", *_options(arch=arch, schedule=schedule, out=out and os.fspath(out), emit=emit)], of)
     return [json.loads(line) for line in text.splitlines()]
@@ -81,6 +82,8 @@ def tune(spec: str, shape: str, *, target: str = "auto", budget: str = "10s", sc
          of: Library | None = None) -> Tuning:
     """Measures schedules for such sizes for about `budget`, and remembers the fastest for every process on such a device.
     `.report("tuned.html")` writes what was measured as a page."""
+    import json
+    import tempfile
     with tempfile.TemporaryDirectory() as folder:
         page = os.path.join(folder, "report.html")
         text = run(["tune", spec, "--json", *_options(shape=shape, target=target, budget=budget, schedule=schedule, report=page)], of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from ctypes import byref, c_char_p, c_int64, c_void_p
 from typing import Any, Callable, Mapping, Sequence
@@ -119,6 +118,7 @@ class Kernel:
     @property
     def facts(self) -> dict[str, Any]:
         """`spec`, `target`, `schedule`, `family`, `registers`, `notes` and more, as flashjit.h lists them."""
+        import json
         facts: dict[str, Any] = json.loads(self.library.kernel_facts(self.handle))
         return facts
 

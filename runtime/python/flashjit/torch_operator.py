@@ -86,15 +86,20 @@ def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float
 def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
             out: Tensor | None, max_q_len: int, max_k_len: int, stream: int | None) -> tuple[Tensor, Tensor | None]:
     """`options`: the arguments of calls.words_of, or the words."""
-    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    device = q.device
-    key: Any = (options, device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
-                v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
-    if more or scalars or out is not None:
-        key += tuple((name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15) for name, t in more.items())
-        key += tuple((name, type(value)) for name, value in scalars.items())
-        if out is not None:
-            key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
+    try:
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        device = q.device
+        key: Any = (options, device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
+                    v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
+        if more or scalars or out is not None:
+            key += tuple([(name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15, t.is_neg()) for name, t in more.items()])
+            key += tuple([(name, type(value)) for name, value in scalars.items()])
+            if out is not None:
+                key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
+    except RuntimeError:  # PyTorch's word for tensors without memory of their own
+        for name, tensor in (("q", q), ("k", k), ("v", v), *more.items()):
+            tensors.view(tensor, name)
+        raise
     if stream is None and q.is_cuda:
         stream = _current_stream(device.index)
     pool = _ready.get(key)
@@ -269,10 +274,17 @@ def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Te
     return _gradients(q, k, v, more, names, grads)
 
 
+def _refuse_gradients(ctx: Any, *gradients: Any) -> Any:
+    """_Differentiable differentiates, and calls the operators below autograd."""
+    raise UnsupportedError("gradients have no gradients, and the operators none of their own; leave create_graph=True out, or use "
+                           "flashjit.attention")
+
+
 for _name, _real, _fake in (("attention", _forward, _forward_fake), ("attention_backward", _backward, _backward_fake)):
     for _device in ("CPU", "CUDA"):
         _library.impl(_name, _real, _device)
     torch.library.register_fake(f"flashjit::{_name}", _fake, lib=_library)
+    torch.library.register_autograd(f"flashjit::{_name}", _refuse_gradients, lib=_library)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -289,8 +301,9 @@ class _Differentiable(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, do_: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+        if not ctx.traced and _is_grad_enabled():
+            raise UnsupportedError("gradients have no gradients; leave create_graph=True out, or use PyTorch's attention")
         q, k, v, o, lse, *more = ctx.saved_tensors
         _, names, _, grads, _, _ = ctx.rest
         call = torch.ops.flashjit.attention_backward if ctx.traced else _backward
