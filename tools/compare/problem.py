@@ -138,7 +138,8 @@ class Problem:
             if self.row.prefix and shared:
                 operands["shared_prefix"] = torch.tensor([self.row.prefix], dtype=torch.int32, device=self.q.device)
         handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
-        launch = kernel.bind(operands, self.params, max(self.row.q_lens, default=self.row.s) if self.packed else 0, handle)
+        longest = max(self.row.q_lens, default=self.row.s) if self.packed else 0
+        launch = kernel.bind({**operands, **self.params}, max_q_len=longest, max_k_len=longest, stream=handle)
 
         def launch_into():
             launch()

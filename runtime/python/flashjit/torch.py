@@ -16,7 +16,7 @@ from flashjit.flex import trace
 __all__ = ["flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
 
 
-def _cast_by_autocast(*given: Tensor | None) -> tuple[Tensor | None, ...]:
+def _cast_by_autocast(*given: Any) -> tuple[Any, ...]:
     """As PyTorch does with its own where autocast is on."""
     device = next(tensor.device.type for tensor in given if tensor is not None)
     if not torch.is_autocast_enabled(device):
@@ -44,7 +44,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     if dropout_p:
         raise UnsupportedError(f"dropout_p: {dropout_p} has no kernel yet; use dropout_p=0")
-    query, key, value, attn_mask = _cast_by_autocast(query, key, value, attn_mask)  # type: ignore[assignment]
+    query, key, value, attn_mask = _cast_by_autocast(query, key, value, attn_mask)
     rank = query.dim()
     if rank not in (2, 3, 4) or key.dim() != rank or value.dim() != rank:
         raise InvalidError(f"query, key, value: have {query.dim()}, {key.dim()} and {value.dim()} dimensions; all must have 4 "
