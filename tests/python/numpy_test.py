@@ -166,6 +166,8 @@ def test_what_is_refused():
         ("contiguous", (q[..., ::2], k[..., ::2], v[..., ::2]), {}),
         ("no tensor", ([[[[1.0]]]], k, v), {}),
         ("no tensor", (q, 3, v), {}),
+        ("masked", (numpy.ma.masked_array(q, q > 0), k, v), {}),
+        ("`out`", (q, k, v), {"o": q}),
         ("v_in_k", (q, k, None), {}),
         ("casual", (q, k, v), {"mask": "casual"}),
         ("language", (q, k, v), {"mask": lambda b, h, i, j: j <= i}),

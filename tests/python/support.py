@@ -7,10 +7,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness
 from harness import Skip, scratch, source
 
+FETCHED = "{}/python"
+
 
 def load(*modules):
     """The package on the library of this build, with a store of its own, and these modules."""
-    sys.path[:0] = [source("runtime", "python"), os.path.join(harness.ARGS.build, "python")]
+    sys.path.insert(0, source("runtime", "python"))
+    sys.path.append(FETCHED.format(harness.ARGS.build))  # what tools/check fetched, where this Python has none of its own
     os.environ["FLASHJIT_CACHE_DIR"] = scratch("store")
     found = []
     for name in modules:

@@ -233,6 +233,7 @@ def test_what_is_refused():
         (flashjit.InvalidError, "complex64", flashjit.attention, (q.to(torch.complex64), k, v), {}),
         (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k.cpu().float().numpy(), v), {}),
         (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
+        (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
         (flashjit.UnsupportedError, "dropout", sdpa, (q, k, v), {"dropout_p": 0.1}),
         (flashjit.InvalidError, "is_causal", sdpa, (q, k, v), {"is_causal": True, "attn_mask": torch.ones(8, 8, dtype=torch.bool, device=q.device)}),
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 7, dtype=torch.bool, device=q.device)}),

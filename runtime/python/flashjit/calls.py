@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from flashjit import tensors
 from flashjit.capi import InvalidError
@@ -17,6 +17,8 @@ OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix"
             "sin": "", "block_table": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
+# What a call makes, or is for bwd: no names of parameters here.
+RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
 _LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use flashjit.Engine.prepare and Kernel.run')
 
 _engines: dict[tuple[int, int], Engine] = {}
@@ -78,7 +80,7 @@ def lse_shape(words: str, q_shape: tuple[int, ...]) -> tuple[int, ...]:
 def alignment_of(view: View) -> int:
     """The largest power of two, up to 16 bytes, that divides address and strides."""
     size = view.tensor.dtype.bits // 8
-    bits = (view.tensor.data or 0) | 16
+    bits: int = (view.tensor.data or 0) + view.tensor.byte_offset | 16
     for at, count in enumerate(view.shape[:-1]):
         if count > 1 and view.tensor.strides:
             bits |= view.tensor.strides[at] * size
@@ -91,14 +93,14 @@ def check_rank(name: str, view: View, rank: int, words: str) -> None:
                            "reshape it, or name another layout")
 
 
-def _scalar_word(value: object) -> str:
+def scalar_word(value: object) -> str:
     if isinstance(value, float):
         return "fp32"
     return "i32" if isinstance(value, bool) or abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
 
 
-def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float]) -> str:
-    """The whole spec of a call."""
+def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:
+    """The whole spec of a call. `grads`: parameters, and the sink, that a bwd gives gradients of."""
     q, k, v = views["q"], views["k"], views["v"]
     rank, heads, tokens = axes_of(words)
     paged = "paged" in (word(words, "layout") or "")
@@ -112,17 +114,21 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
              f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
     if k.dtype != q.dtype:
         parts.append(f"kv={k.dtype}")
-    own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in OPERANDS and name not in ALIGNED
-           and name not in ("lse", "dlse") and not (operation == "bwd" and name.startswith("d") and name[1:] in views)]
-    own += [f"{name}: {_scalar_word(value)}" for name, value in scalars.items()]
+    others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
+    own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in others]
+    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items()]
     if own:
         parts.append(f'params="{", ".join(own)}"')
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in words:
         parts.append("q_len=1")  # decoding has kernels of its own
     aligned = min(alignment_of(view) for name, view in views.items() if name in ALIGNED)
-    if aligned < 16:
+    if aligned < 16 and word(words, "bytes") is None:
         parts.append(f"bytes={aligned}")
+    if grads:
+        parts.append(f'grads="{", ".join(grads)}"')
+    if "dlse" in views:
+        parts.append("dlse")
     return " ".join(parts)
 
 
@@ -132,6 +138,10 @@ def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
 
 def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Tensors and scalars."""
+    for name in params:
+        if name in RESERVED:
+            raise InvalidError(f"{name}: is no parameter of attention(); the result goes into `out`, `lse=True` gives the LSE too, and "
+                               "for the rest there are flashjit.Engine.prepare and Kernel.run")
     scalars = {name: value for name, value in params.items() if isinstance(value, (int, float))}
     return {name: value for name, value in params.items() if name not in scalars and value is not None}, scalars
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import Any
@@ -56,6 +57,12 @@ class Counters(ctypes.Structure):
              "quick_kernels", "replaced_kernels")
     _fields_ = [("struct_size", c_size_t), *((name, c_int64) for name in NAMES), ("lookup_us", c_int64 * 32),
                 ("compile_us", c_int64 * 32)]
+
+
+@functools.cache
+def array(of: Any, count: int) -> Any:
+    """The type of such an array. ctypes forgets the types that nobody keeps, and making one takes longer than a launch."""
+    return of * count
 
 
 class FlashJitError(Exception):

@@ -45,7 +45,7 @@ class Engine:
         options = capi.EngineOptions(
             struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=_bytes(target),
             cache_dir=_bytes(cache_dir), no_disk_cache=not disk_cache, cache_max_bytes=cache_max_bytes, threads=threads,
-            bundles=(c_char_p * len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
+            bundles=capi.array(c_char_p, len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
             record=_bytes(record), override_dir=_bytes(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
             trusted_list=_bytes(trusted_list))
         handle = c_void_p()
@@ -171,7 +171,7 @@ class Launch:
         self.kept: object = None
         pointer = ctypes.pointer
         named = [Param(name.encode(), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
-        params = (Param * (len(named) + len(scalars)))(*named, *(Param(name.encode(), None, value) for name, value in scalars.items()))
+        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(name.encode(), None, value) for name, value in scalars.items()))
         for at, name in enumerate(scalars, len(named)):
             self.scalars[name] = params[at]
         fields: dict[str, Any] = {name: pointer(tensor) for name, tensor in self.tensors.items() if name in FIELDS}

@@ -7,7 +7,7 @@ import sys
 from ctypes import c_char_p, c_int64, c_void_p
 from typing import Any, NamedTuple
 
-from flashjit.capi import Device, Dtype, InvalidError, Tensor
+from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
 
 HOST, CUDA = 1, 2  # DLPack's device types
 
@@ -49,8 +49,8 @@ def is_tensor(value: object) -> bool:
 def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], kept: object = None) -> View:
     code, bits, word = DTYPES[dtype]
     count = len(shape)
-    tensor = Tensor(address, Device(*device), count, Dtype(code, bits, 1), (c_int64 * count)(*shape),
-                    (c_int64 * count)(*strides), 0)
+    sizes = array(c_int64, count)
+    tensor = Tensor(address, Device(*device), count, Dtype(code, bits, 1), sizes(*shape), sizes(*strides), 0)
     tensor.kept = kept
     return View(tensor, word, shape)
 
@@ -94,6 +94,8 @@ def _view_numpy(value: Any, name: str) -> View:
     dtype, size = value.dtype.name, value.dtype.itemsize
     if dtype not in DTYPES or not value.dtype.isnative:
         raise _dtype_error(name, value.dtype.str if dtype in DTYPES else dtype)
+    if hasattr(value, "mask"):
+        raise InvalidError(f"{name}: is a masked array, and kernels do not see its mask; use .filled()")
     if any(stride % size for stride in value.strides):
         raise InvalidError(f"{name}: strides of {value.strides} bytes are no multiples of its {size} byte elements; use numpy.ascontiguousarray")
     return make(value.__array_interface__["data"][0], (HOST, 0), dtype, value.shape, tuple(stride // size for stride in value.strides))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from flashjit import calls, tensors
+from flashjit.calls import scalar_word
 from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
 from flashjit.engine import Launch
-from flashjit.tensors import View
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -93,7 +93,7 @@ def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Te
                     v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
         if more or scalars or out is not None:
             key += tuple([(name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15, t.is_neg()) for name, t in more.items()])
-            key += tuple([(name, type(value)) for name, value in scalars.items()])
+            key += tuple([(name, scalar_word(value)) for name, value in scalars.items()])
             if out is not None:
                 key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
     except RuntimeError:  # PyTorch's word for tensors without memory of their own
@@ -212,9 +212,8 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: st
     return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
 
 
-def _backward_spec(views: dict[str, View], scalars: Mapping[str, float], words: str, grads: str, dlse: bool) -> str:
-    spec = calls.spec_of("bwd", words, views, scalars)
-    return spec + (f' grads="{", ".join(grads.split(","))}"' if grads else "") + (" dlse" if dlse else "")
+def _listed(names: str) -> list[str]:
+    return names.split(",") if names else []
 
 
 _with_backward: set[Any] = set()
@@ -228,7 +227,7 @@ def _check_backward(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor],
         return
     views = {name: tensors.view(t.detach(), name) for name, t in {"q": q, "k": k, "v": v, **more}.items()}
     try:
-        calls.prepare(tensors.torch_device(q.device), _backward_spec(views, scalars, words, grads, False),
+        calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, scalars, _listed(grads)),
                       _current_stream(q.device.index) if q.is_cuda else None)
     except FlashJitError as error:
         raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or call under "
@@ -244,29 +243,25 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor], names: s
     """Of q, k, v, and in fp32 of what `grads` names."""
     named, _ = _named(names, more, [])
     return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v)] + [
-        _empty(named[name].shape, dtype=torch.float32, device=q.device) for name in filter(None, grads.split(","))]
+        _empty(named[name].shape, dtype=torch.float32, device=q.device) for name in _listed(grads)]
 
 
 def _backward(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor], words: str,
               names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
     given, values = _named(names, more, scalars)
     made = _gradients(q, k, v, more, names, grads)
-    if layout_leaves_rows(words):  # rows before the first and behind the last sequence are none of the call
+    if calls.axes_of(words)[0] == 3:  # packed: rows before the first and behind the last sequence are none of the call
         for gradient in made[:3]:
             gradient.zero_()
     tensors_of = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do_.contiguous(), **given,
-                  **dict(zip(("dq", "dk", "dv", *("d" + name for name in filter(None, grads.split(",")))), made))}
+                  **dict(zip(("dq", "dk", "dv", *("d" + name for name in _listed(grads))), made))}
     if dlse is not None:
         tensors_of["dlse"] = dlse.contiguous()
     views = {name: tensors.view(tensor, name) for name, tensor in tensors_of.items()}
     stream = _current_stream(q.device.index) if q.is_cuda else None
-    kernel = calls.prepare(tensors.torch_device(q.device), _backward_spec(views, values, words, grads, dlse is not None), stream)
+    kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, values, _listed(grads)), stream)
     kernel.bind({**views, **values}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)()
     return made
-
-
-def layout_leaves_rows(words: str) -> bool:
-    return (calls.word(words, "layout") or "").startswith("packed")
 
 
 def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor],
