@@ -142,6 +142,22 @@ def test_whatever_speaks_dlpack():
     assert isinstance(o, Other) and isinstance(lse, Other)
     close(numpy, o.array, reference(numpy, q, k, v, lambda b, h, i, j: j > i)[0])
 
+    class Versioned(Other):
+        def __dlpack__(self, **options):
+            assert options == {"max_version": (1, 0)}
+            return super().__dlpack__(**options)
+
+    class Older(Other):
+        def __dlpack__(self):
+            return super().__dlpack__()
+
+    for kind in (Versioned, Older):
+        close(numpy, flashjit.attention(kind(q), kind(k), kind(v)).array, reference(numpy, q, k, v)[0])
+    frozen = q.copy()
+    frozen.flags.writeable = False
+    close(numpy, flashjit.attention(Versioned(frozen), k, v).array, reference(numpy, q, k, v)[0])
+    refused(flashjit.InvalidError, "read-only", flashjit.attention, Versioned(q), k, v, out=Versioned(frozen))
+
     class Elsewhere(Other):
         def __dlpack_device__(self):
             return 10, 0  # ROCm

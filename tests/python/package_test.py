@@ -3,6 +3,7 @@
 import doctest
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ PACKAGE = os.path.join("runtime", "python")
 def python(*arguments, expect=0, **environment):
     paths = [source(PACKAGE)] + ([] if importlib.util.find_spec("mypy") else [support.FETCHED.format(harness.ARGS.build)])
     done = subprocess.run([sys.executable, "-B", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240,
-                          check=False, cwd=harness.ARGS.scratch, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment})
+                          check=False, cwd=harness.ARGS.scratch, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "FLASHJIT_CACHE_DIR": support.scratch("store"),
+                               **environment})
     assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}"
     return done.stdout
 
@@ -63,6 +65,20 @@ def test_the_command():
                "runpy.run_module('flashjit', run_name='__main__')"]
     assert version in python(*command, "--version")
     assert "pad with zeros" in python(*command, "explain", "fwd bf16 d=100", "--arch", "sm_90a", expect=1)
+
+
+def test_what_a_wheel_has():
+    """The package with the component `programs` of what CMake installs, as scikit-build-core puts them together."""
+    load()
+    wheel = support.scratch("wheel")
+    shutil.copytree(source(PACKAGE, "flashjit"), os.path.join(wheel, "flashjit"))
+    subprocess.run(["cmake", "--install", harness.ARGS.build, "--component", "programs", "--prefix", os.path.join(wheel, "flashjit")],
+                   check=True, stdout=subprocess.PIPE)
+    folders = {name for name in os.listdir(os.path.join(wheel, "flashjit")) if os.path.isdir(os.path.join(wheel, "flashjit", name))}
+    assert folders - {"__pycache__"} == {"bin", "lib", "libexec"}, folders
+    out = python("-c", "import flashjit; print(flashjit.Engine('host', disk_cache=False).library.path); "
+                 "print(flashjit.explain('fwd bf16 d=64', 'sm_90a'))", PYTHONPATH=wheel)
+    assert out.startswith(os.path.join(wheel, "flashjit", "lib")) and "for sm_90a" in out, out
 
 
 def test_a_library_that_is_not_there():

@@ -10,8 +10,8 @@ from harness import Skip, scratch, source
 FETCHED = "{}/python"
 
 
-def load(*modules):
-    """The package on the library of this build, with a store of its own, and these modules."""
+def load(*modules, device="host"):
+    """The package on the library of this build, with a store of its own, and these modules; for this device."""
     sys.path.insert(0, source("runtime", "python"))
     sys.path.append(FETCHED.format(harness.ARGS.build))  # what tools/check fetched, where this Python has none of its own
     os.environ["FLASHJIT_CACHE_DIR"] = scratch("store")
@@ -24,7 +24,7 @@ def load(*modules):
     import flashjit
     try:  # with sanitizers this Python cannot load it
         flashjit.use_library(os.path.join(harness.ARGS.build, "lib", "libflashjit.so"))
-        flashjit.Engine("host")
+        flashjit.Engine(device)
     except flashjit.MissingError as error:
         raise Skip(str(error)) from None
     return [flashjit, *found]

@@ -219,8 +219,8 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
                params: Mapping[str, Any]) -> Any:
     if v is None:
         raise InvalidError(_LEFT_OUT)
-    if stream is None and type(q).__module__.startswith("cupy"):
-        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+    if stream is None:
+        stream = tensors.current_stream(q)
     given, scalars = split(params)
     values = {"q": q, "k": k, "v": v, **given}
     views = {name: tensors.view(value, name, stream) for name, value in values.items()}
@@ -230,7 +230,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     check_rank("v", views["v"], 4 if "paged" in words else rank, words)
     o = _new_array(q, (*views["q"].shape[:-1], views["v"].shape[-1]), dtype) if out is None else out
     views["o"] = tensors.view(o, "out", stream)
-    if not tensors.is_writable(o):
+    if not views["o"].writable:
         raise InvalidError("out: is read-only; give an array that can be written to")
     if out is not None and views["o"].dtype != dtype:
         words += f" out={views['o'].dtype}"

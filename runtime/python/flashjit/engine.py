@@ -13,6 +13,7 @@ from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
 
 # What run() and bind() write to, beside k and v with `append`.
 OUTPUTS = ("o", "lse", "max_logit", "dq", "dk", "dv", "dsink")
+READ_BY_BACKWARD = ("o", "lse")
 
 
 def _bytes(text: str | os.PathLike[str] | None) -> bytes | None:
@@ -64,7 +65,7 @@ class Engine:
             self.library.engine_destroy(handle)
 
     def __del__(self) -> None:
-        if self.device == "host" if hasattr(self, "device") else False:
+        if getattr(self, "device", "") == "host":
             self.close()
 
     def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
@@ -136,28 +137,28 @@ class Kernel:
         """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
         memory of the kind of `like`, which is `q` or `o`."""
         views, scalars = {}, {}
+        if like is None:
+            like = values.get("q") if values.get("q") is not None else values.get("o")
+        if stream is None:
+            stream = tensors.current_stream(like)
         for name, value in values.items():
             if value is None:
                 continue
-            if isinstance(value, tensors.View) or tensors.is_tensor(value) or name in FIELDS:
-                views[name] = tensors.view(value, name, stream)
-                if name in OUTPUTS and not tensors.is_writable(value):
-                    raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
-            elif isinstance(value, (int, float)):
+            if isinstance(value, (int, float)) and name not in FIELDS:
                 scalars[name] = float(value)
-            else:
-                tensors.view(value, name)  # says what a tensor is
+                continue
+            views[name] = tensors.view(value, name, stream)
+            if not views[name].writable and name in OUTPUTS and not (name in READ_BY_BACKWARD and "do" in values):
+                raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
         launch.kept = values
         if launch.needed:
-            if like is None:
-                like = values["q"] if "q" in values else values["o"]
             launch.set_workspace(*tensors.new_bytes(like, launch.needed))
         return launch
 
     def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, **values: Any) -> None:
         """Launches on tensors and scalars that go by their names in the spec. GPU: asynchronous, on `stream`, a CUDA stream as a
-        number (PyTorch: `torch.cuda.current_stream().cuda_stream`). Processors: the result is there on return."""
+        number, else PyTorch's or CuPy's current one where q is theirs. Processors: the result is there on return."""
         self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream)()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import c_char_p, c_int64, c_void_p
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
@@ -26,6 +26,7 @@ class View(NamedTuple):
     tensor: Tensor
     dtype: str  # the spec's word
     shape: tuple[int, ...]
+    writable: bool = True
 
 
 def _torch() -> Any:
@@ -40,10 +41,6 @@ def is_torch(value: object) -> bool:
 def is_numpy(value: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def is_tensor(value: object) -> bool:
-    return is_torch(value) or is_numpy(value) or hasattr(value, "__dlpack__") and not hasattr(value, "__float__")
 
 
 def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], kept: object = None) -> View:
@@ -63,7 +60,7 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
         return _view_torch(value, name)
     if is_numpy(value):
         return _view_numpy(value, name)
-    if hasattr(value, "__dlpack__"):
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _view_dlpack(value, name, stream)
     raise InvalidError(f"{name}: {type(value).__name__} is no tensor; give one of PyTorch or NumPy, or anything with __dlpack__")
 
@@ -98,7 +95,8 @@ def _view_numpy(value: Any, name: str) -> View:
         raise InvalidError(f"{name}: is a masked array, and kernels do not see its mask; use .filled()")
     if any(stride % size for stride in value.strides):
         raise InvalidError(f"{name}: strides of {value.strides} bytes are no multiples of its {size} byte elements; use numpy.ascontiguousarray")
-    return make(value.__array_interface__["data"][0], (HOST, 0), dtype, value.shape, tuple(stride // size for stride in value.strides))
+    made = make(value.__array_interface__["data"][0], (HOST, 0), dtype, value.shape, tuple(stride // size for stride in value.strides))
+    return made._replace(writable=bool(value.flags.writeable))
 
 
 def _pointer(capsule: object, name: bytes) -> int:
@@ -107,23 +105,40 @@ def _pointer(capsule: object, name: bytes) -> int:
     return int(function(capsule, name))
 
 
+# In a DLManagedTensorVersioned, behind version, context and deleter; the lowest flag says that the tensor is read-only.
+_FLAGS, _TENSOR = 24, 32
+
+
 def _view_dlpack(value: Any, name: str, stream: int | None) -> View:
-    """The DLTensor at the beginning of a DLManagedTensor. The capsule, which is not consumed, frees it in the end."""
+    """The DLTensor in a DLManagedTensorVersioned or, of those who do not know it, at the beginning of a DLManagedTensor. The
+    capsule, which is not consumed, frees it in the end."""
     kind = value.__dlpack_device__()[0]
     if kind not in (HOST, CUDA):
         raise InvalidError(f"{name}: lies on a device of DLPack's type {int(kind)}; copy it to the processor or a CUDA GPU")
-    # 1 is CUDA's default stream, which we mean by none.
-    capsule = value.__dlpack__(stream=stream or 1) if kind == CUDA else value.__dlpack__()
-    tensor = Tensor.from_address(_pointer(capsule, b"dltensor"))
+    options = {"stream": stream or 1} if kind == CUDA else {}  # 1 is CUDA's default stream, which we mean by none
+    try:
+        capsule = value.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:
+        capsule = value.__dlpack__(**options)
+    versioned = "dltensor_versioned" in repr(capsule)
+    address = _pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
+    # JAX's arrays never change, and it does not say so here.
+    writable = not (versioned and c_uint64.from_address(address + _FLAGS).value & 1 or type(value).__module__.startswith("jax"))
+    tensor = Tensor.from_address(address + _TENSOR if versioned else address)
     tensor.kept = (value, capsule)
     key = tensor.dtype.code, tensor.dtype.bits
     if key not in _WORDS or tensor.dtype.lanes != 1:
         raise _dtype_error(name, f"DLPack's type code {key[0]} of {key[1]} bits")
-    return View(tensor, _WORDS[key], tuple(tensor.shape[:tensor.ndim]))
+    return View(tensor, _WORDS[key], tuple(tensor.shape[:tensor.ndim]), writable)
 
 
-def is_writable(value: Any) -> bool:
-    return not is_numpy(value) or bool(value.flags.writeable)
+def current_stream(like: Any) -> int | None:
+    """The stream on which the caller of PyTorch or CuPy works; None: on processors, and of others."""
+    if is_torch(like):
+        return int(_torch().cuda.current_stream(like.device).cuda_stream) if like.is_cuda else None
+    if type(like).__module__.startswith("cupy"):
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return None
 
 
 def new_bytes(like: Any, count: int) -> tuple[int, object]:
