@@ -1,17 +1,18 @@
 // Which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that forward,
-// backward, the host and every tiling drop the same ones. Nobody calls this yet: `dropout=` of a spec is to, in the
-// kernels of all families. Shared by host and device; no includes.
+// backward, the host and every tiling drop the same ones. Shared by host and device.
 //
-// A call of Philox4x32-10 gives 128 bits for 16 weights, those of 2 queries and 8 keys that one thread holds where its
-// warp multiplies tiles of 16 queries by 32 keys: lane 4 (q % 8) + k / 2 % 4, as mma.sync and wgmma lay sums out.
-//   key      two words of Philox of (offset, 0) under the seed
-//   counter  k / 32 * 4 + k / 2 % 4, q / 16 * 8 + q % 8, h, b
-//   number   word k / 16 % 2 * 2 + k % 2, rotated to the left by 8 (k / 8 % 2 * 2 + q / 8 % 2) bits
-// A word has what a thread needs that holds queries q, q + 8 and keys k, k + 8, which is what transposed tiles give it.
-// A weight is dropped where its number, as a whole, is below p 2^32. So p is exact to 2^-33. The four numbers of a word
-// are rotations of one another: whether one is dropped says of the next one less than 1/256 of what it could, since only
-// equal first bytes look at the byte that the next one begins with.
+// A call of Philox4x32-7 gives 16 bytes for 16 weights, those of queries 2 i + {0, 1, 8, 9} and keys 2 j + {0, 1, 8, 9} of
+// a tile of 16 x 16. Where mma.sync and wgmma lay sums out, lanes l and l ^ 4 of a warp hold these 16, eight each: of a
+// call, a lane needs two words or, where rows are keys, two bytes of every word.
+//   key      two words of Philox4x32-10 of (offset, 0) under the seed
+//   counter  k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, h, b
+//   word     q % 2 * 2 + q / 8 % 2
+//   byte     k / 8 % 2 * 2 + k % 2, from the lowest of the word
+// A weight is dropped where its byte is below the number of 256 that are. (Seven rounds pass the tests of Philox's
+// authors, and leave a reserve.)
 #pragma once
+
+#include "templates/kernel_params.h"
 
 namespace flashjit {
 
@@ -39,42 +40,56 @@ inline WideProduct wide_product(unsigned a, unsigned b) {
 #endif
 }
 
+// Of a round: what its two words are multiplied with, and what is added to the key after it.
+constexpr unsigned kPhiloxFactor[2] = {0xD2511F53u, 0xCD9E8D57u};
+constexpr unsigned kPhiloxStep[2] = {0x9E3779B9u, 0xBB67AE85u};
+
 // Not a loop: unrolled, its keys are constants apart from those of a call.
-template <int rounds = 10>
+template <int rounds>
 inline PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
   if constexpr (rounds == 0) {
     return counter;
   } else {
-    const WideProduct a = wide_product(0xD2511F53u, counter.word[0]), b = wide_product(0xCD9E8D57u, counter.word[2]);
+    const WideProduct a = wide_product(kPhiloxFactor[0], counter.word[0]),
+                      b = wide_product(kPhiloxFactor[1], counter.word[2]);
     return philox<rounds - 1>({{b.high ^ counter.word[1] ^ key.low, b.low, a.high ^ counter.word[3] ^ key.high, a.low}},
-                              {key.low + 0x9E3779B9u, key.high + 0xBB67AE85u});
+                              {key.low + kPhiloxStep[0], key.high + kPhiloxStep[1]});
   }
 }
 
-// Of a call. Other offsets give other masks for the same seed, also where they are neighbours.
+constexpr int kDropoutRounds = 7;
+
+// Of a launch. Other offsets give other masks for the same seed, also where they are neighbours.
 inline PhiloxKey dropout_key(unsigned long long seed, unsigned long long offset) {
-  const PhiloxWords mixed = philox({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
-                                   {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
+  const PhiloxWords mixed = philox<10>({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
+                                       {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
   return {mixed.word[0], mixed.word[1]};
 }
+inline PhiloxKey dropout_key(const KernelParams& params) {
+  return dropout_key(static_cast<unsigned long long>(params.seed_at ? *params.seed_at : params.seed),
+                     static_cast<unsigned long long>(params.offset_at ? *params.offset_at : params.offset));
+}
 
-// The numbers of queries q, q ^ 8 and of the eight keys that agree with k in k / 32 and k / 2 % 4.
+// The bytes of all queries and keys that agree with q and k in q / 16, q / 2 % 4, k / 16 and k / 2 % 4.
+constexpr unsigned dropout_column(unsigned k) { return k / 16 * 4 + k / 2 % 4; }
+constexpr unsigned dropout_row(unsigned q) { return q / 16 * 4 + q / 2 % 4; }
 inline PhiloxWords dropout_words(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k) {
-  return philox({{k / 32 * 4 + k / 2 % 4, q / 16 * 8 + q % 8, h, b}}, key);
+  return philox<kDropoutRounds>({{dropout_column(k), dropout_row(q), h, b}}, key);
 }
-// Of q they see q / 8 % 2, of k k % 2 and k / 8 % 4: where a thread's weights are registers, these are constants.
-constexpr unsigned dropout_word(unsigned k) { return k / 16 % 2 * 2 + k % 2; }
-constexpr unsigned dropout_turn(unsigned q, unsigned k) { return 8 * (k / 8 % 2 * 2 + q / 8 % 2); }
+// Where a thread's weights are registers, these are constants, or nearly: of q they see q % 2 and q / 8 % 2, of k the same.
+constexpr unsigned dropout_word(unsigned q) { return q % 2 * 2 + q / 8 % 2; }
+constexpr unsigned dropout_byte(unsigned k) { return k / 8 % 2 * 2 + k % 2; }
 inline unsigned dropout_number(const PhiloxWords& words, unsigned q, unsigned k) {
-  const unsigned word = words.word[dropout_word(k)], turn = dropout_turn(q, k);
-  return word << turn | word >> (-turn & 31);
+  return words.word[dropout_word(q)] >> 8 * dropout_byte(k) & 255;
 }
 
-// p from 0 to below 1. Weights that are kept are multiplied by 1 / (1 - p).
-constexpr unsigned dropout_limit(double p) {
-  const double limit = p * 4294967296.0 + 0.5;
-  return limit >= 4294967295.0 ? 4294967295u : static_cast<unsigned>(limit);
+// KernelConfig::dropped of a probability: the nearest number of 256; 0 drops nothing, and 256 would leave nothing.
+constexpr int kDropoutNumbers = 256;
+constexpr int dropped_of(double p) { return static_cast<int>(p * kDropoutNumbers + 0.5); }
+inline bool is_dropped(unsigned number, int dropped) { return number < static_cast<unsigned>(dropped); }
+// What weights that are kept are multiplied with.
+constexpr float dropout_factor(int dropped) {
+  return static_cast<float>(kDropoutNumbers) / static_cast<float>(kDropoutNumbers - dropped);
 }
-constexpr bool is_dropped(unsigned number, unsigned limit) { return number < limit; }
 
 }  // namespace flashjit

@@ -41,6 +41,7 @@ struct KernelConfig {
   Element element = Element::bf16;  // Q, K, V
   Cache cache = Cache::as_q;        // not as_q: K and V have elements of 8 bits, and scales
   Element output = Element::bf16;   // O
+  Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int heads_q = 0;
@@ -60,6 +61,7 @@ struct KernelConfig {
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated
   int rope_dims = 0;           // of the first columns of a row
   double rope_base = 0;        // of frequencies that the kernel computes; 0: KernelParams has tables
+  int dropped = 0;             // of 256 weights so many are dropped: dropout.h
   float scale = 0;             // natural units: score = scale * q.k
   int page_size = 0;           // not 0: K and V lie in pages of so many tokens
   bool has_score = false;      // variant.gen.cuh's score() changes s
@@ -124,6 +126,8 @@ constexpr int kStepBytes = 32;
 constexpr int step_columns(Element e) { return kStepBytes / size_of(e); }
 constexpr int padded_dim_qk(const KernelConfig& c) { return round_up(c.head_dim_qk, step_columns(c.element)); }
 constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v, step_columns(c.element)); }
+// Of shared memory, for the key of a launch.
+constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 8 : 0; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
 constexpr int queries_per_tile(const KernelConfig& c) {
   return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q;

@@ -81,6 +81,9 @@ struct KernelParams {
   ParamGradient d_extra[kMaxGradients];  // of those parameters whose gradients the spec asks for, in their order
   const float* cos;                      // rope: [position, pair of columns], at least k_len positions
   const float* sin;
+  const Int64* seed_at;  // dropout: [1] each, read when the kernel runs; null: the numbers are those that follow
+  const Int64* offset_at;
+  Int64 seed, offset;
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -38,6 +38,11 @@ void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values) {
   if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
 }
 
+void set_number(NamedTensor& tensor, std::int64_t value) {
+  tensor.bytes.resize(sizeof value);
+  std::memcpy(tensor.bytes.data(), &value, sizeof value);
+}
+
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape) { set_ints(k_lens, {shape.k.begin(), shape.k.end()}); }
 
 void set_scales(NamedTensor& scales, const AttentionSpec& spec) {

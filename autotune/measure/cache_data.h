@@ -13,6 +13,7 @@ namespace flashjit {
 std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape);
 
 void set_ints(NamedTensor& tensor, const std::vector<std::int32_t>& values);
+void set_number(NamedTensor& tensor, std::int64_t value);
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape);
 // Cosines or sines, by its name, of the usual angles.
 void set_angles(NamedTensor& table);

@@ -58,6 +58,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
+  if (operand.value) tensor.role = Role::Number;
   const OperandAxes axes = axes_of(operand, spec);
   tensor.shape.resize(static_cast<std::size_t>(axes.rank));
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
@@ -160,8 +161,16 @@ class Builder {
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
     if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
+    if (tensor.role == Role::Number) return set_number(tensor, number(tensor.name));
     fill_random(tensor, seed_);
     if (tensor.role == Role::Scales) set_scales(tensor, spec_);
+  }
+
+  // The seed of everything is that of dropout as well.
+  std::int64_t number(const std::string& name) const {
+    if (const auto given = inputs_.scalars.find(name); given != inputs_.scalars.end())
+      return static_cast<std::int64_t>(given->second);
+    return name == "seed" ? static_cast<std::int64_t>(seed_) : 0;
   }
 
   // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
@@ -206,7 +215,10 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
         fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
   }
   for (const auto& [name, value] : inputs.scalars) {
-    if (is_param(name, true)) continue;
+    const std::size_t operand = find_operand(name);
+    const bool is_number =
+        operand < kOperands.size() && kOperands[operand].value && kOperands[operand].belongs_to(spec);
+    if (is_number || is_param(name, true)) continue;
     return invalid(
         fmt::format("{}={}: this spec has no number parameter of that name; its parameters: {}", name, value, known));
   }

@@ -21,7 +21,7 @@ struct Product {
 };
 
 template <class A, class B>
-Product product(const std::vector<A>& a, const B* b) {
+Product product(const std::vector<A>& a, const B* b, double factor = 1) {
   Product result;
   std::vector<float> terms(a.size());
   double squares = 0;
@@ -32,7 +32,9 @@ Product product(const std::vector<A>& a, const B* b) {
     terms[i] = static_cast<float>(a[i]) * static_cast<float>(b[i]);
   }
   result.error = 0x1p-24 * (std::fabs(result.exact) + 0.5 * std::sqrt(squares * static_cast<double>(a.size())));
-  result.recipe = sum_in_pairs(terms.data(), terms.size());
+  result.recipe = sum_in_pairs(terms.data(), terms.size()) * static_cast<float>(factor);
+  result.exact *= factor;
+  result.error *= factor;
   return result;
 }
 
@@ -50,7 +52,7 @@ double largest_rounding(Dtype dtype, double x) {
 
 // As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
 // they are squared, or they are independent; the larger counts.
-void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double factor, Gradient& row) {
+void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
   struct Column {
     double whole = 0, squares = 0;
   };
@@ -83,12 +85,12 @@ void add_variance(const AttentionSpec& spec, std::vector<Term> terms, double fac
     first = end;
   }
   for (std::size_t c = 0; c < width; ++c) {
-    const double rounding = largest_rounding(spec.out_dtype, row.exact[c]);
+    const double rounding = largest_rounding(out, row.exact[c]);
     row.variance[c] = row.variance[c] * factor * factor + rounding * rounding / 3 + steps * row.exact[c] * row.exact[c];
   }
 }
 
-void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double factor, Gradient& row) {
+void add_up(const AttentionSpec& spec, Dtype out, const std::vector<Term>& terms, double factor, Gradient& row) {
   const std::size_t width = row.tainted.size();
   row.exact.assign(width, 0), row.variance.assign(width, 0), row.recipe.assign(width, 0);
   if (terms.empty()) return;
@@ -99,10 +101,9 @@ void add_up(const AttentionSpec& spec, const std::vector<Term>& terms, double fa
       products[i] = terms[i].recipe * terms[i].y[c];
     }
     row.exact[c] *= factor;
-    row.recipe[c] =
-        round_to(spec.out_dtype, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
+    row.recipe[c] = round_to(out, sum_in_pairs(products.data(), products.size()) * static_cast<float>(factor));
   }
-  add_variance(spec, terms, factor, row);
+  add_variance(spec, out, terms, factor, row);
 }
 
 void taint(Gradient& row, const float* y) {
@@ -113,10 +114,11 @@ void taint(Gradient& row, const float* y) {
 
 void taint(Gradient& row) { row.tainted.assign(row.tainted.size(), true); }
 
-// Whether a kernel gets 0 where it multiplies this with a P of 0: it may not look for what is hidden in each tile.
-bool is_finite_gradient(const std::vector<float>& d_o, const float* value, double delta) {
-  double sum = -delta;
-  for (std::size_t c = 0; c < d_o.size(); ++c) sum += static_cast<double>(d_o[c]) * static_cast<double>(value[c]);
+// Whether a kernel gets 0 where it multiplies P = 0 with what comes of these: it may not look for what is hidden in each
+// tile, and slopes of scores may be NaN where products are.
+bool is_finite_product(const std::vector<float>& a, const float* b, double offset = 0) {
+  double sum = offset;
+  for (std::size_t c = 0; c < a.size(); ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
   return std::isfinite(sum);
 }
 
@@ -185,7 +187,7 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   result.unclear = std::isnan(query.lse) || query.lse == kInfinity;
   if (result.unclear) return result;
   const auto nothing = [&] {
-    result.unclear = !is_finite_gradient(query.d_o, value, query.delta);
+    result.unclear = !is_finite_product(query.d_o, value, -query.delta) || !is_finite_product(query.q, key);
     return result;
   };
   if (semantics.visible && !semantics.visible(at)) return nothing();
@@ -201,7 +203,8 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const float s = dot.recipe * static_cast<float>(spec.effective_scale());
   const Slope slope =
       slope_of(semantics, at, Dual(dot.exact * spec.effective_scale()), dot.error * std::fabs(spec.effective_scale()));
-  const Product dp = product(query.d_o, value);
+  result.dropped = problem_.dropout().drops(at);
+  const Product dp = result.dropped ? Product() : product(query.d_o, value, problem_.dropout().factor());
   const double moved = dp.exact - query.delta, by_one = result.p * slope.value;
   result.ds = by_one * moved;
   result.s = Dual(s, dot.exact * spec.effective_scale());
@@ -242,7 +245,7 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
     else taint(row, key);  // hidden, and maybe in a tile that others see
   }
-  add_up(spec, terms, spec.effective_scale(), row);
+  add_up(spec, spec.out_dq, terms, spec.effective_scale(), row);
   return row;
 }
 
@@ -263,13 +266,14 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk), taint(row.dv);
     } else if (pair.counts) {
       of_k.push_back({pair.ds, std::hypot(pair.ds_error, pair.in_common), 0, pair.recipe_ds, query.q.data()});
-      of_v.push_back({pair.p, pair.p_error, 0, pair.recipe_p, query.d_o.data()});
+      if (pair.dropped) taint(row.dv, query.d_o.data());
+      else of_v.push_back({pair.p, pair.p_error, 0, pair.recipe_p, query.d_o.data()});
     } else {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   }
-  add_up(spec, of_k, spec.effective_scale(), row.dk);
-  add_up(spec, of_v, 1, row.dv);
+  add_up(spec, spec.out_dk, of_k, spec.effective_scale(), row.dk);
+  add_up(spec, spec.out_dv, of_v, problem_.dropout().factor(), row.dv);
   return row;
 }
 

@@ -63,6 +63,7 @@ class Backward {
   struct Pair {
     bool counts = false;   // else nothing is added ...
     bool unclear = false;  // ... or fp32 arithmetic says nothing about it
+    bool dropped = false;  // P then is none of V's; it counts in ds
     double p = 0, p_error = 0;
     double ds = 0, ds_error = 0;
     double in_common = 0;  // error of ds that all keys of the query share

@@ -129,6 +129,11 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     if (needed && !arguments.params.contains(name))
       return invalid(fmt::format("reference: {} is missing in params", name));
   }
+  for (const char* name : {"seed", "offset"}) {
+    if (spec.dropout > 0 && !arguments.params.contains(name) && !arguments.scalars.contains(name))
+      return invalid(fmt::format("reference: {} is missing", name));
+  }
+  problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
   return problem;
 }
@@ -342,6 +347,7 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
 ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
                          const std::vector<float>& scale_v, ExactRow result) const {
   const int width = spec_->d_v;
+  Position at = position(row);
   double reference = result.max_logit;
   if (spec_->sink) reference = std::max<double>(reference, sink(row));
   result.o.assign(width, 0);
@@ -353,14 +359,18 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
+  std::vector<float> weights = scale_v;  // of V
   for (const Logit& logit : logits) {
     // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.
-    if (logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
-    if (logit.value == -kInfinity) continue;
-    const double p = std::exp(logit.value - reference) / sum;
+    at.k = logit.k;
+    const bool dropped = dropout_.drops(at);
+    if (dropped || logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
+    weights[logit.k] *= dropped ? 0 : static_cast<float>(dropout_.factor());
+    const double p = std::exp(logit.value - reference) / sum * dropout_.factor();
+    if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
-  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, scale_v, reference, sum);
+  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, weights, reference, sum);
   return result;
 }
 
@@ -428,11 +438,15 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   if (keys.empty()) return result;
   for (float& x : p) x = std::exp(x - largest);
   const float sum = sum_in_pairs(p.data(), p.size()) + (spec_->sink ? std::exp(sink(row) - largest) : 0.0f);
-  for (float& x : p) x = round_to(spec_->dtype, x / sum);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    at.k = keys[i];
+    p[i] = round_to(spec_->dtype, p[i] / sum) * (dropout_.drops(at) ? 0.0f : 1.0f);
+  }
   terms.resize(keys.size());
   for (int c = 0; c < width; ++c) {
     for (std::size_t i = 0; i < keys.size(); ++i) terms[i] = p[i] * (kv.v[keys[i] * width + c] * kv.scale_v[keys[i]]);
-    result.o[c] = round_to(spec_->out_dtype, sum_in_pairs(terms.data(), terms.size()));
+    const float kept = sum_in_pairs(terms.data(), terms.size()) * static_cast<float>(dropout_.factor());
+    result.o[c] = round_to(spec_->out_dtype, kept);
   }
   return result;
 }

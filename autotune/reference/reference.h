@@ -15,6 +15,7 @@
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "autotune/reference/arithmetic.h"
+#include "autotune/reference/dropout.h"
 #include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {
@@ -73,6 +74,7 @@ class Problem {
   }
   double statistic(const Tensor& tensor, const RowId& row) const;
   const Semantics& semantics() const { return semantics_; }
+  const Dropout& dropout() const { return dropout_; }
   Position position(const RowId& row) const;
 
   // What the kernel wrote.
@@ -114,6 +116,7 @@ class Problem {
   const AttentionSpec* spec_ = nullptr;
   const Arguments* arguments_ = nullptr;
   Semantics semantics_;
+  Dropout dropout_;
   std::int64_t batch_ = 0;
 };
 

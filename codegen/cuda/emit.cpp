@@ -73,10 +73,13 @@ std::string literal(T value) {
 // default, because a reader looks for it. What the schedule says, its own table writes down
 // (compiler/spec/schedule.cpp).
 template <class Visit>
-void for_each_problem_field(const Visit& field) {
+void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("element", &KernelConfig::element, true);
   field("cache", &KernelConfig::cache, false);
-  field("output", &KernelConfig::output, true);
+  field("output", &KernelConfig::output, !is_backward(spec));
+  field("output_dq", &KernelConfig::output_dq, is_backward(spec));
+  field("output_dk", &KernelConfig::output_dk, is_backward(spec));
+  field("output_dv", &KernelConfig::output_dv, is_backward(spec));
   field("head_dim_qk", &KernelConfig::head_dim_qk, true);
   field("head_dim_v", &KernelConfig::head_dim_v, true);
   field("heads_q", &KernelConfig::heads_q, true);
@@ -90,6 +93,7 @@ void for_each_problem_field(const Visit& field) {
   field("rope", &KernelConfig::rope, false);
   field("rope_dims", &KernelConfig::rope_dims, false);
   field("rope_base", &KernelConfig::rope_base, false);
+  field("dropped", &KernelConfig::dropped, false);
   field("scale", &KernelConfig::scale, true);
   field("has_score", &KernelConfig::has_score, false);
   field("score_has_tanh", &KernelConfig::score_has_tanh, false);
@@ -115,7 +119,7 @@ void for_each_problem_field(const Visit& field) {
 std::string emit_config(const Plan& plan) {
   const KernelConfig usual;
   std::string body;
-  for_each_problem_field([&](std::string_view name, auto member, bool always) {
+  for_each_problem_field(plan.spec, [&](std::string_view name, auto member, bool always) {
     const auto value = plan.config.*member;
     if (always || value != usual.*member) body += fmt::format("  c.{} = {};\n", name, literal(value));
   });

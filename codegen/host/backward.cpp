@@ -340,6 +340,7 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
           .k_len = s.k_len,
           .k_lo = k_lo,
           .keys = keys,
+          .key = dropout_key(round.params),
       };
       call_.tile(&call);
     }
@@ -350,8 +351,8 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
 void BackwardKernel::store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
                                 std::int64_t keys, char* scratch) const {
   const KeyStoreCall call{.scratch = scratch,
-                          .dk = problem.key_result(params.dk, params.dk_stride, pair.b, pair.hk, k_lo),
-                          .dv = problem.key_result(params.dv, params.dv_stride, pair.b, pair.hk, k_lo),
+                          .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, k_lo),
+                          .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, k_lo),
                           .dk_token = params.dk_stride.token,
                           .dv_token = params.dv_stride.token,
                           .keys = keys};
@@ -365,7 +366,7 @@ void BackwardKernel::store_queries(const Problem& problem, const KernelParams& p
   const char* sums = head_at(pair, head, memory) + pair.head.dq + q_lo * c_.width_qk * 4;
   const QueryStoreCall call{
       .sums = reinterpret_cast<const float*>(sums),
-      .dq = problem.query_result(params.dq, params.dq_stride, pair.b, head, s.q_first + q_lo),
+      .dq = problem.query_result(params.dq, params.dq_stride, spec_.out_dq, pair.b, head, s.q_first + q_lo),
       .dq_token = params.dq_stride.token,
       .chunk_words = c_.dq_bytes(s.q_len) / 4,
       .chunks = chunks(s.k_len),

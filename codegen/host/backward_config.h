@@ -38,7 +38,8 @@ struct BackwardConfig : HostConfig {
   std::int64_t dk_at() const { return ds_rows_at() + round_up(std::int64_t{tile_q} * ds_stride() * 4, 64); }
   std::int64_t dv_at() const { return dk_at() + round_up(rows_of(d_qk) * gradient_stride() * 4, 64); }
   std::int64_t unused_row_at() const { return dv_at() + round_up(rows_of(d_v) * gradient_stride() * 4, 64); }
-  std::int64_t scratch_bytes() const { return round_up(unused_row_at() + std::max(d_qk, d_v) * 4, 4096); }
+  std::int64_t kept_at() const { return round_up(unused_row_at() + std::max(d_qk, d_v) * 4, 64); }
+  std::int64_t scratch_bytes() const { return round_up(kept_at() + kept_bytes(), 4096); }
 
   // What is kept of one query head: all in bytes, of `queries` queries.
   std::int64_t padded_queries(std::int64_t queries) const { return round_up(queries, row_block); }
@@ -91,6 +92,7 @@ struct BackwardCall {
   std::int64_t k_panel_words;
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t k_lo, keys;
+  PhiloxKey key;  // of dropout
 };
 
 // One call of flashjit_store_keys: the gradients of a tile of keys, from a worker's scratch.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "compiler/plan.h"
+#include "templates/dropout.h"
 
 namespace flashjit::host {
 
@@ -34,6 +35,7 @@ struct HostConfig {
   int d_qk = 0, d_v = 0;
   int words_qk = 0;  // words of a row of Q and K, padded
   int width_v = 0;   // columns of V and O, padded to panels
+  int dropped = 0;   // as of KernelConfig
 
   // Of a row of `d` elements that is summed over. AMX consumes 16 words per step.
   int words_of(int d) const {
@@ -56,7 +58,18 @@ struct HostConfig {
   std::int64_t l_at() const { return m_at() + round_up(rows() * 4, 64); }
   std::int64_t ranges_at() const { return l_at() + round_up(rows() * lanes * 4, 64); }
   static constexpr std::int64_t kRangeBytes = 16;  // per block of rows: first and end of the keys it may see, i64
-  std::int64_t scratch_bytes() const { return round_up(ranges_at() + rows() / row_block * kRangeBytes, 4096); }
+  std::int64_t kept_at() const { return ranges_at() + round_up(rows() / row_block * kRangeBytes, 64); }
+  std::int64_t scratch_bytes() const { return round_up(kept_at() + kept_bytes(), 4096); }
+
+  // Which weights of a tile dropout keeps, as bits (emit/dropout.h).
+  std::int64_t kept_row_bytes() const { return kept_row_bytes(tile_kv); }
+  std::int64_t kept_row_bytes(std::int64_t keys) const { return round_up(keys, 4 * lanes) / 8; }
+  std::int64_t kept_bytes() const { return dropped == 0 ? 0 : kept_bytes(kept_row_bytes(), tile_q); }
+  // Rows come in blocks, and the first one may lie anywhere in one.
+  static constexpr std::int64_t kKeptBlock = 16;
+  static std::int64_t kept_bytes(std::int64_t row_bytes, std::int64_t rows) {
+    return (round_up(rows, kKeptBlock) + kKeptBlock) * row_bytes;
+  }
 
   // Packed K and V of one sequence and KV head.
   std::int64_t padded_keys(std::int64_t keys) const { return round_up(keys, panel); }
@@ -72,6 +85,7 @@ inline HostConfig config_of(const Plan& plan) {
   c.out_dtype = plan.spec.out_dtype;
   c.d_qk = plan.spec.d_qk;
   c.d_v = plan.spec.d_v;
+  c.dropped = plan.config.dropped;
   c.avx512 = can.avx512;
   if (c.dtype == Dtype::BF16 && can.amx_bf16) c.product = Product::Amx;
   if (c.dtype == Dtype::BF16 && !can.amx_bf16 && can.avx512_bf16) c.product = Product::Dot;
@@ -111,6 +125,7 @@ struct TileCall {
   float sink;
   float scale_k, scale_v;            // of caches of 8 bits
   const float *scales_k, *scales_v;  // ... by key, where each has its own: 1 in place of those then
+  PhiloxKey key;                     // of dropout
 };
 
 // One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
@@ -136,6 +151,7 @@ struct NaiveCall {
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
   float scale_k, scale_v;  // of caches of 8 bits
+  PhiloxKey key;           // of dropout
 };
 
 using TileFunction = void (*)(const TileCall*);

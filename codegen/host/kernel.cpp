@@ -253,6 +253,7 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.scale_v = spec_.token_scales ? 1 : problem.scale_v(pair.b, pair.hk, 0);
   call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
   call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
+  call.key = dropout_key(params);
   tile_(&call);
 }
 
@@ -316,7 +317,8 @@ class NaiveKernel final : public HostKernel {
                              q_row,
                              problem.sink(h),
                              problem.scale_k(b, hk, 0),
-                             problem.scale_v(b, hk, 0)};
+                             problem.scale_v(b, hk, 0),
+                             dropout_key(params)};
         step(&call);
       });
     }

@@ -130,13 +130,14 @@ void NaiveGradientsKernel::compute_query(const Problem& problem, const KernelPar
       .d_lse = spec_.dlse ? problem.row_value(params.d_lse, pair.b, head, token) : nullptr,
       .probabilities = pair.p[at],
       .gradients = pair.ds[at],
-      .dq = problem.query_result(params.dq, params.dq_stride, pair.b, head, token),
+      .dq = problem.query_result(params.dq, params.dq_stride, spec_.out_dq, pair.b, head, token),
       .b = pair.b,
       .h = head,
       .hk = pair.hk,
       .q_len = s.q_len,
       .k_len = s.k_len,
       .q_row = query,
+      .key = dropout_key(params),
   };
   queries_(&call);
 }
@@ -148,8 +149,8 @@ void NaiveGradientsKernel::compute_key(const Problem& problem, const KernelParam
       .do_rows = pair.d_o.data(),
       .probabilities = pair.p.data(),
       .gradients = pair.ds.data(),
-      .dk = problem.key_result(params.dk, params.dk_stride, pair.b, pair.hk, key),
-      .dv = problem.key_result(params.dv, params.dv_stride, pair.b, pair.hk, key),
+      .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, key),
+      .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, key),
       .queries = static_cast<std::int64_t>(pair.q.size()),
       .key = key,
   };

@@ -52,12 +52,14 @@ class Problem {
                      std::int64_t token) const {
     return at(base, stride, packed_ ? 0 : b, h, token, element_);
   }
-  char* query_result(void* base, const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return const_cast<char*>(at(base, stride, packed_ ? 0 : b, h, token, out_element_));
+  char* query_result(void* base, const Strides& stride, Dtype dtype, std::int64_t b, std::int64_t h,
+                     std::int64_t token) const {
+    return const_cast<char*>(at(base, stride, packed_ ? 0 : b, h, token, size_of(dtype)));
   }
-  char* key_result(void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
+  char* key_result(void* base, const Strides& stride, Dtype dtype, std::int64_t b, std::int64_t hk,
+                   std::int64_t key) const {
     const std::int64_t token = sequence(b).k_first + key;
-    return const_cast<char*>(at(base, stride, packed_keys_ ? 0 : b, hk, token, out_element_));
+    return const_cast<char*>(at(base, stride, packed_keys_ ? 0 : b, hk, token, size_of(dtype)));
   }
   // Of lse, max_logit and dlse.
   template <class Float>

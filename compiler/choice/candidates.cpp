@@ -30,6 +30,9 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
   if (!family->computes(spec))
     return fmt::format("family: {} does not compute {}; use family={}", family->name,
                        kOperationNames[static_cast<std::size_t>(spec.operation)], other);
+  if (drops(spec) && !family->drops)
+    return fmt::format("family: {} knows no dropout, and the spec has dropout={}; use family={}", family->name,
+                       spec.dropout, other);
   return family->why_not(spec, target);
 }
 

@@ -109,7 +109,8 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   if (is_backward(spec)) {
     const double row = spec.d_qk + spec.d_v, of_queries = b * q * spec.heads_q, of_keys = b * k * spec.heads_kv;
     return element_bytes_of(spec) * (of_queries * (row + spec.d_v) + of_keys * row) +
-           size_of(spec.out_dtype) * (of_queries * spec.d_qk + of_keys * row);
+           of_queries * spec.d_qk * size_of(spec.out_dq) +
+           of_keys * (spec.d_qk * size_of(spec.out_dk) + spec.d_v * size_of(spec.out_dv));
   }
   const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
                       b * k * spec.heads_kv * cached_dims(spec) * size_of(spec.kv_dtype);

@@ -7,6 +7,7 @@
 #include "compiler/families/family.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -75,7 +76,13 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   KernelConfig c;
   c.element = element_of(spec.dtype);
   c.cache = cache_of(spec);
-  c.output = element_of(spec.out_dtype);
+  if (is_backward(spec)) {
+    c.output_dq = element_of(spec.out_dq);
+    c.output_dk = element_of(spec.out_dk);
+    c.output_dv = element_of(spec.out_dv);
+  } else {
+    c.output = element_of(spec.out_dtype);
+  }
   c.head_dim_qk = spec.d_qk;
   c.head_dim_v = spec.d_v;
   c.heads_q = spec.heads_q;
@@ -89,6 +96,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.rope = spec.rope;
   c.rope_dims = spec.rope_dims;
   c.rope_base = spec.rope_base;
+  c.dropped = dropped_of(spec.dropout);
   c.scale = static_cast<float>(spec.effective_scale());
   c.has_score = static_cast<bool>(spec.score);
   c.has_mask = masks_anything(spec);

@@ -73,6 +73,7 @@ struct Operand {
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
+  Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
@@ -204,15 +205,15 @@ inline constexpr std::array kOperands = {
             .is_in = [](const AttentionSpec& spec) { return spec.dlse; },
             .absent = "the spec does not ask for it; add dlse to the spec, a bwd, or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, d_lse), .strides_kind = OperandStrides::Row},
-    Operand{.name = "dq", .what = "Gradients of queries", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+    Operand{.name = "dq", .what = "Gradients of queries", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dq,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dq),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dq_stride},
-    Operand{.name = "dk", .what = "Gradients of keys", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+    Operand{.name = "dk", .what = "Gradients of keys", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dk,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dk),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dk_stride},
-    Operand{.name = "dv", .what = "Gradients of values", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+    Operand{.name = "dv", .what = "Gradients of values", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dv,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = is_backward, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dv),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dv_stride},
@@ -228,6 +229,13 @@ inline constexpr std::array kOperands = {
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, sin)},
+    Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
+            .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},
+    Operand{.name = "offset", .what = "Which of the masks of a seed dropout takes", .always_dtype = Dtype::I64,
+            .dims = {Dim::One}, .is_in = drops,
+            .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
+            .pointer = offsetof(KernelParams, offset_at), .value = &KernelParams::offset},
 };
 // clang-format on
 

@@ -11,12 +11,15 @@
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/gradients.h"
 #include "compiler/spec/operands.h"
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -108,18 +111,15 @@ Result<void> check_scale(const AttentionSpec& spec) {
 }
 
 Result<void> check_dtypes(const AttentionSpec& spec) {
-  const std::pair<std::string_view, Dtype> dtypes[] = {{"dtype", spec.dtype}, {"out", spec.out_dtype}};
-  for (const auto& [field, dtype] : dtypes) {
-    if (!is_float(dtype)) {
-      return invalid(fmt::format("{}: {} is no type of a tensor that is computed with; use one of {}", field,
-                                 name(dtype), join(kTensorDtypeNames)));
-    }
+  if (!is_float(spec.dtype)) {
+    return invalid(fmt::format("dtype: {} is no type of a tensor that is computed with; use one of {}",
+                               name(spec.dtype), join(kTensorDtypeNames)));
   }
   if (!is_float(spec.kv_dtype) && spec.kv_dtype != Dtype::I8) {
     return invalid(fmt::format("kv: {} is no type of a tensor that is computed with; use one of {}",
                                name(spec.kv_dtype), join(kCacheDtypeNames)));
   }
-  return {};
+  return check_out(spec);
 }
 
 Result<void> check_token_scales(const AttentionSpec& spec) {
@@ -186,9 +186,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_token_scales(spec));
   FLASHJIT_TRY(check_scale(spec));
-  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
-    return invalid(fmt::format("dropout: {} is outside 0 <= p < 1", spec.dropout));
-  }
+  FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -423,7 +421,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (spec.out_dtype != spec.dtype) out += fmt::format(" out={}", name(spec.out_dtype));
+  if (const std::string dtypes = print_out(spec); dtypes != name(spec.dtype)) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
@@ -456,6 +454,7 @@ std::string meaning(const AttentionSpec& spec) {
   if (spec.mask) plain.mask_text = print(spec.mask);
   if (spec.score) plain.score_text = print(spec.score);
   plain.declared = spec.params;
+  plain.dropout = static_cast<double>(dropped_of(spec.dropout)) / kDropoutNumbers;
   return print(plain);
 }
 
@@ -472,8 +471,7 @@ Result<void> validate(AttentionSpec& spec) {
 }
 
 Result<void> check_supported(const AttentionSpec& spec) {
-  const auto fp8 = [](Dtype dtype) { return dtype == Dtype::E4M3 || dtype == Dtype::E5M2; };
-  if (fp8(spec.dtype)) {
+  if (spec.dtype == Dtype::E4M3 || spec.dtype == Dtype::E5M2) {
     return unsupported(
         fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
   }
@@ -483,15 +481,9 @@ Result<void> check_supported(const AttentionSpec& spec) {
         "use kv={}",
         name(spec.kv_dtype), name(spec.dtype), name(spec.dtype)));
   }
-  if (fp8(spec.out_dtype)) {
-    return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works is out={}",
-                                   name(spec.out_dtype), name(spec.dtype)));
-  }
+  FLASHJIT_TRY(check_out_supported(spec));
   if (is_backward(spec)) FLASHJIT_TRY(gradients_of(spec.score, spec.mask, {}));
-  if (spec.dropout > 0) {
-    return unsupported(fmt::format("dropout: {} has no kernel in this build; use dropout=0", spec.dropout));
-  }
-  return {};
+  return drops(spec) ? check_dropout_supported(spec) : Result<void>();
 }
 
 }  // namespace flashjit

@@ -37,7 +37,10 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O, or of gradients
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O
+  Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
+  Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
+  Dtype out_dv = Dtype::BF16;                //   (outputs.h)
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
@@ -63,7 +66,7 @@ struct AttentionSpec {
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
   int rope_dims = 0;                   //   that many columns
   double rope_base = 0;                // rope_base=10000: instead of tables
-  double dropout = 0;                  // dropout=0.1
+  double dropout = 0;                  // dropout=0.1; kernels drop the nearest number of 256 weights
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
   Numerics numerics = Numerics::Fast;  // numerics=fast | deterministic | batch_invariant
@@ -92,6 +95,7 @@ inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
 inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Operation::Forward; }
 inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
+inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 
 // How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
@@ -125,7 +129,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec);
 // ... and in a call of these sizes, its longest sequences.
 VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
 
-// Legal, but nothing in this build computes it: FP8, backward, dropout, mixed KV types.
+// Legal, but nothing in this build computes it: FP8, mixed KV types, dropout of caches.
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes

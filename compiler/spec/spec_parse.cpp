@@ -8,6 +8,7 @@
 #include "compiler/spec/spec.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -154,6 +155,31 @@ Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text,
   return *dtype;
 }
 
+// "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv.
+Result<void> parse_out(const Word& word, AttentionSpec& spec) {
+  const std::span<const OutField> fields = out_fields(spec);
+  const auto count = static_cast<std::size_t>(std::ranges::count(word.value, '/')) + 1;
+  if (count > 1 && fields.size() == 1) {
+    return invalid(
+        fmt::format("out: {} is a list of dtypes, for the dq/dk/dv of bwd, and {} writes o alone; write out=fp32",
+                    quoted(word.value), kOperationNames[static_cast<std::size_t>(spec.operation)]));
+  }
+  if (count > 1 && count != fields.size()) {
+    return invalid(
+        fmt::format("out: {} has {} dtypes; bwd takes one for all of its gradients, or {} for dq/dk/dv, as in "
+                    "out=fp32/bf16/bf16",
+                    quoted(word.value), count, fields.size()));
+  }
+  std::string_view rest = word.value;
+  for (const OutField& field : fields) {
+    const std::string_view text = rest.substr(0, rest.find('/'));
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(word.key, text, kTensorDtypeNames));
+    spec.*field.dtype = dtype;
+    if (count > 1) rest.remove_prefix(std::min(text.size() + 1, rest.size()));
+  }
+  return {};
+}
+
 // "paged(16)".
 Result<int> parse_pages(const Word& word, std::string_view text) {
   constexpr std::string_view kPaged = "paged(";
@@ -295,11 +321,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
     spec.kv_dtype = dtype;
     return {};
   }
-  if (key == "out") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kTensorDtypeNames));
-    spec.out_dtype = dtype;
-    return {};
-  }
+  if (key == "out") return parse_out(word, spec);
   if (key == "d") return parse_pair(word, spec.d_qk, spec.d_v);
   if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
   if (key == "layout") return parse_layout(word, spec);
@@ -436,7 +458,8 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
   auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
-  spec.dtype = spec.kv_dtype = spec.out_dtype = *dtype;
+  spec.dtype = spec.kv_dtype = *dtype;
+  set_out(spec, *dtype);
   FLASHJIT_TRY(parse_fields(cursor, spec));
   FLASHJIT_TRY(validate(spec));
   return spec;

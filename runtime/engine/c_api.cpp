@@ -11,6 +11,7 @@
 
 #include "compiler/spec/dtype.h"
 #include "flashjit/flashjit.hpp"
+#include "runtime/launch/dropout_mask.h"
 #include "runtime/launch/kernels.h"
 
 struct flashjit_engine {
@@ -377,6 +378,16 @@ flashjit_status flashjit_workspace_bytes(const flashjit_kernel* kernel, const fl
     FLASHJIT_ASSIGN(needed, runnable(*kernel).workspace_bytes(call));
     *bytes = needed;
     return {};
+  });
+}
+
+flashjit_status flashjit_dropout_mask(double dropout, int64_t seed, int64_t offset, const flashjit_tensor* kept,
+                                      flashjit_error** error) {
+  using namespace flashjit;
+  return guarded(error, [&]() -> Result<void> {
+    TensorView mask;
+    FLASHJIT_TRY(view(kept, "kept", mask));
+    return write_dropout_mask(dropout, seed, offset, mask);
   });
 }
 

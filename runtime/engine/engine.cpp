@@ -3,6 +3,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/engine/create.h"
 #include "runtime/engine/without_exceptions.h"
+#include "runtime/launch/dropout_mask.h"
 #include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
@@ -39,6 +40,14 @@ StoreOptions store_options(const EngineOptions& options, const EnvironmentSettin
           .disk = options.disk_cache && settings.jit,
           .max_bytes = options.cache_max_bytes,
           .trusted = std::move(trusted)};
+}
+
+Result<void> dropout_mask(double dropout, std::int64_t seed, std::int64_t offset, const Tensor& kept) {
+  return without_exceptions("dropout_mask", [&]() -> Result<void> {
+    TensorView mask;
+    FLASHJIT_TRY(view(kept, "kept", mask));
+    return write_dropout_mask(dropout, seed, offset, mask);
+  });
 }
 
 const char* version() { return FLASHJIT_VERSION; }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -27,6 +28,15 @@ Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBo
   }
   return invalid(fmt::format("{}: {} is outside {}..{}, the bound of the spec; prepare a spec with a wider one", name,
                              value, bound.min, bound.max));
+}
+
+// Of an operand that a tensor of one number can hold as well.
+Result<Int64> whole_number(const ParamView& param) {
+  constexpr double kLargestExact = 0x1p53;  // of those that a double has all of
+  if (std::abs(param.scalar) <= kLargestExact && param.scalar == std::floor(param.scalar))
+    return static_cast<Int64>(param.scalar);
+  return invalid(fmt::format("scalars.{}: {} is no whole number up to {:.0f}; give larger ones in params, as i64 [1]",
+                             param.name, param.scalar, kLargestExact));
 }
 
 }  // namespace
@@ -148,12 +158,14 @@ Result<void> ArgumentChecker::find_operand_of(const ParamView& param, Given& giv
     return invalid(fmt::format("params.{}: the spec has no parameter of this name; it has {}", param.name,
                                known.empty() ? "none" : known));
   }
-  if (param.is_scalar) return invalid(fmt::format("scalars.{}: it is a tensor; give it in params", param.name));
-  if (given.operands[operand]->given()) {
+  if (param.is_scalar && !kOperands[operand].value)
+    return invalid(fmt::format("scalars.{}: it is a tensor; give it in params", param.name));
+  if (given.operands[operand]->given() || given.values[operand]) {
     return invalid(
         fmt::format("{}: given twice; by its name and in its field, or under its name two times", param.name));
   }
-  given.operands[operand] = &param.tensor;
+  if (param.is_scalar) given.values[operand] = &param;
+  else given.operands[operand] = &param.tensor;
   return {};
 }
 
@@ -218,12 +230,17 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
     const Row& row = rows_[i];
-    const bool is_given = given.operands[i]->given();
+    const bool is_given = given.operands[i]->given() || given.values[i];
     if (!row.wanted) {
       if (!is_given) continue;
       return invalid(fmt::format("{}: given, and {}", operand.name, operand.absent));
     }
     if (operand.optional && !is_given) continue;
+    if (given.values[i]) {
+      FLASHJIT_ASSIGN(value, whole_number(*given.values[i]));
+      params.*operand.value = value;
+      continue;
+    }
     const TensorView& tensor = repeat(i, extents, given);
     FLASHJIT_ASSIGN(d, check_tensor(tensor, row.rule));
     FLASHJIT_TRY(check_extents(i, d, extents));

@@ -59,6 +59,7 @@ class ArgumentChecker {
   // What the caller gave, whether by a field or by name.
   struct Given {
     const TensorView* operands[kOperands.size()];
+    const ParamView* values[kOperands.size()] = {};  // numbers of operands that can be given so
     const ParamView* params[kMaxParams] = {};        // parallel to those of the spec
     const ParamView* gradients[kMaxGradients] = {};  // of those whose gradients it asks for
     Repeated repeated[kRepeating];

@@ -21,6 +21,8 @@ constexpr struct {
                {operand("offsets_q"), &Arguments::offsets_q},
                {operand("offsets_k"), &Arguments::offsets_k}};
 
+}  // namespace
+
 Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result) {
   if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size()) {
     return invalid(fmt::format("{}.strides: {} of them for {} dimensions; leave them empty for a contiguous tensor",
@@ -37,8 +39,6 @@ Result<void> view(const Tensor& tensor, std::string_view name, TensorView& resul
   result.strides = tensor.strides.empty() ? nullptr : tensor.strides.data();
   return {};
 }
-
-}  // namespace
 
 Result<void> view(const Arguments& arguments, CallArguments& call) {
   for (const auto& [operand, field] : kFields) {

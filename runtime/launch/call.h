@@ -52,6 +52,7 @@ struct CallArguments {
 };
 
 Result<void> view(const Arguments& arguments, CallArguments& call);
+Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result);
 
 // Where the C++ API takes the operand of this name: its field, or a new entry of `params`.
 Tensor& place_of_operand(Arguments& arguments, std::string_view name);

@@ -5,6 +5,7 @@
 //
 // With s the logits of a warp's rows and columns of a tile, in registers:
 //   P = exp(s - lse), dP = dO V^T, ds = P (dP - delta) ds/d(scale q.k)
+// and with dropout what is left of dP, and of P where it multiplies dO
 //   of keys:    dV += P dO, dK += ds Q        of queries: dQ += ds K
 #pragma once
 
@@ -35,24 +36,35 @@ struct Operands {
 template <Side side>
 __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_parameters, const KernelParams& params,
                                     const BlockState& block, int tile, const Facts<side>& of_queries,
-                                    const Operands& in, u32 shared_p, bool counts) {
+                                    const Operands& in, u32 memory, bool counts) {
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config);
+  constexpr bool kShares = kColumnGroups > 1 && side == Side::keys;
   const int column_lo = tile * kBlockColumns;
+  const u32 shared_p = memory + kLayout.p_offset;
+  DrawnWeights drawn;
+  const DrawnWeights* dropped = kDrops ? &drawn : nullptr;
   multiply_rows<kDimQk>(p, in.rows_qk, kLayout.rows_qk, in.columns_qk, kLayout.columns_qk);
   const bool mixed = is_mixed(block, tile);
   if constexpr (config.gradients > 0 && side == Side::keys) {
     multiply_rows<kDimV>(ds, in.rows_v, kLayout.rows_v, in.columns_v, kLayout.columns_v);
+    if constexpr (kDrops) {
+      drawn.draw<side>(memory + kLayout.dropout_offset, block.seq, block.row_lo, column_lo);
+      drawn.drop<side>(ds);
+    }
     make_all_gradients(p, ds, of_parameters, params, block, column_lo, mixed, of_queries, counts);
-    if constexpr (kColumnGroups > 1) share(p, shared_p);
+    if constexpr (kShares) share(p, shared_p, dropped);
   } else {
     Scores slope;
     if constexpr (config.has_score) make_logits<side>(p, slope, params, block.seq, block.row_lo, column_lo);
     if (mixed) hide<side>(p, params, block.seq, block.row_lo, column_lo);
+    if constexpr (kDrops) drawn.draw<side>(memory + kLayout.dropout_offset, block.seq, block.row_lo, column_lo);
     make_probabilities<side>(p, of_queries);
-    if constexpr (kColumnGroups > 1 && side == Side::keys) share(p, shared_p);
+    if constexpr (kShares) share(p, shared_p, dropped);
     multiply_rows<kDimV>(ds, in.rows_v, kLayout.rows_v, in.columns_v, kLayout.columns_v);
+    if constexpr (kDrops) drawn.drop<side>(ds);
     make_score_gradients<side>(ds, p, slope, mixed, of_queries);
   }
+  if constexpr (kDrops && side == Side::keys && !kShares) drawn.drop<side>(p);
 }
 
 template <Side side>
@@ -88,7 +100,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       of_queries.of_columns = copies.facts_place();
       Scores p, ds;
       make_weights<side>(p, ds, of_parameters, params, block, tile, of_queries,
-                         {rows_qk, rows_v, columns_qk, columns_v}, shared_p, part == 0);
+                         {rows_qk, rows_v, columns_qk, columns_v}, memory, part == 0);
       if constexpr (kShared) {
         share(ds, shared_ds);
         __syncthreads();

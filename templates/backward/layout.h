@@ -30,7 +30,7 @@ constexpr int gradient_parts(const KernelConfig& c, Side side) {
 // So many columns has each of those that share them. The last ones may have less of their own, or none.
 constexpr int share_of(int padded_dim, int shares) { return round_up((padded_dim + shares - 1) / shares, 16); }
 
-// The logarithm of a row's sum, for exp2, and what is subtracted from dP. Of queries.
+// The logarithm of a row's sum, for exp2, and what is subtracted from dP: with dropout over its factor. Of queries.
 struct RowFacts {
   float lse, delta;
 };
@@ -48,7 +48,7 @@ constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 *
 
 struct BackwardLayout {
   TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds
-  int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset;
+  int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset, dropout_offset;
   int stage_bytes;  // of columns_qk, and columns_v behind it
   int bytes;
 };
@@ -69,7 +69,8 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   l.ds_offset = l.p_offset + (shared ? l.ds.bytes() : 0);
   l.facts_offset = l.ds_offset + (shared || c.dq == DqSums::atomics ? l.ds.bytes() : 0);
   l.state_offset = l.facts_offset + c.stages * block_columns(c) * static_cast<int>(sizeof(RowFacts));
-  l.bytes = l.state_offset + kBackwardStateBytes;
+  l.dropout_offset = l.state_offset + kBackwardStateBytes;
+  l.bytes = l.dropout_offset + dropout_key_bytes(c);
   return l;
 }
 

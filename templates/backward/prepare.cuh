@@ -3,6 +3,7 @@
 
 #include "templates/backward/layout.h"
 #include "templates/backward/parameters.cuh"
+#include "templates/dropout.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/sequence.cuh"
 #include "templates/tile_copy.cuh"
@@ -60,7 +61,8 @@ constexpr int kRowLanes = row_lanes();
 
 // With s the logits and P = exp(s - lse), lse = log(sum of exp(s)):
 //   dP = dO V^T,  ds = P (dP - delta),  delta = sum over columns of dO O - dlse
-// since a row of P sums up to 1 with the sink, whose V is 0. A row that sees nothing has an lse of -infinity: of
+// since a row of P sums up to 1 with the sink, whose V is 0. Dropout leaves delta as it is, and of dP what is kept, times a
+// factor: that is left to what is stored, so that ds is over it, and so is delta. A row that sees nothing has an lse of -infinity: of
 // +infinity its P is 0.
 __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr) {
@@ -96,7 +98,7 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     if constexpr (config.dlse) delta -= p.d_lse[result] / kNaturalLse;
     const float lse = p.lse[result];
     if constexpr (config.sink_gradient) sink_rows[row] = sink_share(p, seq, lse * kNaturalLse, delta);
-    facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta};
+    facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta * kKeptShare};
   }
 }
 
@@ -104,6 +106,7 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
 __device__ inline void backward_finish(const KernelParams& p, const float* dq_sums) {
   const QueryRows rows = rows_of_block(p);
   constexpr int kChunks = config.head_dim_qk / 8;
+  constexpr float kScale = config.scale * kDropoutFactor;
   const Int64 first = query_row(p.dq_stride, rows.seq, rows.seq.h, rows.first);
   for (int i = threadIdx.x; i < (rows.end - rows.first) * kChunks; i += kPrepareThreads) {
     const int q = rows.first + i / kChunks, row = q % 16;
@@ -112,15 +115,14 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] = tile[place_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
-    if constexpr (config.output == Element::f32) {
+    if constexpr (config.output_dq == Element::f32) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) static_cast<float*>(p.dq)[at + j] = values[j] * config.scale;
+      for (int j = 0; j < 8; ++j) static_cast<float*>(p.dq)[at + j] = values[j] * kScale;
     } else {
       u32 words[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        words[j] = pack<config.output>(values[2 * j] * config.scale, values[2 * j + 1] * config.scale);
-      store_chunk<config.copy_bytes>(static_cast<Bits<config.output>*>(p.dq) + at,
+      for (int j = 0; j < 4; ++j) words[j] = pack<config.output_dq>(values[2 * j] * kScale, values[2 * j + 1] * kScale);
+      store_chunk<config.copy_bytes>(static_cast<Bits<config.output_dq>*>(p.dq) + at,
                                      {words[0], words[1], words[2], words[3]});
     }
   }

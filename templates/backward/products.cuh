@@ -58,9 +58,9 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
   }
 }
 
-// P or ds of this warp to shared memory, [row, column]. Its first column is a multiple of how many it has, a power of two:
+// P, of which some is dropped, or ds of this warp to shared memory, [row, column]. Its first column is a multiple of how many it has, a power of two:
 // so the column's number within the warp is an XOR of a swizzled address.
-__device__ inline void share(const Scores& weights, u32 place) {
+__device__ inline void share(const Scores& weights, u32 place, const DrawnWeights* drawn = nullptr) {
   constexpr TileLayout layout = kLayout.ds;
   const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
   const u32 first = place + layout.offset(warp_row() + lane / 4, warp_column() / 8) + lane % 4 * 4;
@@ -70,9 +70,11 @@ __device__ inline void share(const Scores& weights, u32 place) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        store_shared(column + (m * 16 + h * 8) * layout.row_bytes(),
-                     pack<config.element>(weights[m][n][2 * h], weights[m][n][2 * h + 1]));
+      for (int h = 0; h < 2; ++h) {
+        u32 pair = pack<config.element>(weights[m][n][2 * h], weights[m][n][2 * h + 1]);
+        if (drawn) pair &= drawn->of_pair<Side::keys>(m, n, h);
+        store_shared(column + (m * 16 + h * 8) * layout.row_bytes(), pair);
+      }
   }
 }
 
@@ -88,18 +90,27 @@ __device__ inline Share share_of_warp(int part) {
 }
 
 // The rows of a gradient that are this block's: through shared memory, where each warp has a place, in whole chunks.
-template <int head_dim, int tiles>
+template <Element output, int head_dim, int tiles>
 __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
                                       int row_lo, int row_end, Share columns, u32 staging) {
   const u32 lane = recompute(lane_id());
   const int end = min(columns.first + tiles * 8, head_dim);
-  if constexpr (config.output == Element::f32) {
-    float* out = static_cast<float*>(gradient) + first;
-    for_each<tiles>([&](int m, int n, int e) {
-      const int row = row_lo + warp_row() + m * 16 + e / 2 * 8 + lane / 4;
-      const int column = columns.first + n * 8 + lane % 4 * 2 + e % 2;
-      if (row < row_end && column >= columns.own && column < end) out[row * stride + column] = sums[m][n][e] * scale;
-    });
+  if constexpr (output == Element::f32) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_lo + warp_row() + m * 16 + h * 8 + lane / 4;
+        if (row >= row_end) continue;
+        float* out = static_cast<float*>(gradient) + first + row * stride + columns.first + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) {
+          const int column = columns.first + n * 8;
+          if (column < columns.own || column >= end) continue;
+          out[n * 8] = sums[m][n][2 * h] * scale;
+          out[n * 8 + 1] = sums[m][n][2 * h + 1] * scale;
+        }
+      }
   } else {
     constexpr TileLayout layout = tile_layout(kBlockRows, round_up(head_dim, 16), config.element);
 #pragma unroll
@@ -111,10 +122,10 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
           const int chunk = columns.first / 8 + n;
           if (chunk * 8 >= columns.own)
             store_shared(staging + layout.offset(warp_row() + m * 16 + h * 8 + lane / 4, chunk) + lane % 4 * 4,
-                         pack<config.output>(sums[m][n][2 * h] * scale, sums[m][n][2 * h + 1] * scale));
+                         pack<output>(sums[m][n][2 * h] * scale, sums[m][n][2 * h + 1] * scale));
         }
     __syncwarp();
-    auto* out = static_cast<Bits<config.output>*>(gradient) + first;
+    auto* out = static_cast<Bits<output>*>(gradient) + first;
     const int chunks = (end - columns.own) / 8;  // none: others have them all
     for (int i = lane; i < kRowsOfWarp * chunks; i += 32) {
       const int row = warp_row() + i / chunks, chunk = columns.own / 8 + i % chunks;
@@ -202,15 +213,19 @@ template <Side side, int tiles_qk, int tiles_v>
 __device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
                                        const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,
                                        u32 rows_v) {
+  constexpr float kScale = config.scale * kDropoutFactor;
   const Sequence& seq = block.seq;
   if constexpr (side == Side::keys) {
-    store_gradient<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq), params.dk_stride.token, d_qk,
-                                       config.scale, block.row_lo, seq.k_len, share_qk, rows_qk);
-    store_gradient<config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq), params.dv_stride.token, d_v, 1.0f,
-                                      block.row_lo, seq.k_len, share_v, rows_v);
+    store_gradient<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq),
+                                                         params.dk_stride.token, d_qk, kScale, block.row_lo, seq.k_len,
+                                                         share_qk, rows_qk);
+    store_gradient<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, seq),
+                                                        params.dv_stride.token, d_v, kDropoutFactor, block.row_lo,
+                                                        seq.k_len, share_v, rows_v);
   } else {
-    store_gradient<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token,
-                                       d_qk, config.scale, block.row_lo, seq.q_len, share_qk, rows_qk);
+    store_gradient<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0),
+                                                         params.dq_stride.token, d_qk, kScale, block.row_lo, seq.q_len,
+                                                         share_qk, rows_qk);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "templates/backward/prepare.cuh"
 #include "templates/backward/work.cuh"
 #include "templates/device.cuh"
+#include "templates/dropout.cuh"
 #include "templates/tile_operands.cuh"
 
 namespace flashjit {
@@ -145,6 +146,36 @@ __device__ inline void make_probabilities(Scores& s, const Facts<side>& facts) {
   });
 }
 
+// Which weights of a warp are kept.
+struct DrawnWeights {
+  KeptTile tiles[kRowTiles][kNTiles / 2];
+
+  template <Side side>
+  static constexpr WeightRows kRows = side == Side::keys ? WeightRows::keys : WeightRows::queries;
+
+  template <Side side>
+  __device__ void draw(u32 key, const Sequence& seq, int row_lo, int column_lo) {
+    const u32 thread = recompute(threadIdx.x), warp = thread / 32;
+    const DropoutCalls<kRows<side>> calls = {load_dropout_key(key), static_cast<u32>(seq.b), static_cast<u32>(seq.h)};
+    const u32 row = static_cast<u32>(row_lo) + warp / kColumnGroups * kRowsOfWarp,
+              column = static_cast<u32>(column_lo) + warp % kColumnGroups * kWarpColumns;
+    calls.draw(tiles, row / 16, column / 16, thread % 32);
+  }
+  // Masks of a weight, and of two neighbouring ones.
+  template <Side side>
+  __device__ u32 of(int m, int n, int e) const {
+    return mask_of_weight<kRows<side>>(tiles[m][n / 2], n % 2 * 2 + e / 2, e % 2);
+  }
+  template <Side side>
+  __device__ u32 of_pair(int m, int n, int half) const {
+    return mask_of_operand<kRows<side>>(tiles[m][n / 2], n % 2 * 2 + half);
+  }
+  template <Side side>
+  __device__ void drop(Scores& s) const {
+    for_each<kNTiles>([&](int m, int n, int e) { s[m][n][e] = keep(s[m][n][e], of<side>(m, n, e)); });
+  }
+};
+
 // dP -> ds. Where keys may be hidden, nothing is added where P is 0, whatever dP is: of hidden keys that is anything.
 template <Side side>
 __device__ inline void make_score_gradients(Scores& dp, const Scores& p, const Scores& slope, bool hidden,
@@ -195,7 +226,8 @@ __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& s
     const float by_logit = of_p == 0 ? 0.0f : of_p * (of_ds - of_query.delta);
     of_ds = by_logit * d.slope;
     // Of rows behind the last key a tile without mask code makes something as well.
-    if (counts) sums.add(params, seq, at.q, at.k, m * 2 + e / 2, e % 2, at.k < seq.k_len ? by_logit : 0.0f, d);
+    if (counts)
+      sums.add(params, seq, at.q, at.k, m * 2 + e / 2, e % 2, at.k < seq.k_len ? by_logit * kDropoutFactor : 0.0f, d);
   });
 }
 

@@ -85,6 +85,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   }
   commit_copies();
   if (threadIdx.x == 0) {
+    if constexpr (kDrops) store_dropout_key(memory + kLayout.dropout_offset, params);
     block.seq = seq;
     block.row_lo = row_lo;
     block.row_hi = min(row_lo + kBlockRows, count) - 1;

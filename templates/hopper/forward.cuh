@@ -102,8 +102,10 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
+    Kept kept;
     if constexpr (kOverlaps) {
       wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+      if constexpr (kDrops) draw(kept, shared, work, tile);
       pin_registers(o);
       begin_products();
       issue_output();
@@ -131,6 +133,7 @@ struct Consumer {
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
     convert(p, s);
+    if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
     if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
   }
 
@@ -268,6 +271,11 @@ struct Consumer {
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
+    if constexpr (kDrops) {
+      Kept kept;
+      draw(kept, shared, work, tile);
+      drop<WeightRows::queries>(p, kept);
+    }
   }
 
   // ---- items ----
@@ -370,7 +378,7 @@ struct Consumer {
 __device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
-  set_up(shared);
+  set_up(shared, params);
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
     if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared}.run();

@@ -77,7 +77,8 @@ constexpr int box_rows(const KernelConfig& c) {
   return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | barriers ],
+// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | key of
+// dropout | barriers ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
@@ -89,7 +90,8 @@ constexpr int kRedoPlaces = 64;
 struct HopperLayout {
   PanelLayout q, k, v;
   int v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, barrier_offset = 0;
+  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, dropout_offset = 0,
+      barrier_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -106,7 +108,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
-  s.barrier_offset = s.redo_offset + kRedoPlaces * 4;
+  s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
+  s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
   s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.bytes = s.barrier_offset + s.barriers * 8 + (c.page_size > 0 ? 16 : 0);
   return s;

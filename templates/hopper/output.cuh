@@ -14,7 +14,7 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
     if constexpr (config.sink)
       scale = take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.
-    const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * reciprocal_approx(rows.sum[h]);
+    const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
 #pragma unroll
     for (int j = 0; j < config.head_dim_v / 8; ++j) {
       o[4 * j + 2 * h] *= inverse;

@@ -243,6 +243,16 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
     for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
 }
 
+// Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
+constexpr int kTilesOfP = kTileKv / 16;
+using Kept = KeptTile[1][kTilesOfP];
+__device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
+  const u32 thread = recompute(threadIdx.x), lane = thread % 32;
+  const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(work.seq.b),
+                                                   static_cast<u32>(work.seq.h)};
+  calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP, lane);
+}
+
 // Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that
 // rises finds them raised.
 __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowStates& rows, float (&factor)[2]) {
@@ -255,6 +265,14 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
   }
+  // What P is 0 stays 0: it has been dropped, or is too small.
+#pragma unroll
+  for (int i = 0; kDrops && i < kTilesOfP; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if ((p[i][j] & 0xffff) == 0) s[8 * i + 2 * j] = 0;
+      if (p[i][j] >> 16 == 0) s[8 * i + 2 * j + 1] = 0;
+    }
   convert(p, s);
 }
 

@@ -2,6 +2,7 @@
 // between them.
 #pragma once
 
+#include "templates/dropout.cuh"
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
 #include "variant.gen.cuh"
@@ -214,6 +215,8 @@ struct SharedMemory {
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
 
+  __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
+
   // Of keys in pages: what the producer knows of its items, between one and the next.
   __device__ int& progress(int i) const {
     return *reinterpret_cast<int*>(memory + kLayout.barrier_offset + kLayout.barriers * 8 + i * 4);
@@ -239,9 +242,10 @@ struct SharedMemory {
 // Tiles whose references are their own maxima cannot fail.
 constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
-__device__ inline void set_up(const SharedMemory& shared) {
+__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
   if (threadIdx.x == 0) {
+    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     if constexpr (kInPages) shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;
     for (int i = 0; i < kQStages; ++i) {
       init_barrier(shared.q_full(i), 1);

@@ -1,11 +1,14 @@
 // After the backward loop: dQ, scaled, in the type and place that it is wanted in.
 #pragma once
 
+#include "templates/dropout.cuh"
 #include "templates/hopper/device.cuh"
 #include "templates/hopper_backward/output.cuh"
 #include "templates/hopper_backward/tiles.cuh"
 
 namespace flashjit {
+
+constexpr float kScale = config.scale * kDropoutFactor;  // of sums
 
 // One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t, four
 // registers of group j are at (j * 128 + t) * 4, which are two neighbouring columns, of eight, of two rows.
@@ -33,20 +36,20 @@ __device__ inline void finish_backward(const KernelParams& params, const float* 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const Int64 at = begin + h * 8 * params.dq_stride.token;
-      if constexpr (config.output == Element::f32) {
+      if constexpr (config.output_dq == Element::f32) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = first_column + (four * 4 + i) * 8 + thread % 4 * 2;
           if (four * 4 + i >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;
-          store_pair<config.output>(params.dq, at + column, (h == 0 ? sum[i].x : sum[i].z) * config.scale,
-                                    (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+          store_pair<config.output_dq>(params.dq, at + column, (h == 0 ? sum[i].x : sum[i].z) * kScale,
+                                       (h == 0 ? sum[i].y : sum[i].w) * kScale);
         }
       } else {
         u32 pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          pairs[i] = pack<config.output>((h == 0 ? sum[i].x : sum[i].z) * config.scale,
-                                         (h == 0 ? sum[i].y : sum[i].w) * config.scale);
+          pairs[i] =
+              pack<config.output_dq>((h == 0 ? sum[i].x : sum[i].z) * kScale, (h == 0 ? sum[i].y : sum[i].w) * kScale);
         exchange_pairs(pairs);
         const int eight = four * 4 + thread % 4, column = first_column + eight * 8;
         if (eight >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;

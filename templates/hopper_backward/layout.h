@@ -41,7 +41,7 @@ constexpr int dq_columns(const KernelConfig& c) {
 constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
 // add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
-// in the same rows.
+// in the same rows. With dropout no product adds -D (dropout.cuh), and but for clusters it is a float for each row.
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 1 : 2) * c.tile_q * kTermBytes; }
 // In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the
@@ -52,7 +52,7 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K | V | Q stages | dO stages | row terms, stages | exchanges | barriers ], tiles on 1024 bytes. An exchange is what
+// [ K | V | Q stages | dO stages | row terms, stages | exchanges | barriers | key of dropout ], tiles on 1024 bytes. An exchange is what
 // warpgroups tell each other of a step: dS, two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
@@ -71,12 +71,13 @@ struct HopperBackwardLayout {
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
+  int dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
 
 // [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
-//   dS, two | dS of the other block, two | barriers | numbers of tiles, two ]. Behind row terms lies what is written once:
+//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | key of dropout ]. Behind row terms lies what is written once:
 // a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
 constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
@@ -92,7 +93,8 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
   s.barrier_offset = s.other_ds_offset + kDsStages * s.ds.bytes();
   s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + 3 * kDsStages;
   s.numbers_offset = s.barrier_offset + s.barriers * 8;
-  s.bytes = s.numbers_offset + kDsStages * 4;
+  s.dropout_offset = s.numbers_offset + kDsStages * 4;
+  s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
 constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
@@ -121,14 +123,15 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
   s.barrier_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
   s.barriers = 2 + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c));
-  s.bytes = s.barrier_offset + s.barriers * 8;
+  s.dropout_offset = s.barrier_offset + s.barriers * 8;
+  s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;
 }
 
 // ---- the launch that makes dQ where that is one of its own ----
 //
 // A block has 64 queries for each of two warpgroups, and goes over tiles of so many keys that registers and shared memory
-// suffice, which have maps of their own: [ Q | dO | K stages | V stages | barriers ].
+// suffice, which have maps of their own: [ Q | dO | K stages | V stages | barriers | key of dropout ].
 
 constexpr int kDqWarpgroups = 2, kDqStages = 2;
 constexpr int kDqTileQ = kDqWarpgroups * kRowsPerWarpgroup;
@@ -136,7 +139,7 @@ constexpr int kDqTileQ = kDqWarpgroups * kRowsPerWarpgroup;
 struct DqLayout {
   int tile_kv = 0;
   PanelLayout q, k, v, d_o;
-  int d_o_offset = 0, k_offset = 0, v_offset = 0, barrier_offset = 0;
+  int d_o_offset = 0, k_offset = 0, v_offset = 0, barrier_offset = 0, dropout_offset = 0;
   int bytes = 0;
 };
 
@@ -151,7 +154,8 @@ constexpr DqLayout dq_layout(const KernelConfig& c, int tile_kv) {
   s.k_offset = s.d_o_offset + s.d_o.bytes();
   s.v_offset = s.k_offset + kDqStages * s.k.bytes();
   s.barrier_offset = s.v_offset + kDqStages * s.v.bytes();
-  s.bytes = s.barrier_offset + (1 + 4 * kDqStages) * 8;
+  s.dropout_offset = s.barrier_offset + (1 + 4 * kDqStages) * 8;
+  s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;
 }
 constexpr DqLayout dq_layout(const KernelConfig& c) {

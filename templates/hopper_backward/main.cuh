@@ -34,6 +34,7 @@ struct Consumer {
   Scores s, dp;
   QueryGradients dq;
   Fragments p, ds;
+  Kept kept;
   float* head_sums;
   OfParameters of_parameters;
 
@@ -73,7 +74,7 @@ struct Consumer {
     }
   }
 
-  // S and dP are issued, both relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
+  // S and dP are issued, relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
   // dS = P dP is made.
   __device__ void make_score_gradients(int number, const Steps& at) {
     const u32 stage = number % kStages;
@@ -87,19 +88,23 @@ struct Consumer {
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
+    if constexpr (kDrops) draw(kept, shared, item, keys, at);
     if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
     make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
+    if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     pin_registers(s);
     begin_products();
     issue_dv(stage);
     commit_products();
     wait_products<1>();
     pin_registers(dp);
-    if constexpr (config.gradients > 0) make_ds_and_sums(ds, s, dp, of_parameters, params, ScorePlace(item, keys, at));
-    else make_ds(ds, s, dp);
+    const ByWeight by_weight = {dp, kept, shared.terms(stage)};
+    if constexpr (config.gradients > 0)
+      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
+    else make_ds(ds, s, by_weight);
   }
 
   // Of what scores load: the keys of a warp, query by query.
@@ -122,8 +127,9 @@ struct Consumer {
     pin_registers(s);
     pin_registers(dp);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_all_gradients(s, dp, p, ds, of_parameters, params, ScorePlace(item, keys, at), shared.terms(stage),
+    make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item, keys, at),
                        is_mixed(item, at.tile));
+    if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     begin_products();
     issue_dv(stage);
     commit_products();
@@ -207,10 +213,11 @@ struct Consumer {
     }
     turns.leave();
     const int key = item.k_lo + static_cast<int>(keys);
-    store_rows<config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq), params.dk_stride.token, key,
-                                   item.seq.k_len, config.scale, dk);
-    store_rows<config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq), params.dv_stride.token, key,
-                                  item.seq.k_len, 1.0f, dv);
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
+                                                     params.dk_stride.token, key, item.seq.k_len,
+                                                     config.scale * kDropoutFactor, dk);
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
+                                                    params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
       if (number >= 0) add_last_dq(number, before);
@@ -249,7 +256,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
   const SharedMemory shared = {shared_address(memory)};
   BackwardItem item = backward_item(params, blockIdx.x / config.cluster);
   if (kPacked && item.k_lo >= item.seq.k_len) return;
-  set_up(shared);
+  set_up(shared, params);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();

@@ -32,7 +32,7 @@ __device__ inline void exchange_pairs(u32 (&pairs)[4]) {
 }
 
 // 64 rows of a warpgroup's sums, from `first` on, to a tensor whose row 0 is at element `begin`.
-template <int dims>
+template <Element output, int dims>
 __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int first, int end, float scale,
                                   const float (&sums)[dims / 2]) {
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 4;
@@ -40,20 +40,18 @@ __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int f
   for (int h = 0; h < 2; ++h) {
     const int row = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4) + 8 * h;
     const Int64 at = begin + row * stride;
-    if constexpr (config.output == Element::f32) {
+    if constexpr (output == Element::f32) {
       if (row >= end) continue;
 #pragma unroll
       for (int j = 0; j < dims / 8; ++j)
-        store_pair<config.output>(tensor, at + j * 8 + lane * 2, sums[4 * j + 2 * h] * scale,
-                                  sums[4 * j + 2 * h + 1] * scale);
+        store_pair<output>(tensor, at + j * 8 + lane * 2, sums[4 * j + 2 * h] * scale, sums[4 * j + 2 * h + 1] * scale);
     } else {
 #pragma unroll
       for (int four = 0; four < dims / 8; four += 4) {
         u32 pairs[4] = {};
 #pragma unroll
         for (int i = 0; i < 4 && four + i < dims / 8; ++i)
-          pairs[i] =
-              pack<config.output>(sums[4 * (four + i) + 2 * h] * scale, sums[4 * (four + i) + 2 * h + 1] * scale);
+          pairs[i] = pack<output>(sums[4 * (four + i) + 2 * h] * scale, sums[4 * (four + i) + 2 * h + 1] * scale);
         exchange_pairs(pairs);
         if (row < end && four + static_cast<int>(lane) < dims / 8)
           *reinterpret_cast<uint4*>(static_cast<u16*>(tensor) + at + (four + lane) * 8) =

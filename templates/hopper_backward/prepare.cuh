@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/backward/parameters.cuh"
+#include "templates/dropout.cuh"
 #include "templates/hopper_backward/tiles.cuh"
 #include "templates/row_algebra.cuh"
 
@@ -59,8 +60,9 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
-// Of one row, to `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
-__device__ inline void write_row_terms(uint4* terms, bool has_row, bool hidden, float lse, float sum) {
+// Of one row, to its place in `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
+__device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
+  sum *= kKeptShare;
   const uint4 of_scores = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
   if constexpr (in_clusters(config)) {
     // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
@@ -71,10 +73,11 @@ __device__ inline void write_row_terms(uint4* terms, bool has_row, bool hidden, 
     const uint4 of_dp = in_three_parts(hidden || lost ? 0.0f : -sum);
     const u32 mark = pack<Element::bf16>(0.0f, 1.0f);
     if (has_row)
-      terms[0] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
+      terms[row] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
   } else if (has_row) {
-    terms[0] = of_scores;
-    terms[config.tile_q] = in_three_parts(hidden ? 0.0f : -sum);
+    terms[row] = of_scores;
+    if constexpr (kDrops) reinterpret_cast<float*>(terms + config.tile_q)[row] = hidden ? 0.0f : -sum;
+    else terms[config.tile_q + row] = in_three_parts(hidden ? 0.0f : -sum);
   }
 }
 
@@ -130,7 +133,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
     if constexpr (config.sink_gradient)
       sink_rows[head * all_queries(params) + queries_before(params, seq) + q] = sink_share(params, seq, lse, sum);
   }
-  write_row_terms(reinterpret_cast<uint4*>(row_terms + at * row_terms_bytes(config)) + row, has_row, lse == -kInfinity,
+  write_row_terms(reinterpret_cast<uint4*>(row_terms + at * row_terms_bytes(config)), row, has_row, lse == -kInfinity,
                   lse, sum);
 }
 

@@ -22,6 +22,7 @@ struct DqMemory {
   __device__ u32 k_empty(u32 stage) const { return k_full(kDqStages + stage); }
   __device__ u32 v_full(u32 stage) const { return k_full(2 * kDqStages + stage); }
   __device__ u32 v_empty(u32 stage) const { return k_full(3 * kDqStages + stage); }
+  __device__ u32 dropout_key() const { return base + kDq.dropout_offset; }
 };
 
 // 128 queries of a head, and the key tiles that some of them see, which are visited from the last to the first; in the
@@ -96,6 +97,7 @@ struct DqConsumer {
   float dq[config.head_dim_qk / 2];
   float s[kDqScores], dp[kDqScores];
   u32 ds[kKeySteps][4];
+  KeptTile kept[1][kKeySteps];
 
   __device__ int query(int h) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -108,9 +110,14 @@ struct DqConsumer {
       const int q = min(query(h), item.seq.q_len - 1);
       const auto* terms = reinterpret_cast<const uint4*>(
           row_terms + workspace_tile(params, item.seq, item.seq.h, q / kTileQ) * row_terms_bytes(config));
-      const uint4 lse = terms[q % kTileQ], d = terms[kTileQ + q % kTileQ];
+      const uint4 lse = terms[q % kTileQ];
       minus_lse[h] = sum_of_parts(lse.x, lse.y) * kExponentScale;
-      minus_d[h] = sum_of_parts(d.x, d.y);
+      if constexpr (kDrops) {
+        minus_d[h] = reinterpret_cast<const float*>(terms + kTileQ)[q % kTileQ];
+      } else {
+        const uint4 d = terms[kTileQ + q % kTileQ];
+        minus_d[h] = sum_of_parts(d.x, d.y);
+      }
     }
   }
 
@@ -147,6 +154,19 @@ struct DqConsumer {
     for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);
   }
 
+  // Which weights of a tile are kept.
+  __device__ void draw(int tile) {
+    const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
+    const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),
+                                                     static_cast<u32>(item.seq.b), static_cast<u32>(item.seq.h)};
+    calls.draw(kept, (static_cast<u32>(item.q_lo) + rows) / 16 + thread / 32, tile * kKeySteps, lane);
+  }
+  __device__ void drop_dp() {
+#pragma unroll
+    for (int i = 0; i < kDqScores; ++i)
+      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[0][i / 8], i % 8 / 2, i % 2));
+  }
+
   __device__ void step(int number, int tile) {
     const u32 stage = number % kDqStages;
     wait_barrier(shared.k_full(stage), number / kDqStages % 2);
@@ -161,6 +181,7 @@ struct DqConsumer {
     multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
     commit_products();
     turns.end();
+    if constexpr (kDrops) draw(tile);
     wait_products<1>();
     pin_registers(s);
     make_probabilities(tile);
@@ -168,6 +189,7 @@ struct DqConsumer {
     wait_products<0>();
     pin_registers(dp);
     release(shared.v_empty(stage));
+    if constexpr (kDrops) drop_dp();
 #pragma unroll
     for (int i = 0; i < kDqScores; i += 2) {
       const float d = minus_d[i % 4 / 2];
@@ -194,9 +216,9 @@ struct DqConsumer {
       pin_registers(dq);
     }
     turns.leave();
-    store_rows<config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
-                                   params.dq_stride.token, item.q_lo + static_cast<int>(rows), item.seq.q_len,
-                                   config.scale, dq);
+    store_rows<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
+                                                     params.dq_stride.token, item.q_lo + static_cast<int>(rows),
+                                                     item.seq.q_len, config.scale * kDropoutFactor, dq);
   }
 };
 
@@ -209,6 +231,7 @@ __device__ inline void backward_queries(const KernelParams& params, const Tensor
   const DqItem item = dq_item(params, blockIdx.x);
   if (kPacked && item.q_lo >= item.seq.q_len) return;
   if (threadIdx.x == 0) {
+    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     init_barrier(shared.q_full(), 1);
     for (int i = 0; i < kDqStages; ++i) {
       init_barrier(shared.k_full(i), 1);

@@ -25,12 +25,14 @@ struct RoleSums {
     if constexpr (kRest > 0) pin_registers(rest);
   }
   // What item it is of is found out once more: kept through the loop it would cost registers.
+  template <Element output>
   __device__ void store(const KernelParams& params, void* tensor, const Strides& strides, float scale) const {
     const BackwardItem item = backward_item(params, recompute(blockIdx.x) / config.cluster);
     const Int64 begin = key_begin(strides, item.seq);
     const int row = item.k_lo + static_cast<int>(first_key_of_block());
-    store_rows<kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
-    if constexpr (kRest > 0) store_rows<kRest>(tensor, begin + kFirst, strides.token, row, item.seq.k_len, scale, rest);
+    store_rows<output, kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
+    if constexpr (kRest > 0)
+      store_rows<output, kRest>(tensor, begin + kFirst, strides.token, row, item.seq.k_len, scale, rest);
   }
 };
 // (Templates, so that a second product need not exist where there is none.)
@@ -61,6 +63,7 @@ struct Role {
   Ones ones;
   Scores s;  // or dP
   Fragments p;
+  Kept kept;
 
   // Where this thread's part of P is, 16 bytes for every eight queries.
   __device__ u32 exchange(int i) const {
@@ -113,8 +116,10 @@ struct ScoreRole : Role {
     begin_products();
     issue_scores(s, shared, ones, 0, stage);
     commit_products();
+    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     make_probabilities(s, p, params, item, first_key_of_block(), at, shared.terms(stage));
+    if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if (number > 0) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i)
@@ -131,7 +136,7 @@ struct ScoreRole : Role {
     const bool any =
         visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
     if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
-    dv.store(params, params.dv, params.dv_stride, 1.0f);
+    dv.store<config.output_dv>(params, params.dv, params.dv_stride, kDropoutFactor);
   }
 };
 
@@ -179,16 +184,19 @@ struct GradientRole : Role {
     begin_products();
     issue_dp(s, shared, ones, 0, stage, number);
     commit_products();
+    if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
     if constexpr (kInClusters) spoil_marked(shared.terms(stage));
     sync_named(kWrittenBarrier, 2 * kThreadsPerWarpgroup);
+    const ByWeight by_weight = {s, kept, shared.terms(stage)};
 #pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const uint4 words = load_shared(exchange(i));
-      s[4 * i] *= __uint_as_float(words.x);
-      s[4 * i + 1] *= __uint_as_float(words.y);
-      s[4 * i + 2] *= __uint_as_float(words.z);
-      s[4 * i + 3] *= __uint_as_float(words.w);
+    for (int i = 0; i < kScores; i += 4) {
+      const ByWeight::Four four = by_weight.four(i);
+      const uint4 words = load_shared(exchange(i / 4));
+      s[i] = four.times(0, __uint_as_float(words.x));
+      s[i + 1] = four.times(1, __uint_as_float(words.y));
+      s[i + 2] = four.times(2, __uint_as_float(words.z));
+      s[i + 3] = four.times(3, __uint_as_float(words.w));
     }
     arrive_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
     convert<config.element>(p, s);
@@ -206,7 +214,7 @@ struct GradientRole : Role {
       steps = number + 1;
     });
     if constexpr (kInClusters) end_ds(steps);
-    dk.store(params, params.dk, params.dk_stride, config.scale);
+    dk.store<config.output_dk>(params, params.dk, params.dk_stride, config.scale * kDropoutFactor);
   }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "matrix.gen.cuh"
+#include "templates/hopper_backward/dropout.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/work.cuh"
 
@@ -47,14 +48,18 @@ struct Ones {
 };
 
 // S = K Q^T of 64 keys, relative to the LSE unless a score function needs the products themselves; and dP = V dO^T,
-// relative to D.
-__device__ inline void issue_scores(Scores& s, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage) {
+// relative to D unless some of it is dropped. (Templates: row terms that nothing needs are then not asked for.)
+template <int scores>
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 keys,
+                                    u32 stage) {
   if constexpr (!config.has_score) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
   multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
 }
-__device__ inline void issue_dp(Scores& dp, const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
+template <int scores>
+__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
                                 u32 d_o_step) {
-  multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)), 0);
+  if constexpr (!kDrops)
+    multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)), 0);
   multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
 }
 
@@ -165,13 +170,14 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
 // Products of S and dP to P and dS, and what those give for gradients of parameters: all at once, as a derivative may need
 // the score itself.
 using OfParameters = ParameterSums<2>;
-__device__ inline void make_all_gradients(const Scores& s, const Scores& dp, Fragments& p, Fragments& ds,
-                                          OfParameters& sums, const KernelParams& params, ScorePlace place, u32 terms,
+__device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_weight, Fragments& p, Fragments& ds,
+                                          OfParameters& sums, const KernelParams& params, ScorePlace place,
                                           bool mixed) {
   HiddenBits<kScores> hidden;
   if (mixed) hidden.find([&](int i) { return place.hides(params, i); });
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
+    const ByWeight::Four four = by_weight.four(j);
     float relative[2], of_p[4], of_ds[4];
     // Opaque, as in hides().
     place.query = static_cast<int>(recompute(place.query));
@@ -179,7 +185,7 @@ __device__ inline void make_all_gradients(const Scores& s, const Scores& dp, Fra
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       u32 first, second;
-      load_shared_pair(first, second, terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
+      load_shared_pair(first, second, by_weight.terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
       relative[c] = sum_of_parts(first, second) * kExponentScale;
     }
 #pragma unroll
@@ -194,9 +200,9 @@ __device__ inline void make_all_gradients(const Scores& s, const Scores& dp, Fra
                                            min(place.k(i), place.seq.k_len - 1));
       }
       of_p[e] = hidden[i] ? 0.0f : exp2_approx(d.score * kLog2e + relative[e % 2]);
-      const float by_logit = of_p[e] == 0.0f ? 0.0f : of_p[e] * dp[i];
+      const float by_logit = of_p[e] == 0.0f ? 0.0f : four.times(e, of_p[e]);
       of_ds[e] = by_logit * d.slope;
-      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit, d);
+      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit * kDropoutFactor, d);
     }
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
@@ -231,17 +237,18 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
 constexpr bool kSumsLater = Variant::kAdds && !Variant::kLoadsAtPlaces;
 
 // dS = P dP, where P is all that derivatives by what the score reads are multiplied with.
-__device__ inline void make_ds_and_sums(Fragments& ds, const Scores& p, const Scores& dp, OfParameters& sums,
+__device__ inline void make_ds_and_sums(Fragments& ds, const Scores& p, const ByWeight& by_weight, OfParameters& sums,
                                         const KernelParams& params, ScorePlace place) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
+    const ByWeight::Four four = by_weight.four(j);
     float of_ds[4];
     place.query = static_cast<int>(recompute(place.query));
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int q = place.q(j + e), k = place.k(j + e);
-      of_ds[e] = p[j + e] == 0.0f ? 0.0f : p[j + e] * dp[j + e];
-      sums.add(params, place.seq, q, k, e / 2, e % 2, of_ds[e],
+      of_ds[e] = p[j + e] == 0.0f ? 0.0f : four.times(e, p[j + e]);
+      sums.add(params, place.seq, q, k, e / 2, e % 2, of_ds[e] * kDropoutFactor,
                Variant::score_and_derivatives(params, place.seq, 0.0f, q, k));
     }
     ds[j / 8][j % 8 / 2] = pack<config.element>(of_ds[0], of_ds[1]);
@@ -250,9 +257,14 @@ __device__ inline void make_ds_and_sums(Fragments& ds, const Scores& p, const Sc
 }
 
 // dS = P dP.
-__device__ inline void make_ds(Fragments& ds, const Scores& p, const Scores& dp) {
+__device__ inline void make_ds(Fragments& ds, const Scores& p, const ByWeight& by_weight) {
 #pragma unroll
-  for (int i = 0; i < kScores; i += 2) ds[i / 8][i % 8 / 2] = pack<config.element>(p[i] * dp[i], p[i + 1] * dp[i + 1]);
+  for (int i = 0; i < kScores; i += 4) {
+    const ByWeight::Four four = by_weight.four(i);
+#pragma unroll
+    for (int e = 0; e < 4; e += 2)
+      ds[i / 8][i % 8 / 2 + e / 2] = pack<config.element>(four.times(e, p[i + e]), four.times(e + 1, p[i + e + 1]));
+  }
 }
 
 }  // namespace flashjit

@@ -1,6 +1,7 @@
 // Backward for sm_90a: which keys a block has, which queries it goes over, and the barriers between its warpgroups.
 #pragma once
 
+#include "templates/dropout.cuh"
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
 #include "templates/hopper_backward/tiles.cuh"
@@ -142,6 +143,8 @@ struct SharedMemory {
   __device__ u32 terms(u32 stage) const { return base + kLayout.terms_offset + stage * kLayout.terms_step; }
   __device__ u32 exchange(u32 stage) const { return base + kLayout.exchange_offset + stage * kLayout.exchange_bytes; }
 
+  __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
+
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
   // (empty); without roles each exchange has been written (full), or read (empty).
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
@@ -170,8 +173,9 @@ struct SharedMemory {
   __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
 
-__device__ inline void set_up(const SharedMemory& shared) {
+__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
+    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     init_barrier(shared.k_full(), 1);
     init_barrier(shared.v_full(), 1);
     for (int i = 0; i < kStages; ++i) {

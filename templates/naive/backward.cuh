@@ -61,6 +61,7 @@ __device__ inline void naive_score_gradients(const KernelParams& params, u16* pr
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const PhiloxKey drawn = dropout_key(params);
   for (int i = warp; i < min(kNaiveTile, seq.q_len - q_lo); i += kNaiveThreads / 32) {
     const NaiveRow of_row = naive_row_facts(params, seq, q_lo + i);
     if (lane == 0) facts[i] = of_row;
@@ -85,7 +86,10 @@ __device__ inline void naive_score_gradients(const KernelParams& params, u16* pr
           const auto [x, slope] =
               Variant::score_and_slope(params, seq, (h ? s[j][2 + e] : s[j][e]) * config.scale, row, key);
           p = exp2_approx(x * kLog2e - facts[of_tile].lse);
-          if (p != 0) ds = p * ((h ? dp[j][2 + e] : dp[j][e]) - facts[of_tile].delta) * slope;
+          const bool dropped = config.dropped > 0 && naive_drops(drawn, seq, row, key);
+          const float of_v = dropped ? 0.0f : (h ? dp[j][2 + e] : dp[j][e]) * dropout_factor(config.dropped);
+          if (p != 0) ds = p * (of_v - facts[of_tile].delta) * slope;
+          if (dropped) p = 0;
         }
         probabilities[first + key] = static_cast<u16>(pack<config.element>(p, 0.0f));
         gradients[first + key] = static_cast<u16>(pack<config.element>(ds, 0.0f));
@@ -104,12 +108,12 @@ __device__ inline void naive_query_gradients(const KernelParams& params, const u
   float dq[padded_dim_qk(config) / 8][4] = {};
   naive_add_products<false, config.head_dim_qk>(dq, params, seq, gradients, q_lo, Rows{k, params.k_stride.token},
                                                 seq.k_len);
-  naive_store<config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0), params.dq_stride.token, dq,
-                                  config.scale, q_lo, seq.q_len);
+  naive_store<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0),
+                                                    params.dq_stride.token, dq, config.scale, q_lo, seq.q_len);
 }
 
 // weights^T rows of queries, over the heads of a KV head: 64 keys. `seq` is that of the first head.
-template <int head_dim, int padded_dim>
+template <Element output, int head_dim, int padded_dim>
 __device__ inline void naive_key_gradient(const KernelParams& params, Sequence seq, const u16* weights,
                                           const void* of_queries, const Strides& q_stride, void* result,
                                           const Strides& k_stride, float factor, int k_lo) {
@@ -120,7 +124,7 @@ __device__ inline void naive_key_gradient(const KernelParams& params, Sequence s
     const auto* rows = static_cast<const Rows::Element*>(of_queries) + query_row(q_stride, seq, seq.h, 0);
     naive_add_products<true, head_dim>(sums, params, seq, weights, k_lo, Rows{rows, q_stride.token}, seq.q_len);
   }
-  naive_store<head_dim>(result, key_begin(k_stride, seq), k_stride.token, sums, factor, k_lo, seq.k_len);
+  naive_store<output, head_dim>(result, key_begin(k_stride, seq), k_stride.token, sums, factor, k_lo, seq.k_len);
 }
 
 // dK = ds^T Q, dV = P^T dO.
@@ -129,10 +133,11 @@ __device__ inline void naive_key_gradients(const KernelParams& params, const u16
             k_lo = blockIdx.x % tiles * kNaiveTile;
   const Sequence seq = sequence_of(params, head / config.heads_kv, head % config.heads_kv * group_size(config));
   if (k_lo >= seq.k_len) return;
-  naive_key_gradient<config.head_dim_qk, padded_dim_qk(config)>(params, seq, gradients, params.q, params.q_stride,
-                                                                params.dk, params.dk_stride, config.scale, k_lo);
-  naive_key_gradient<config.head_dim_v, padded_dim_v(config)>(params, seq, probabilities, params.d_o, params.d_o_stride,
-                                                              params.dv, params.dv_stride, 1.0f, k_lo);
+  naive_key_gradient<config.output_dk, config.head_dim_qk, padded_dim_qk(config)>(
+      params, seq, gradients, params.q, params.q_stride, params.dk, params.dk_stride, config.scale, k_lo);
+  naive_key_gradient<config.output_dv, config.head_dim_v, padded_dim_v(config)>(
+      params, seq, probabilities, params.d_o, params.d_o_stride, params.dv, params.dv_stride,
+      dropout_factor(config.dropped), k_lo);
 }
 
 }  // namespace flashjit

@@ -89,9 +89,11 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   sum = block_reduce(sum, 0.0f, [](float a, float b) { return a + b; });
   if (config.sink) sum += exp2_approx((params.sink[seq.h] - reference) * kLog2e);
 
-  const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float inverse = sum == 0.0f ? 0.0f : dropout_factor(config.dropped) / sum;
+  const PhiloxKey key = dropout_key(params);
   for (int k = threadIdx.x; k < round_up(seq.k_len, kNaiveTile); k += kNaiveThreads) {
-    const float weight = k < seq.k_len ? exp2_approx((s[k] - reference) * kLog2e) * inverse : 0.0f;
+    float weight = k < seq.k_len ? exp2_approx((s[k] - reference) * kLog2e) * inverse : 0.0f;
+    if (config.dropped > 0 && naive_drops(key, seq, q, k)) weight = 0.0f;
     p[k] = static_cast<u16>(pack<config.element>(weight, 0.0f));
   }
   if (threadIdx.x != 0) return;
@@ -111,8 +113,8 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   float o[padded_dim_v(config) / 8][4] = {};
   naive_add_products<false, config.head_dim_v>(o, params, seq, probabilities, q_lo,
                                                key_rows(params, params.v_stride, v, seq), end);
-  naive_store<config.head_dim_v>(params.o, query_row(params.o_stride, seq, seq.h, 0), params.o_stride.token, o,
-                                 value_scale(params, seq), q_lo, seq.q_len);
+  naive_store<config.output, config.head_dim_v>(params.o, query_row(params.o_stride, seq, seq.h, 0),
+                                                params.o_stride.token, o, value_scale(params, seq), q_lo, seq.q_len);
 }
 
 }  // namespace flashjit

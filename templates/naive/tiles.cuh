@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/dropout.h"
 #include "templates/kv_rows.cuh"
 #include "templates/naive/layout.h"
 #include "templates/sequence.cuh"
@@ -17,6 +18,11 @@ __device__ inline WorkItem naive_item(const KernelParams& p, Int64 index, int pe
 // Matrices of scores are [batch, head, q_len, k_len] with the launch's longest lengths.
 __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, int q) {
   return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
+}
+
+// Is the weight of a query and a key dropped? A call for each: what the fused kernels save is part of what they are.
+__device__ inline bool naive_drops(PhiloxKey key, const Sequence& seq, int q, int k) {
+  return is_dropped(dropout_number(dropout_words(key, seq.b, seq.h, q, k), q, k), config.dropped);
 }
 
 // s += queries keys^T, both of `head_dim` columns.
@@ -87,7 +93,7 @@ __device__ inline void naive_add_products(float (&sums)[columns][4], const Kerne
 }
 
 // 64 rows of a result from row_lo on, of which there are `count`, times `factor`.
-template <int head_dim, int columns>
+template <Element output, int head_dim, int columns>
 __device__ inline void naive_store(void* result, Int64 first, Int64 stride, const float (&sums)[columns][4],
                                    float factor, int row_lo, int count) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -98,10 +104,10 @@ __device__ inline void naive_store(void* result, Int64 first, Int64 stride, cons
       const int row = row_lo + warp * 16 + lane / 4 + e / 2 * 8, column = j * 8 + lane % 4 * 2 + e % 2;
       if (row >= count || column >= head_dim) continue;
       const Int64 at = first + row * stride + column;
-      if constexpr (config.output == Element::f32) {
+      if constexpr (output == Element::f32) {
         static_cast<float*>(result)[at] = sums[j][e] * factor;
       } else {
-        static_cast<u16*>(result)[at] = static_cast<u16>(pack<config.output>(sums[j][e] * factor, 0.0f));
+        static_cast<u16*>(result)[at] = static_cast<u16>(pack<output>(sums[j][e] * factor, 0.0f));
       }
     }
 }

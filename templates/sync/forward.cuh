@@ -6,6 +6,7 @@
 #pragma once
 
 #include "templates/device.cuh"
+#include "templates/dropout.cuh"
 #include "templates/mask_bits.cuh"
 #include "templates/sync/softmax.cuh"
 #include "templates/sync/work.cuh"
@@ -276,8 +277,17 @@ __device__ inline void apply_value_scales(Scores& p, const KernelParams& params,
   if constexpr (kHasUnits) divide_by_units(p, rows, o);
 }
 
+// Which weights of a tile are kept.
+using Kept = KeptTile[kMTiles][kTileKv / 16];
+__device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_lo) {
+  const u32 thread = recompute(threadIdx.x), lane = thread % 32;
+  const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(key), static_cast<u32>(block.seq.b),
+                                                   static_cast<u32>(block.seq.h)};
+  calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16, lane);
+}
+
 // O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
-__device__ inline void accumulate_output(Output& o, const Scores& p, u32 value_lane) {
+__device__ inline void accumulate_output(Output& o, const Scores& p, const Kept& kept, u32 value_lane) {
 #pragma unroll
   for (int step = 0; step < kTileKv / 16; ++step) {
     u32 a[kMTiles][4];
@@ -287,6 +297,7 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, u32 value_l
       a[i][1] = pack<config.element>(p[i][2 * step][2], p[i][2 * step][3]);
       a[i][2] = pack<config.element>(p[i][2 * step + 1][0], p[i][2 * step + 1][1]);
       a[i][3] = pack<config.element>(p[i][2 * step + 1][2], p[i][2 * step + 1][3]);
+      if constexpr (kDrops) drop<WeightRows::queries>(a[i], kept[i][step]);
     }
 #pragma unroll
     for (int n = 0; n < kOTiles / 2; ++n) {
@@ -315,7 +326,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
-      const float inverse = sum == 0.0f ? 0.0f : scale / sum * (kHasUnits ? rows.unit[i][h] : value_scale(params, seq));
+      const float inverse =
+          sum == 0.0f ? 0.0f : scale * kDropoutFactor / sum * (kHasUnits ? rows.unit[i][h] : value_scale(params, seq));
       scale_output(o[i], h, inverse);
 
       const int q = q_row + i * 16 + h * 8;
@@ -431,7 +443,9 @@ __device__ inline void sync_forward(const KernelParams& params) {
     apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
     if constexpr (config.token_scales) apply_value_scales(s, params, block, rows, o, tile * kTileKv);
-    accumulate_output(o, s, recompute(v_lane + copies.slot * kLayout.v.bytes()));
+    Kept kept;
+    if constexpr (kDrops) draw(kept, block, base + kLayout.dropout_offset, tile * kTileKv);
+    accumulate_output(o, s, kept, recompute(v_lane + copies.slot * kLayout.v.bytes()));
     copies.advance();
     tile = next;
   }

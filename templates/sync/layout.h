@@ -17,7 +17,7 @@ constexpr int part_columns(const KernelConfig& c) {
 }
 constexpr int padded_part(const KernelConfig& c) { return round_up(part_columns(c), step_columns(c.element)); }
 
-// Shared memory of the sync family: [ Q | K stages | V stages | block ]. The output tile is staged in Q's place (each
+// Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's place (each
 // warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
 // through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
 // block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
@@ -25,7 +25,7 @@ constexpr int kBlockStateBytes = 96;
 
 struct SyncLayout {
   TileLayout q, k, v, o;
-  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, block_offset = 0;
+  int q_offset = 0, k_offset = 0, v_offset = 0, o_offset = 0, block_offset = 0, dropout_offset = 0;
   int bytes = 0;
 };
 
@@ -41,7 +41,8 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
   s.block_offset = c.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
-  s.bytes = s.block_offset + kBlockStateBytes;
+  s.dropout_offset = s.block_offset + kBlockStateBytes;
+  s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;
 }
 

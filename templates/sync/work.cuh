@@ -1,6 +1,7 @@
 // What a block of the sync family works on: its query tile, which KV tiles it visits, and how they come to shared memory.
 #pragma once
 
+#include "templates/dropout.cuh"
 #include "templates/kv_rows.cuh"
 #include "templates/sequence.cuh"
 #include "templates/sync/layout.h"
@@ -72,7 +73,10 @@ __device__ inline bool begin_tile(const KernelParams& params, BlockState& block,
   copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(
       queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, item.seq.q_len);
   commit_copies();
-  if (threadIdx.x == 0) set_block_state(block, params, item.seq, q_lo);
+  if (threadIdx.x == 0) {
+    set_block_state(block, params, item.seq, q_lo);
+    if constexpr (kDrops) store_dropout_key(queries - kLayout.q_offset + kLayout.dropout_offset, params);
+  }
   __syncthreads();
   return true;
 }

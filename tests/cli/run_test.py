@@ -120,6 +120,19 @@ def test_same_seed_same_result():
     assert results[0] == results[1] and results[1] != results[2]
 
 
+def test_dropout():
+    need("host")
+    for spec in ["fwd fp32 d=32 heads=2 dropout=0.5", "bwd bf16 d=32 heads=2 layout=packed dropout=0.1"]:
+        assert flashjit("run", spec, "--shape", "q=40+0+7" if "packed" in spec else "q=40", *HOST, "--check", "--json").line()["ok"]
+    results = []
+    for numbers in [[], ["--param", "offset=0"], ["--param", "offset=1"], ["--param", "seed=5"]]:
+        o = scratch(f"dropped{len(results)}.npy")
+        flashjit("run", "fwd fp32 d=32 heads=2 dropout=0.5", "--shape", "q=40", *HOST, "--seed", "1", *numbers, "--o", o)
+        results.append(read(o))
+    assert results[0] == results[1] and len(set(results)) == 3
+    refused("run", "fwd fp32 d=32 heads=2", "--shape", "q=40", *HOST, "--param", "offset=1", "--json", kind="invalid", says="offset")
+
+
 def test_hostile_npy():
     need("host")
     shape = (1, 4, 1, 16)

@@ -7,6 +7,7 @@
 
 namespace flashjit::testing_random {
 
-std::span<const FixedCase> fixed_cases();
+std::span<const FixedCase> forward_cases();
+std::span<const FixedCase> backward_cases();
 
 }  // namespace flashjit::testing_random

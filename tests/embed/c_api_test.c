@@ -377,6 +377,59 @@ static void numbers_are_right(flashjit_kernel* kernel) {
   }
 }
 
+/* Keys are all alike and values rows of a unit matrix, so what comes out is the weights: those that the mask keeps,
+ * whichever way the call gives its numbers. On the recording driver nothing is computed, and nobody reads a tensor. */
+static void dropout(flashjit_engine* engine, int host) {
+  static problem p;
+  static unsigned char kept[HEADS * TOKENS * TOKENS];
+  static char memory[1 << 20];
+  int64_t one = 1, shape[4] = {1, HEADS, TOKENS, TOKENS}, numbers[2] = {-7, (int64_t)1 << 40}, bytes = 0;
+  flashjit_tensor mask = tensor(kept, 4, shape, 1, 0), tensors[2];
+  flashjit_prepare_options options;
+  flashjit_kernel* kernel = NULL;
+  flashjit_param params[2];
+  int way, i, h, q, k;
+  set_up(&p, host);
+  memset(p.k, 0, sizeof p.k), memset(p.v, 0, sizeof p.v);
+  for (i = 0; i < TOKENS * KV_HEADS; ++i) p.v[i * D + i / KV_HEADS] = 1;
+  memset(&options, 0, sizeof options), memset(params, 0, sizeof params);
+  options.struct_size = sizeof options;
+  options.schedule = host ? NULL : "family=naive";
+  p.arguments.lse = NULL;
+  p.arguments.params = params;
+  mask.dtype.code = 1, mask.dtype.bits = 8;
+  CHECK(flashjit_prepare(engine, host ? "fwd fp32 d=32 heads=4/2 dropout=0.5" : "fwd bf16 d=32 heads=4/2 dropout=0.5",
+                         &options, &kernel, NULL) == FLASHJIT_OK);
+  CHECK(flashjit_dropout_mask(0.5, numbers[0], numbers[1], &mask, NULL) == FLASHJIT_OK);
+  p.arguments.param_count = 0;
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "seed: missing");
+  p.arguments.param_count = 2;
+  p.arguments.workspace = memory + 256 - (size_t)memory % 256;
+  p.arguments.workspace_bytes = sizeof memory - 256;
+  for (way = 0; way < 2; ++way) {
+    for (i = 0; i < 2; ++i) {
+      tensors[i] = tensor(host ? &numbers[i] : (void*)4096, 1, &one, host, 0);
+      tensors[i].dtype.code = 0, tensors[i].dtype.bits = 64;
+      params[i].name = i == 0 ? "seed" : "offset";
+      params[i].tensor = way == 0 ? &tensors[i] : NULL;
+      params[i].scalar = (double)numbers[i];
+    }
+    CHECK(flashjit_workspace_bytes(kernel, &p.arguments, &bytes, NULL) == FLASHJIT_OK);
+    CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
+    for (h = 0; host && h < HEADS; ++h)
+      for (q = 0; q < TOKENS; ++q)
+        for (k = 0; k < TOKENS; ++k)
+          CHECK(fabs(p.o[(q * HEADS + h) * D + k] - kept[(h * TOKENS + q) * TOKENS + k] * 2.0 / TOKENS) < 1e-5);
+  }
+  params[0].scalar = 0.5;
+  EXPECT(flashjit_run(kernel, &p.arguments, NULL, &error), FLASHJIT_INVALID, "scalars.seed: 0.5");
+  EXPECT(flashjit_dropout_mask(1.5, 0, 0, &mask, &error), FLASHJIT_INVALID, "dropout: 1.5");
+  EXPECT(flashjit_dropout_mask(0.5, 0, 0, NULL, &error), FLASHJIT_INVALID, "kept: missing");
+  mask.dtype.bits = 16;
+  EXPECT(flashjit_dropout_mask(0.5, 0, 0, &mask, &error), FLASHJIT_INVALID, "kept.dtype");
+  flashjit_kernel_destroy(kernel);
+}
+
 int main(int argc, char** argv) {
   const int host = argc > 1 && strcmp(argv[1], "host") == 0;
   const char* const spec = host ? spec_host : spec_gpu;
@@ -422,6 +475,7 @@ int main(int argc, char** argv) {
   set_up(&p, host);
   CHECK(flashjit_run(kernel, &p.arguments, NULL, NULL) == FLASHJIT_OK);
   if (host) numbers_are_right(kernel);
+  dropout(engine, host);
   if (!host) { /* null is the first GPU */
     CHECK(flashjit_engine_create(NULL, &other, &error) == FLASHJIT_OK);
     CHECK(strcmp(flashjit_engine_target(other), "sm_80") == 0);

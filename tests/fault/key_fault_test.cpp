@@ -82,6 +82,9 @@ const SpecRow kSpecRows[] = {
                  "fwd bf16 kv=e4m3 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(out_dtype,
                  "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
+    FLASHJIT_ROW(out_dq, "bwd bf16 out=fp32/bf16/bf16 d=64 heads=4/2 mask=\"causal\""),
+    FLASHJIT_ROW(out_dk, "bwd bf16 out=bf16/fp32/bf16 d=64 heads=4/2 mask=\"causal\""),
+    FLASHJIT_ROW(out_dv, "bwd bf16 out=bf16/bf16/fp32 d=64 heads=4/2 mask=\"causal\""),
     FLASHJIT_ROW(d_qk, "fwd bf16 d=72/64 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(d_v, "fwd bf16 d=64/72 heads=4/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
     FLASHJIT_ROW(heads_q, "fwd bf16 d=64 heads=6/2 mask=\"causal\" score=\"s + extra[h]\" params=\"extra: fp32[1]\""),
@@ -337,6 +340,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"merge bf16 d=64 heads=8 max_logit shared_prefix", ""},
       {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
       {"bwd bf16 d=64 heads=8 score=\"alibi\" sink grads=\"slope, sink\"", "family=sync_backward"},
+      {"bwd bf16 d=64 heads=8 dropout=0.1", "family=naive_backward"},
       {long_mask.c_str(), "family=sync"},
   };
   std::string text;

@@ -14,11 +14,13 @@
 namespace flashjit {
 namespace {
 
+using reference::Dropout;
 using reference::load_float;
 using reference::store_float;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kUntouched = 12345;  // what lies in the gaps
+constexpr Int64 kSeed = -5, kOffset = Int64{1} << 33;
 
 struct At {
   int q, k, b, h, q_len, k_len;
@@ -53,6 +55,8 @@ std::vector<GradientCase> cases() {
       {"bwd {} d=64 heads=2", 2, 100, 100},
       {"bwd {} d=64 heads=4/2 mask=\"causal\" out=fp32", 1, 100, 150, causal},
       {"bwd {} d=72/40 heads=2/1 mask=\"causal\" layout=bhsd", 2, 130, 70, causal},
+      {"bwd {} d=72/40 heads=2/1 mask=\"causal\" out=fp32/bf16/fp16", 1, 70, 130, causal},
+      {"bwd {} d=40/64 heads=2 mask=\"causal\" layout=bhsd out=bf16/fp16/fp32", 1, 70, 90, causal},
       {"bwd {} d=24/104 heads=3 mask=\"window(20, 0)\" dlse", 1, 90, 700,
        [](const At& at) { return causal(at) && at.k + 20 >= at.q + at.k_len - at.q_len; }},
       {"bwd {} d=32 heads=6/3 mask=\"causal\" score=\"softcap(5)\" layout=packed",
@@ -77,6 +81,15 @@ std::vector<GradientCase> cases() {
        documents},
       {"bwd {} d=256/8 heads=1 sink mask=\"q % 7 != 3 & k % 5 != q % 5\"", 1, 61, 290,
        [](const At& at) { return at.q % 7 != 3 && at.k % 5 != at.q % 5; }},
+      {"bwd {} d=40 heads=4/2 mask=\"causal\" out=fp32 dropout=0.3", 2, 100, 150, causal},
+      {"bwd {} d=32 heads=2 score=\"softcap(5)\" layout=packed dlse dropout=0.05",
+       3,
+       90,
+       100,
+       GradientCase{}.visible,
+       cap,
+       {90, 1, 33},
+       {100, 0, 64}},
       {"bwd {} d=16 heads=1", 1, 1, 3, GradientCase{}.visible, GradientCase{}.score, {}, {}, ""},
       {"bwd {} d=64 heads=2/1 mask=\"causal\"", 1, 200, 900, causal, GradientCase{}.score, {}, {}, ""},
   };
@@ -162,6 +175,8 @@ class BackwardCase {
   }
   // Scores of a row with their derivatives, by key; -infinity where it is not visible.
   std::vector<Slope> scores(int b, int h, const Part& part, int q) const;
+  // What the weight of a query and a key counts for.
+  double kept(int b, int h, int q, int k) const;
   // Sums of one head, as [token of the part][d].
   void add_head(int b, int h, const Part& part, Doubles& dq, Doubles& dk, Doubles& dv) const;
   void expect_close(const char* which, const Gapped& found, int b, int head, int first, int tokens,
@@ -223,9 +238,9 @@ void BackwardCase::make_tensors() {
   v_ = make(spec_.dtype, tokens_k_, spec_.heads_kv, spec_.d_v, true);
   o_ = make(spec_.dtype, tokens_q_, spec_.heads_q, spec_.d_v, false);
   do_ = make(spec_.dtype, tokens_q_, spec_.heads_q, spec_.d_v, true);
-  dq_ = make(spec_.out_dtype, tokens_q_, spec_.heads_q, spec_.d_qk, false);
-  dk_ = make(spec_.out_dtype, tokens_k_, spec_.heads_kv, spec_.d_qk, false);
-  dv_ = make(spec_.out_dtype, tokens_k_, spec_.heads_kv, spec_.d_v, false);
+  dq_ = make(spec_.out_dq, tokens_q_, spec_.heads_q, spec_.d_qk, false);
+  dk_ = make(spec_.out_dk, tokens_k_, spec_.heads_kv, spec_.d_qk, false);
+  dv_ = make(spec_.out_dv, tokens_k_, spec_.heads_kv, spec_.d_v, false);
   lse_.resize(static_cast<std::size_t>((packed() ? 1 : row_.batch) * spec_.heads_q * tokens_q_));
   for (std::size_t i = 0; i < lse_.size(); ++i) dlse_.push_back(static_cast<float>(normal(random)));
 }
@@ -241,6 +256,12 @@ std::vector<Slope> BackwardCase::scores(int b, int h, const Part& part, int q) c
     all.push_back(row_.visible(at) ? one : Slope{-kInfinity, 0});
   }
   return all;
+}
+
+double BackwardCase::kept(int b, int h, int q, int k) const {
+  if (!drops(spec_)) return 1;
+  const Dropout dropout(spec_.dropout, static_cast<std::uint64_t>(kSeed), static_cast<std::uint64_t>(kOffset));
+  return dropout.drops({.q = q, .k = k, .b = b, .h = h}) ? 0 : dropout.factor();
 }
 
 // What the gradients are given: O, rounded, and the logarithm of the sums, a sink of 0.5 among them where there is one.
@@ -259,7 +280,7 @@ void BackwardCase::forward() {
         for (int k = 0; k < part.k_len; ++k) {
           const double p = sum == 0 ? 0 : std::exp(all[static_cast<std::size_t>(k)].score) / sum;
           const float* value = v_->row(tensor_b, h / group(), part.k_first + k);
-          for (std::size_t i = 0; i < o.size(); ++i) o[i] += p * value[i];
+          for (std::size_t i = 0; i < o.size(); ++i) o[i] += p * kept(b, h, q, k) * value[i];
         }
         for (int i = 0; i < spec_.d_v; ++i) o_->set(tensor_b, h, part.q_first + q, i, o[static_cast<std::size_t>(i)]);
       }
@@ -282,6 +303,7 @@ void BackwardCase::run(int workers) {
   p.batch = row_.batch, p.q_len = row_.q, p.k_len = row_.k;
   if (packed()) p.offsets_q = offsets_q_.data(), p.offsets_k = offsets_k_.data();
   p.extra[0] = {row_.data.data(), {1}};
+  p.seed_at = &kSeed, p.offset = kOffset;
   const Result<void> done = kernel_->run(p, threads(workers));
   ASSERT_TRUE(done) << done.error().message;
 }
@@ -301,9 +323,10 @@ void BackwardCase::add_head(int b, int h, const Part& part, Doubles& dq, Doubles
       if (one.score == -kInfinity) continue;
       const double p = std::exp(one.score - lse_[row] * unit);
       const float* key = k_->row(tensor_b, hk, part.k_first + k);
-      const double dp = dot(d_o, v_->row(tensor_b, hk, part.k_first + k), spec_.d_v);
+      const double counts = kept(b, h, q, k);
+      const double dp = counts * dot(d_o, v_->row(tensor_b, hk, part.k_first + k), spec_.d_v);
       const double ds = scale * p * (dp - delta) * one.by_s;
-      for (int i = 0; i < spec_.d_v; ++i) dv[static_cast<std::size_t>(k * spec_.d_v + i)] += p * d_o[i];
+      for (int i = 0; i < spec_.d_v; ++i) dv[static_cast<std::size_t>(k * spec_.d_v + i)] += counts * p * d_o[i];
       for (int i = 0; i < spec_.d_qk; ++i) {
         dq[static_cast<std::size_t>(q * spec_.d_qk + i)] += ds * key[i];
         dk[static_cast<std::size_t>(k * spec_.d_qk + i)] += ds * query[i];
@@ -318,9 +341,9 @@ void BackwardCase::expect_close(const char* which, const Gapped& found, int b, i
   const int tensor_b = packed() ? 0 : b;
   double square = 0;
   for (const double value : wanted) square += value * value / static_cast<double>(wanted.size());
-  const double share = spec_.dtype == Dtype::F32 && spec_.out_dtype == Dtype::F32 ? 2e-5
-                       : spec_.dtype == Dtype::F16                                ? 4e-3
-                                                                                  : 3e-2;
+  const double share = spec_.dtype == Dtype::F32 && found.dtype == Dtype::F32 ? 2e-5
+                       : spec_.dtype == Dtype::F16                            ? 4e-3
+                                                                              : 3e-2;
   for (int token = 0; token < tokens; ++token) {
     for (int i = 0; i <= found.d; ++i) {
       const double value = found.get(tensor_b, head, first + token, i);

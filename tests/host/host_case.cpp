@@ -244,6 +244,11 @@ void HostCase::make_params(const Row& row, const Plan& plan) {
   params_.k_len = static_cast<int>(row.k);
   params_.tiles_q = static_cast<int>((row.q + *plan.schedule.tile_q - 1) / *plan.schedule.tile_q);
   make_cache(row);
+  if (drops(spec_)) {
+    constexpr Int64 kSeed = 20261124, kOffset = -3;
+    params_.seed = kSeed, params_.offset = kOffset;
+    arguments_.scalars = {{"seed", kSeed}, {"offset", kOffset}};
+  }
   data_.reserve(row.data.size());
   for (const Row::Data& data : row.data) {
     data_.push_back(tensor_of(data.shape, data.dtype, data.value));

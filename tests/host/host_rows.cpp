@@ -101,6 +101,13 @@ void add_scores_as_large_as_floats(std::vector<Row>& all) {
       0x1.fffffep127, causal);
 }
 
+// Tiles that begin amid a block of 16 queries, one of them alone, fewer keys than a block.
+void add_dropout(std::vector<Row>& all) {
+  all.push_back({"fwd {} d=40/72 heads=4/2 mask=\"causal\" lse=ln max_logit dropout=0.3", 2, 100, 150, {causal, {}}});
+  all.push_back({"fwd {} d=64 heads=2 layout=packed sink dropout=0.05", 3, 90, 100, {}, {90, 1, 33}, {100, 0, 11}});
+  all.push_back({"fwd {} d=16 heads=1 dropout=0.5", 1, 1, 300, {}, {}, {}, ""});
+}
+
 // Parameters that scores read: contiguous, gathered.
 void add_parameters_of_scores(std::vector<Row>& all) {
   auto bias = [](std::int64_t i) { return std::cos(static_cast<double>(i)); };
@@ -210,6 +217,7 @@ std::vector<Row> rows() {
   add_rows_that_see_nothing(all);
   add_functions_of_the_score(all);
   add_scores_as_large_as_floats(all);
+  add_dropout(all);
   add_parameters_of_scores(all);
   add_parameters_of_masks(all);
   add_wide_ints_and_packed(all);

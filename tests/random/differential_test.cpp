@@ -9,6 +9,7 @@
 // --alone: with numerics=batch_invariant, and every sequence again in a call of its own, which must give the same bits.
 //
 // Exit code: 0 all passed, 1 something failed, 2 wrong usage, 77 there is no such device here.
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -208,10 +209,10 @@ constexpr std::string_view kGrids[] = {
 std::vector<TableCase> table_cases(const Options& options, std::string_view target) {
   const bool gpu = options.runner.device == Device::Gpu;
   std::vector<TableCase> cases;
-  for (const FixedCase& row : fixed_cases()) {
-    if ((row.gpu_only && !gpu) || row.name.find(options.only) == std::string_view::npos) continue;
+  const auto add_row = [&](const FixedCase& row) {
+    if ((row.gpu_only && !gpu) || row.name.find(options.only) == std::string_view::npos) return;
     cases.push_back({&row, {}});
-    if (!gpu || !options.runner.schedule.empty()) continue;
+    if (!gpu || !options.runner.schedule.empty()) return;
     const auto add = [&](std::string_view schedule) {
       if (can_pin(row.spec, target, schedule)) cases.push_back({&row, schedule});
     };
@@ -222,7 +223,9 @@ std::vector<TableCase> table_cases(const Options& options, std::string_view targ
     if (row.side_by_side) {
       for (const std::string_view schedule : kGrids) add(schedule);
     }
-  }
+  };
+  std::ranges::for_each(forward_cases(), add_row);
+  std::ranges::for_each(backward_cases(), add_row);
   return cases;
 }
 

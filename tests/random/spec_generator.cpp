@@ -13,6 +13,7 @@
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
+#include "tests/random/operations/dropout_generator.h"
 #include "tests/random/operations/merge_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/operations/prefix_generator.h"
@@ -44,7 +45,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return draw_shared_prefix(std::move(case_));
+    return draw_dropout(draw_shared_prefix(std::move(case_)));
   }
 
   Case make(const FixedCase& row) {
@@ -69,7 +70,7 @@ class Generator {
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
-    return take_shared_prefix(std::move(case_));
+    return take_dropout(take_shared_prefix(std::move(case_)));
   }
 
  private:
@@ -480,8 +481,7 @@ class Generator {
   Data data_ = Data::Normal;
   std::vector<std::int64_t> q_lens_, k_lens_;  // what the tensors have room for
   Stray q_stray_, k_stray_;
-  std::int64_t few_queries_ = 0;  // of every sequence; 0: any number
-  std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0;
+  std::int64_t max_q_ = 0, max_k_ = 0, total_q_ = 0, total_k_ = 0, few_queries_ = 0;  // 0 of these: any number
   std::string mask_, score_;
   std::vector<DrawnParam> drawn_params_;
 };

@@ -149,6 +149,7 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
   if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
   if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
+  if (drops(spec)) call.params["seed"] = call.params["offset"] = placer.place_rows(Dtype::I64, {1});
   if (packed) {
     call.offsets_q = placer.place_rows(Dtype::I32, {batch + 1});
     if (has_packed_keys(spec)) call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});

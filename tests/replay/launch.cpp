@@ -38,6 +38,7 @@ std::string params_text(const KernelParams& p) {
   }
   if (p.scale_k) line("scale_k", fmt::format("{} strides {}", fmt::ptr(p.scale_k), strides_text(p.scale_k_stride)));
   if (p.scale_v) line("scale_v", fmt::format("{} strides {}", fmt::ptr(p.scale_v), strides_text(p.scale_v_stride)));
+  if (p.seed_at) line("seed", fmt::ptr(p.seed_at)), line("offset", fmt::ptr(p.offset_at));
   for (const ExtraParam& extra : p.extra) {
     if (extra.data || extra.stride[0])
       line("extra", fmt::format("{} strides {}", extra.data, fmt::join(extra.stride, " ")));

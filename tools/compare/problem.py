@@ -6,6 +6,7 @@ import random
 import torch
 
 from compare.rows import SOFTCAP, WINDOW
+from flashjit.calls import dropped_share
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -101,7 +102,7 @@ class Problem:
 
     def dropped(self, p, batch, head, index):
         """Weights of these queries with some of them dropped, if the row says so."""
-        return p * self.kept[batch, head, index] / (1 - self.row.dropout) if self.row.dropout else p
+        return p * self.kept[batch, head, index] / (1 - dropped_share(self.row.dropout)) if self.row.dropout else p
 
     def fill_pages(self, device):
         """The same keys in the pages of a pool, which sequences have in random order."""

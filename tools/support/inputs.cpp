@@ -48,14 +48,14 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--override", args.override_dir,
                  "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
       ->type_name("DIR");
-  app.add_option("--seed", args.seed, "Of the random inputs")->capture_default_str();
+  app.add_option("--seed", args.seed, "Of the random inputs, and of dropout")->capture_default_str();
   app.add_option("--data", args.data, fmt::format("How the logits of random inputs are distributed: {}", kLogitKinds))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option(
          "--param", args.params,
          "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: what alibi, document "
-         "and tree typically have, else random; 1)")
+         "and tree typically have, else random; 1); of dropout, offset=NUMBER (0)")
       ->type_name("NAME=VALUE");
   app.add_option("--bundle", args.bundles,
                  "Bundles to take GPU kernels from (flashjit build); with FLASHJIT_JIT=off only from them")
@@ -65,7 +65,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   if (!files) return;
   for (const Operand& operand : kOperands) {
     if (operand.role == OperandRole::Output || operand.dims[0] == Dim::Offsets)
-      continue;  // what writes O has its option
+      continue;                   // what writes O has its option
+    if (operand.value) continue;  // a number, of --seed or --param
     const std::string name(operand.name);
     app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))
         ->type_name("FILE.npy");

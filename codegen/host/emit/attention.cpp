@@ -2,7 +2,9 @@
 
 #include <limits>
 #include <numbers>
+#include <optional>
 
+#include "codegen/host/emit/dropout.h"
 #include "codegen/host/emit/expr.h"
 #include "codegen/host/emit/gemm.h"
 #include "codegen/host/emit/math.h"
@@ -34,6 +36,17 @@ class Tile {
             scale(offsetof(TileCall, scale_k), "scale_k"),
             scales(offsetof(TileCall, scales_k), "scales_k")};
   }
+  // Of the KV tile from k_lo on.
+  KeptTile kept(Value* k_lo, Value* columns) const {
+    return {scratch(ir_.config.kept_at()),
+            ir_.byte_offset(call_, std::int64_t{offsetof(TileCall, key)}),
+            integer(offsetof(TileCall, b), "b"),
+            integer(offsetof(TileCall, h), "h"),
+            q_lo(),
+            rows(),
+            k_lo,
+            columns};
+  }
   // Null: keys have none of their own.
   Value* scales(std::size_t offset, const char* name) const {
     return plan_.spec.token_scales ? pointer(offset, name) : nullptr;
@@ -63,6 +76,7 @@ class TileEmitter {
     scores_ = emit_micro_kernel(ir_, {"scores", c_.q_stride(), c_.s_stride(), false, qk_unroll});
     const int p_stride = c_.pack == 1 ? c_.s_stride() : c_.p_stride();
     outputs_ = emit_micro_kernel(ir_, {"outputs", p_stride, c_.o_stride(), true, 4});
+    if (c_.dropped > 0) kept_.emplace(ir_, c_.kept_row_bytes());
     full_tile_ = emit_kv_tile("full_tile", false, emit_softmax("softmax_full", false));
     mixed_tile_ = emit_kv_tile("mixed_tile", true, emit_softmax("softmax_mixed", true));
     llvm::Function* function = ir_.function(kTileName, {ir_.ptr}, true);
@@ -81,7 +95,9 @@ class TileEmitter {
   llvm::Function* emit_softmax(const char* name, bool masked);
   void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
   Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
-  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit, Value* scales);
+  using Kept = std::function<Value*(Value* column)>;
+  void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit, Value* scales,
+                             const Kept& kept);
   void emit_start(const Tile& tile);
   struct Range {
     Value *begin, *end, *full_begin, *full_end;
@@ -110,6 +126,7 @@ class TileEmitter {
   const HostConfig& c_;
   const Plan& plan_;
   Value* call_ = nullptr;
+  std::optional<KeptBits> kept_;  // with dropout
   llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *full_tile_ = nullptr, *mixed_tile_ = nullptr;
 };
 
@@ -152,7 +169,9 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
                                                   : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
   Value* scales = tile.scales(offsetof(TileCall, scales_v), "scales_v");
   if (scales) scales = ir_.word(scales, first_key);
-  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit, scales);
+  Kept kept;
+  if (kept_) kept = [&](Value* column) { return kept_->load(tile.kept(first_key, columns), row, column); };
+  emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit, scales, kept);
 }
 
 Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns,
@@ -174,9 +193,10 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
   return max_lanes(ir_, ir_.max(maxima[0], maxima[1]));
 }
 
-// `unit`: what makes logits of S. `scales`: of V, by column; null: there are none.
+// `unit`: what makes logits of S. `scales`: of V, by column; null: there are none. `kept`: which of the lanes from a
+// column on dropout keeps; empty: all.
 void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit,
-                                        Value* scales) {
+                                        Value* scales, const Kept& kept) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
   const Ir::Values sums =
       ir_.loop(ir_.integer(0), columns, c_.panel, "column", {ir_.load(ir_.f32v, l), Ir::real(ir_.f32v, 0)},
@@ -192,6 +212,7 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
                    Value* value = exp2(ir_, power);
                    next[v] = b_.CreateFAdd(next[v], value);
                    if (scales) value = b_.CreateFMul(value, ir_.load(ir_.f32v, ir_.word(scales, at)));
+                   if (kept) value = kept_->keep(kept(at), value, false);
                    if (c_.pack == 1) {
                      ir_.store(value, ir_.word(p, at));
                    } else {
@@ -312,6 +333,7 @@ llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::F
       });
     });
   });
+  if (kept_) kept_->write(tile.kept(k_lo, columns));
   b_.CreateCall(softmax, {call, k_lo, columns});
   Value* v = ir_.word(tile.pointer(offsetof(TileCall, v), "v"),
                       b_.CreateMul(b_.CreateSDiv(k_lo, ir_.integer(c_.pack)), ir_.integer(c_.panel)));
@@ -377,7 +399,7 @@ void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo,
 void TileEmitter::emit_end(const Tile& tile) {
   const AttentionSpec& spec = plan_.spec;
   Value *o_matrix = tile.scratch(c_.o_at()), *m_rows = tile.scratch(c_.m_at()), *l_rows = tile.scratch(c_.l_at());
-  llvm::Type* element = c_.out_dtype == Dtype::F32 ? ir_.f32 : ir_.i16;
+  llvm::Type* element = element_type(ir_, c_.out_dtype);
   ir_.loop(ir_.integer(0), tile.rows(), 1, "row", [&](Value* row) {
     RowOutputs outputs{};
     auto element_of = [&](std::size_t offset, const char* name) { return ir_.word(tile.pointer(offset, name), row); };
@@ -387,10 +409,12 @@ void TileEmitter::emit_end(const Tile& tile) {
     Value* l = sum_lanes(ir_, ir_.load(ir_.f32v, row_of(ir_, l_rows, row, c_.lanes)));
     Value* factor = emit_row_end(ir_, plan_, outputs, ir_.load(ir_.f32, ir_.word(m_rows, row)), l);
     if (Value* scale = tile.scale(offsetof(TileCall, scale_v), "scale_v")) factor = b_.CreateFMul(factor, scale);
+    if (kept_) factor = b_.CreateFMul(factor, Ir::real(ir_.f32, dropout_factor(c_.dropped)));
     Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
     Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
     Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));
-    emit_store_row(ir_, target, c_.d_v, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
+    emit_store_row(ir_, target, c_.out_dtype, c_.d_v, factor,
+                   [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
   });
 }
 

@@ -1,6 +1,9 @@
 // The products of a tile of keys with all queries of a head.
 #include "codegen/host/emit/backward.h"
 
+#include <optional>
+
+#include "codegen/host/emit/dropout.h"
 #include "codegen/host/emit/expr.h"
 #include "codegen/host/emit/gemm.h"
 #include "codegen/host/emit/math.h"
@@ -21,6 +24,7 @@ class BackwardEmitter {
     dp_ = emit_micro_kernel(ir_, {"dp", c_.do_stride(), c_.panel, false, unroll(c_.words_v)});
     of_keys_ = emit_micro_kernel(ir_, {"of_keys", c_.tile_words, c_.gradient_stride(), true, of_rows});
     of_queries_ = emit_micro_kernel(ir_, {"of_queries", c_.ds_stride(), c_.width_qk, true, 4});
+    if (c_.dropped > 0) kept_.emplace(ir_, c_.kept_row_bytes());
     llvm::Function* full = emit_tile("full_tile", false);
     llvm::Function* mixed = emit_tile("mixed_tile", true);
     start(ir_.function(kBackwardName, {ir_.ptr}, true));
@@ -59,6 +63,16 @@ class BackwardEmitter {
             integer(offsetof(BackwardCall, b), "b"),           integer(offsetof(BackwardCall, h), "h"),
             integer(offsetof(BackwardCall, hk), "hk"),         integer(offsetof(BackwardCall, q_len), "q_len"),
             integer(offsetof(BackwardCall, k_len), "k_len"),   nullptr};
+  }
+  KeptTile kept(const Tile& tile) {
+    return {scratch(c_.kept_at()),
+            ir_.byte_offset(call_, std::int64_t{offsetof(BackwardCall, key)}),
+            integer(offsetof(BackwardCall, b), "b"),
+            integer(offsetof(BackwardCall, h), "h"),
+            tile.q_lo,
+            tile.padded,
+            integer(offsetof(BackwardCall, k_lo), "k_lo"),
+            columns()};
   }
   ExprEmitter expressions() {
     const RowPlace here = place(nullptr);
@@ -103,6 +117,7 @@ class BackwardEmitter {
   const ScoreGradients& gradients_;
   const std::vector<GradientRead>& reads_;  // as gradients_.by_params
   Value* call_ = nullptr;
+  std::optional<KeptBits> kept_;  // with dropout
   llvm::Function *scores_ = nullptr, *dp_ = nullptr, *of_keys_ = nullptr, *of_queries_ = nullptr;
 };
 
@@ -179,6 +194,7 @@ llvm::Function* BackwardEmitter::emit_tile(const char* name, bool masked) {
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64}, false);
   start(function);
   const Tile tile = tile_at(function->getArg(1));
+  if (kept_) kept_->write(kept(tile));
   ir_.loop(ir_.integer(0), columns(), c_.panel, "column", [&](Value* column) { emit_panel(tile, column, masked); });
   Value *ds = scratch(c_.ds_rows_at()), *k = pointer(offsetof(BackwardCall, k_rows), "k_rows");
   Value* panel_words = integer(offsetof(BackwardCall, k_panel_words), "k_panel_words");
@@ -278,13 +294,19 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   const LogitsAndSlopes s = emit_logits_and_slopes(ir_, plan_, gradients_, place(q), products, first_key, end_key);
   auto fact = [&](Value* of) { return ir_.splat(ir_.load(ir_.f32, ir_.word(of, row))); };
   Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, fact(tile.lse))));
+  Value* of_v = p;  // without its factor, which dV gets in the end
+  if (kept_) {
+    Value* is_kept = kept_->load(kept(tile), row, plus(column, ir_.integer(vector * c_.lanes)));
+    of_v = kept_->keep(is_kept, p, false);
+    dp = kept_->keep(is_kept, dp, true);
+  }
   Value* ds = b_.CreateFMul(p, b_.CreateFSub(dp, fact(tile.delta)));
   // Where P is 0 nothing is added, whatever dP is: of hidden keys that is anything.
   Value* zero = Ir::real(ir_.f32v, 0);
   Value* is_zero = b_.CreateFCmpOEQ(p, zero);
   if (!s.reads.empty()) emit_parameter_gradients(s, b_.CreateSelect(is_zero, zero, ds));
   if (s.slopes) ds = b_.CreateFMul(ds, s.slopes);
-  return {p, b_.CreateSelect(is_zero, zero, ds)};
+  return {of_v, b_.CreateSelect(is_zero, zero, ds)};
 }
 
 // `by_logit`: the gradients of the logits.

@@ -124,13 +124,13 @@ void emit_pack_queries(Ir& ir, const Plan& plan) { QueryPacker(ir, plan).emit();
 void emit_store_keys(Ir& ir, const Plan& plan) {
   auto& b = ir.b;
   const BackwardConfig c(ir.config);
-  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
   llvm::Function* function = ir.function(kStoreKeysName, {ir.ptr}, true);
   Value* call = function->getArg(0);
   Value* scratch = ir.member(call, offsetof(KeyStoreCall, scratch), ir.ptr, "scratch");
   Value* keys = ir.member(call, offsetof(KeyStoreCall, keys), ir.i64, "keys");
   Value* unused = ir.byte_offset(scratch, c.unused_row_at());
-  auto store = [&](std::size_t at, std::size_t token_at, std::int64_t sums_at, int d, double factor) {
+  auto store = [&](std::size_t at, std::size_t token_at, Dtype dtype, std::int64_t sums_at, int d, double factor) {
+    llvm::Type* element = element_type(ir, dtype);
     Value* base = ir.member(call, at, ir.ptr, "gradient");
     Value* token = ir.member(call, token_at, ir.i64, "token");
     Value* sums = ir.byte_offset(scratch, sums_at);
@@ -148,21 +148,23 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
           target =
               b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused), ir.integer(column));
           Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
-          emit_store_row(ir, target, std::min(c.lanes, d - column), Ir::real(ir.f32, factor),
+          emit_store_row(ir, target, dtype, std::min(c.lanes, d - column), Ir::real(ir.f32, factor),
                          [&](int) { return values; });
         }
       }
     });
   };
-  store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), c.dk_at(), c.d_qk, plan.spec.effective_scale());
-  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), c.dv_at(), c.d_v, 1);
+  store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), plan.spec.out_dk, c.dk_at(), c.d_qk,
+        plan.spec.effective_scale());
+  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), plan.spec.out_dv, c.dv_at(), c.d_v,
+        dropout_factor(c.dropped));
   ir.finish();
 }
 
 void emit_store_queries(Ir& ir, const Plan& plan) {
   auto& b = ir.b;
   const BackwardConfig c(ir.config);
-  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
+  llvm::Type* element = element_type(ir, plan.spec.out_dq);
   llvm::Function* function = ir.function(kStoreQueriesName, {ir.ptr}, true);
   Value* call = function->getArg(0);
   Value* sums = ir.member(call, offsetof(QueryStoreCall, sums), ir.ptr, "sums");
@@ -174,7 +176,7 @@ void emit_store_queries(Ir& ir, const Plan& plan) {
   ir.loop(ir.integer(0), rows, 1, "row", [&](Value* row) {
     Value* of_row = ir.word(sums, b.CreateMul(row, ir.integer(c.width_qk)));
     Value* target = b.CreateGEP(element, dq, b.CreateMul(row, token));
-    emit_store_row(ir, target, c.d_qk, Ir::real(ir.f32, plan.spec.effective_scale()), [&](int first) {
+    emit_store_row(ir, target, plan.spec.out_dq, c.d_qk, Ir::real(ir.f32, plan.spec.effective_scale()), [&](int first) {
       return ir.loop(ir.integer(0), chunks, 1, "chunk", {Ir::real(ir.f32v, 0)},
                      [&](Value* chunk, const Ir::Values& sum) {
                        Value* from = ir.word(ir.word(of_row, first), b.CreateMul(chunk, chunk_words));

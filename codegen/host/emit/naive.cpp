@@ -1,7 +1,9 @@
 // The textbook version: S = Q K^T to memory, P = softmax(S) to memory, O = P V, one row per call, plain loops.
 #include <limits>
+#include <optional>
 
 #include "codegen/host/emit/attention.h"
+#include "codegen/host/emit/dropout.h"
 #include "codegen/host/emit/math.h"
 #include "codegen/host/emit/softmax.h"
 
@@ -14,6 +16,7 @@ class NaiveEmitter {
  public:
   NaiveEmitter(Ir& ir, const Plan& plan) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan) {
     element_ = c_.dtype == Dtype::F32 ? ir.f32 : ir.i16;
+    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(HostConfig::kKeptBlock));
     reassociate_.setAllowReassoc();
     reassociate_.setAllowContract();
   }
@@ -50,6 +53,14 @@ class NaiveEmitter {
   void emit_softmax() {
     start(kNaiveSoftmaxName);
     Value *scores = pointer(offsetof(NaiveCall, scores)), *p = pointer(offsetof(NaiveCall, probabilities));
+    KeptTile kept{};
+    if (kept_) {
+      kept.bits = b_.CreateAlloca(ir_.i8, ir_.integer(KeptBits::bytes_to_find(c_)), "kept");
+      kept.key = ir_.byte_offset(call_, std::int64_t{offsetof(NaiveCall, key)});
+      kept.b = integer(offsetof(NaiveCall, b));
+      kept.h = integer(offsetof(NaiveCall, h));
+      kept.q_lo = integer(offsetof(NaiveCall, q_row));
+    }
     Value* keys = integer(offsetof(NaiveCall, k_len));
     const Ir::Values most =
         ir_.loop(ir_.integer(0), keys, c_.lanes, "first", {Ir::real(ir_.f32v, -kInfinity)},
@@ -72,7 +83,9 @@ class NaiveEmitter {
     Value* factor = ir_.splat(emit_row_end(ir_, plan_, outputs, m, sum_lanes(ir_, sums[0])));
     ir_.loop(ir_.integer(0), keys, c_.lanes, "first", [&](Value* first) {
       Value* address = ir_.word(p, first);
-      ir_.store(b_.CreateFMul(ir_.load(ir_.f32v, address), factor), address);
+      Value* weights = b_.CreateFMul(ir_.load(ir_.f32v, address), factor);
+      if (kept_) weights = kept_->keep(kept_->find(kept, first), weights, true);
+      ir_.store(weights, address);
     });
     ir_.finish();
   }
@@ -95,7 +108,7 @@ class NaiveEmitter {
       });
     });
     Value* factor = scale(offsetof(NaiveCall, scale_v));
-    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), c_.d_v, factor ? factor : Ir::real(ir_.f32, 1),
+    emit_store_row(ir_, pointer(offsetof(NaiveCall, o)), c_.out_dtype, c_.d_v, factor ? factor : Ir::real(ir_.f32, 1),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
     ir_.finish();
   }
@@ -124,6 +137,7 @@ class NaiveEmitter {
   const Plan& plan_;
   llvm::Type* element_;
   llvm::FastMathFlags reassociate_;
+  std::optional<KeptBits> kept_;  // with dropout
   Value* call_ = nullptr;
 };
 

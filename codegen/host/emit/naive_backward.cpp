@@ -1,5 +1,8 @@
 // Gradients by plain loops: a row of S, dP, P and dS to memory and dQ of it, dK and dV from columns of P and dS.
+#include <optional>
+
 #include "codegen/host/emit/backward.h"
+#include "codegen/host/emit/dropout.h"
 #include "codegen/host/emit/math.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/emit/softmax.h"
@@ -14,6 +17,7 @@ class NaiveGradientsEmitter {
       : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients) {
     reassociate_.setAllowReassoc();
     reassociate_.setAllowContract();
+    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(HostConfig::kKeptBlock));
   }
 
   void emit_queries() {
@@ -33,13 +37,21 @@ class NaiveGradientsEmitter {
       ir_.store(dot(q, ir_.row(k_rows, key), c_.d_qk), ir_.word(p, key));
       ir_.store(dot(d_o, ir_.row(v_rows, key), c_.d_v), ir_.word(ds, key));
     });
+    KeptTile kept{};
+    if (kept_) {
+      kept.bits = b_.CreateAlloca(ir_.i8, ir_.integer(KeptBits::bytes_to_find(c_)), "kept");
+      kept.key = ir_.byte_offset(call_, std::int64_t{offsetof(NaiveQueryCall, key)});
+      kept.b = integer(offsetof(NaiveQueryCall, b));
+      kept.h = integer(offsetof(NaiveQueryCall, h));
+      kept.q_lo = integer(offsetof(NaiveQueryCall, q_row));
+    }
     ir_.loop(ir_.integer(0), keys, c_.lanes, "first", [&](Value* first) {
-      emit_score_gradients(ir_.word(p, first), ir_.word(ds, first), lse, deltas, first, keys);
+      emit_score_gradients(ir_.word(p, first), ir_.word(ds, first), lse, deltas, first, keys, kept);
     });
     Value* dq = zeros(c_.d_qk);
     ir_.loop(ir_.integer(0), keys, 1, "key",
              [&](Value* key) { add(dq, ir_.load(ir_.f32, ir_.word(ds, key)), ir_.row(k_rows, key), c_.d_qk); });
-    store(pointer(offsetof(NaiveQueryCall, dq)), dq, c_.d_qk, plan_.spec.effective_scale());
+    store(pointer(offsetof(NaiveQueryCall, dq)), plan_.spec.out_dq, dq, c_.d_qk, plan_.spec.effective_scale());
     ir_.finish();
   }
 
@@ -53,8 +65,8 @@ class NaiveGradientsEmitter {
       add(dk, ir_.load(ir_.f32, ir_.word(ir_.row(ds, query), key)), ir_.row(q_rows, query), c_.d_qk);
       add(dv, ir_.load(ir_.f32, ir_.word(ir_.row(p, query), key)), ir_.row(do_rows, query), c_.d_v);
     });
-    store(pointer(offsetof(NaiveKeyCall, dk)), dk, c_.d_qk, plan_.spec.effective_scale());
-    store(pointer(offsetof(NaiveKeyCall, dv)), dv, c_.d_v, 1);
+    store(pointer(offsetof(NaiveKeyCall, dk)), plan_.spec.out_dk, dk, c_.d_qk, plan_.spec.effective_scale());
+    store(pointer(offsetof(NaiveKeyCall, dv)), plan_.spec.out_dv, dv, c_.d_v, 1);
     ir_.finish();
   }
 
@@ -93,12 +105,13 @@ class NaiveGradientsEmitter {
       });
     });
   }
-  void store(Value* target, Value* sums, int d, double factor) {
-    emit_store_row(ir_, target, d, Ir::real(ir_.f32, factor),
+  void store(Value* target, Dtype dtype, Value* sums, int d, double factor) {
+    emit_store_row(ir_, target, dtype, d, Ir::real(ir_.f32, factor),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
   }
   // S and dP of neighbouring keys become P and dS.
-  void emit_score_gradients(Value* s_at, Value* dp_at, Value* lse, Value* delta, Value* first, Value* keys) {
+  void emit_score_gradients(Value* s_at, Value* dp_at, Value* lse, Value* delta, Value* first, Value* keys,
+                            const KeptTile& kept) {
     const RowPlace place{pointer(offsetof(NaiveQueryCall, params)),
                          integer(offsetof(NaiveQueryCall, q_row)),
                          integer(offsetof(NaiveQueryCall, b)),
@@ -110,10 +123,16 @@ class NaiveGradientsEmitter {
     const LogitsAndSlopes s =
         emit_logits_and_slopes(ir_, plan_, gradients_, place, ir_.load(ir_.f32v, s_at), first, keys);
     Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, lse)));
-    Value* ds = b_.CreateFMul(p, b_.CreateFSub(ir_.load(ir_.f32v, dp_at), delta));
+    Value *of_v = p, *dp = ir_.load(ir_.f32v, dp_at);
+    if (kept_) {
+      Value* is_kept = kept_->find(kept, first);
+      of_v = kept_->keep(is_kept, p, true);
+      dp = kept_->keep(is_kept, dp, true);
+    }
+    Value* ds = b_.CreateFMul(p, b_.CreateFSub(dp, delta));
     if (s.slopes) ds = b_.CreateFMul(ds, s.slopes);
     Value* zero = Ir::real(ir_.f32v, 0);
-    ir_.store(p, s_at);
+    ir_.store(of_v, s_at);
     ir_.store(b_.CreateSelect(b_.CreateFCmpOEQ(p, zero), zero, ds), dp_at);
   }
 
@@ -123,6 +142,7 @@ class NaiveGradientsEmitter {
   const Plan& plan_;
   const ScoreGradients& gradients_;
   llvm::FastMathFlags reassociate_;
+  std::optional<KeptBits> kept_;  // with dropout
   Value* call_ = nullptr;
 };
 

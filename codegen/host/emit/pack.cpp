@@ -16,7 +16,8 @@ Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int
                                llvm::Constant::getNullValue(type));
 }
 
-llvm::Type* element_type(Ir& ir) { return ir.config.dtype == Dtype::F32 ? ir.f32 : ir.i16; }
+llvm::Type* element_type(Ir& ir, Dtype dtype) { return dtype == Dtype::F32 ? ir.f32 : ir.i16; }
+llvm::Type* element_type(Ir& ir) { return element_type(ir, ir.config.dtype); }
 
 // In log2(lanes) rounds that exchange halves of pairs of rows.
 void transpose(Ir& ir, std::vector<Value*>& rows) {

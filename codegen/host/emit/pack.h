@@ -8,7 +8,8 @@ namespace flashjit::host {
 
 // `count` elements from `address`, the rest of `lanes` zero.
 Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int count);
-llvm::Type* element_type(Ir& ir);  // raw: of Q, K and V
+llvm::Type* element_type(Ir& ir, Dtype dtype);  // raw
+llvm::Type* element_type(Ir& ir);               // of Q, K and V
 
 // The words `first` .. `first + lanes - 1` of a row of `d` elements; what lies past the row is zero.
 Value* load_words(Ir& ir, Value* row, int first, int d);

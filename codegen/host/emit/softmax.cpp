@@ -5,6 +5,7 @@
 
 #include "codegen/host/emit/expr.h"
 #include "codegen/host/emit/math.h"
+#include "codegen/host/emit/pack.h"
 
 namespace flashjit::host {
 namespace {
@@ -109,13 +110,14 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
   return b.CreateSelect(empty, zero, factor);
 }
 
-void emit_store_row(Ir& ir, Value* target, int d, Value* factor, const std::function<Value*(int first)>& values) {
+void emit_store_row(Ir& ir, Value* target, Dtype dtype, int d, Value* factor,
+                    const std::function<Value*(int first)>& values) {
   const HostConfig& c = ir.config;
-  llvm::Type* element = c.out_dtype == Dtype::F32 ? ir.f32 : ir.i16;
-  const llvm::Align align(static_cast<std::uint64_t>(size_of(c.out_dtype)));
+  llvm::Type* element = element_type(ir, dtype);
+  const llvm::Align align(static_cast<std::uint64_t>(size_of(dtype)));
   Value* factors = ir.splat(factor);
   for (int first = 0; first < d; first += c.lanes) {
-    Value* raw = narrow(ir, ir.b.CreateFMul(values(first), factors), c.out_dtype);
+    Value* raw = narrow(ir, ir.b.CreateFMul(values(first), factors), dtype);
     Value* address = ir.b.CreateConstGEP1_64(element, target, first);
     if (d - first >= c.lanes) {
       ir.b.CreateAlignedStore(raw, address, align);

@@ -46,8 +46,9 @@ struct RowOutputs {
 };
 Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l);
 
-// Writes one row of `d` results: values[i] * factor, i counted in vectors.
-void emit_store_row(Ir& ir, Value* target, int d, Value* factor, const std::function<Value*(int first)>& values);
+// Writes one row of `d` results of a dtype: values[i] * factor, i counted in vectors.
+void emit_store_row(Ir& ir, Value* target, Dtype dtype, int d, Value* factor,
+                    const std::function<Value*(int first)>& values);
 
 // The maximum as it is subtracted: 0 for a row that has seen nothing, so that exp2(-inf - 0) = 0.
 Value* reference_of(Ir& ir, Value* m);

@@ -78,6 +78,10 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
         "row_sum=adds",
         spec.d_v, hopper_layout(sizes).v.panel_columns());
   }
+  if (*s.row_sum == RowSum::matrix && drops(spec))
+    return refuse(
+        why, "row_sum: matrix adds up what dropout={} leaves of a row, and a sum is of all of it; use row_sum=adds",
+        spec.dropout);
   if (*s.row_sum == RowSum::matrix && spec.lse != Lse::none) {
     return refuse(
         why,
@@ -105,6 +109,11 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
   const AttentionSpec& spec = problem.spec;
   if (*s.head_tiles == HeadTiles::single) return false;
   const int group = spec.heads_q / spec.heads_kv;
+  if (drops(spec))
+    return refuse(why,
+                  "head_tiles: grouped has rows of several heads in a tile, and dropout={} draws for tiles of one; use "
+                  "head_tiles=single",
+                  spec.dropout);
   if (has_packed_keys(spec))
     return refuse(why,
                   "head_tiles: grouped does not do layout=packed, only packed queries beside keys in pages; use "
@@ -203,7 +212,7 @@ struct Enumeration {
       if (pins.head_tiles && *pins.head_tiles != heads) continue;
       const bool grouped = heads == HeadTiles::grouped;
       const bool possible = group() > 1 && *s.tile_q % group() == 0;
-      const bool pays = possible && !has_packed_keys(spec) && (mixed() || spec.q_len.max < *s.tile_q);
+      const bool pays = possible && !has_packed_keys(spec) && !drops(spec) && (mixed() || spec.q_len.max < *s.tile_q);
       if (grouped && !pays && !pins.head_tiles) continue;
       if (grouped && mixed() && *s.warpgroups == 3 && spec.d_v > 64 && !pins.warpgroups && !pins.tile_q) continue;
       const std::int64_t rows = spec.q_len.max * (grouped ? group() : 1);

@@ -121,6 +121,7 @@ const FamilyRow kHopper = {
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .loop_file = "templates/hopper/forward.cuh",
     .fields = "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles order",
+    .drops = true,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,

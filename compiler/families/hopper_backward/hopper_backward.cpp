@@ -239,6 +239,7 @@ const FamilyRow kHopperBackward = {
     .fields = "tile_q tile_kv dq",
     .computes = is_backward,
     .from_first = true,
+    .drops = true,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,

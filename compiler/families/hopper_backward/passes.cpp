@@ -168,8 +168,8 @@ std::vector<Product> dk_dv_products(const KernelConfig& c) {
   std::vector<Product> all;
   if (!c.has_score) all.push_back(terms(c, "S"));
   all.push_back(c.has_score ? anew(scores) : onto(scores));
-  all.push_back(terms(c, "dS"));
-  all.push_back(onto(dp));
+  if (c.dropped == 0) all.push_back(terms(c, "dS"));
+  all.push_back(c.dropped == 0 ? onto(dp) : anew(dp));
   const auto add_sums = [&](std::string_view name, std::string_view rest, std::string_view target, std::string_view a,
                             std::string_view b, int columns) {
     const int first = columns_at_once(c, columns);

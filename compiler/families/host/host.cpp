@@ -113,6 +113,7 @@ const FamilyRow kHost = {
     .fields = "tile_q tile_kv",
     .gpu = false,
     .computes = [](const AttentionSpec&) { return true; },
+    .drops = true,
     .why_not = why_not,
     .enumerate = enumerate_host,
     .refuses = refuses_host,

@@ -258,6 +258,7 @@ const FamilyRow kSyncBackward = {
     .fields = "tile_q tile_kv warps stages blocks_per_sm order dq",
     .computes = is_backward,
     .from_first = true,
+    .drops = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate,

@@ -126,7 +126,8 @@ typedef struct flashjit_prepare_options {
  * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of caches of 8
  * bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension
  * and heads last, which may be left out; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
- * `v_in_k` no "v_new"); with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate].
+ * `v_in_k` no "v_new"); with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate]. With `dropout`
+ * "seed" and "offset" are int64 [1], which a launch reads when it runs, or scalars.
  */
 typedef struct flashjit_param {
   const char* name;
@@ -201,6 +202,12 @@ FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flash
 FLASHJIT_C_API flashjit_status flashjit_workspace_bytes(const flashjit_kernel* kernel,
                                                         const flashjit_arguments* arguments, int64_t* bytes,
                                                         flashjit_error** error);
+
+/* Which weights `dropout` of a spec keeps in calls with this seed and offset: writes 1 for those, 0 for others, to a uint8
+ * or bool tensor [batch, heads, q_len, k_len] on the host. With layout=packed, the first is the number of the sequence,
+ * and the last two count in it. Errors: INVALID. */
+FLASHJIT_C_API flashjit_status flashjit_dropout_mask(double dropout, int64_t seed, int64_t offset,
+                                                     const flashjit_tensor* kept, flashjit_error** error);
 
 /* How often something took how long: bucket 0 counts what took less than 1 microsecond, bucket i what took 2^(i-1) to
  * below 2^i microseconds, the last one also all above. */

@@ -21,6 +21,7 @@
 //   fwd bf16 d=64 heads=8 b<=64 q_len=1 k_len<=131072    bounds of run-time sizes can buy speed, and are checked
 //   fwd bf16 d=64 heads=8 mask="causal" align=top_left   where lengths differ: bottom_right (default), top_left
 //   fwd bf16 d=64 heads=8 lse=ln max_logit sink          more per row (lse=ln or log2); a logit in every sum
+//   fwd bf16 d=64 heads=8 dropout=0.1                    of weights, in steps of 1/256; bwd drops the same ones
 //   fwd bf16 d=64 heads=8 out=fp32 bytes=2               the type of O; what pointers and strides are multiples of
 //   fwd bf16 d=64 heads=8 numerics=deterministic         fast (default), deterministic, batch_invariant
 //   fwd bf16 d=64 heads=8 params="cap: fp32, pos: fp32[3]" score="cap * tanh(s / cap) + pos[h, q, k]"
@@ -78,9 +79,10 @@ struct Arguments {
   // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of caches of 8 bits
   // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, which may be left out; with `append` "k_new" and "v_new",
   // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
-  // the columns that rotate].
+  // the columns that rotate]; with `dropout` "seed" and "offset", i64 [1], which a launch reads when it runs.
   std::map<std::string, Tensor, std::less<>> params;
-  std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name
+  std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name; "seed" and "offset"
+                                                       // may be here, too
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where
                               // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
                               // same time must not share it; what is in it before and after means nothing
@@ -215,6 +217,11 @@ class FLASHJIT_API Engine {
   // Takes no lock. While other threads work the numbers are not of one moment.
   virtual Counters counters() const = 0;
 };
+
+// Which weights `dropout` of a spec keeps in calls with this seed and offset: writes 1 for those, 0 for others, to a u8
+// tensor [batch, heads, q_len, k_len] on the host. With layout=packed, the first is the number of the sequence, and the
+// last two count in it. Errors: Invalid.
+FLASHJIT_API Result<void> dropout_mask(double dropout, std::int64_t seed, std::int64_t offset, const Tensor& kept);
 
 FLASHJIT_API const char* version();
 

@@ -58,6 +58,11 @@ def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, 
     return " ".join(filter(None, words))
 
 
+def dropped_share(dropout: float) -> float:
+    """What `dropout` of a spec drops: so many of 256 weights."""
+    return int(256 * dropout + 0.5) / 256
+
+
 def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks; quoted ones are passed over."""
     found = re.search(rf"(?:^| ){name}=(\S+)", re.sub(r'"[^"]*"', "", words))

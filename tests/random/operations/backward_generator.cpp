@@ -7,6 +7,7 @@
 
 #include "autotune/reference/reference.h"
 #include "compiler/spec/half.h"
+#include "compiler/spec/operands.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -75,6 +76,12 @@ std::string draw_wanted(const std::string& text, Random& random) {
   return parse_spec(text + field) ? field : std::string();
 }
 
+// For each gradient, a dtype of its own.
+std::string draw_out(Random& random) {
+  const auto dtype = [&] { return random.pick<std::string_view>({"fp16", "bf16", "fp32"}); };
+  return fmt::format(" out={}/{}/{}", dtype(), dtype(), dtype());
+}
+
 // What one writes of a case that is as forward's, and the other reads.
 Case with_gradients(Case c, const AttentionSpec& spec) {
   Random random(c.seed ^ 0x62776400);
@@ -111,10 +118,12 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
     reference::store_float(Dtype::F32, c.lse.data(), at, static_cast<float>(exact.lse * unit));
     if (spec.dlse) reference::store_float(Dtype::F32, c.params["dlse"].data(), at, static_cast<float>(random.normal()));
   }
-  const auto gradient = [&](const char* name, const std::vector<std::int64_t>& like) {
-    lay_out(c.params[name], spec.out_dtype, like, spec.align_bytes, true, random);
-  };
-  gradient("dq", c.q.shape), gradient("dk", c.k.shape), gradient("dv", c.v.shape);
+  const std::pair<std::string_view, const std::vector<std::int64_t>*> like[] = {
+      {"dq", &c.q.shape}, {"dk", &c.k.shape}, {"dv", &c.v.shape}};
+  for (const auto& [name, shape] : like) {
+    const Dtype dtype = spec.*kOperands[find_operand(name)].dtype;
+    lay_out(c.params[std::string(name)], dtype, *shape, std::max(spec.align_bytes, size_of(dtype)), true, random);
+  }
   add_gradients_of_parameters(c, spec, random);
   if (!is_packed(spec)) return c;
   c.params["dq"].stray_front = o.stray_front, c.params["dq"].stray_back = o.stray_back;
@@ -139,6 +148,7 @@ Case draw_backward(Case c) {
   if (!c.spec.starts_with("fwd ") || random.chance(0.75)) return c;
   std::string text = "bwd " + without(without(c.spec.substr(4), " max_logit"), " lse=ln");
   if (random.chance(0.3)) text += " dlse";
+  if (text.find(" out=") == text.npos && random.chance(0.4)) text += draw_out(random);
   auto spec = parse_spec(text);
   const double q = static_cast<double>(c.q.elements()) / c.q.shape.back(),
                k = static_cast<double>(c.max_k_len > 0 ? c.max_k_len : c.k.elements() / c.k.shape.back());

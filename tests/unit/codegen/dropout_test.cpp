@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,8 +12,8 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-bool dropped(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k, unsigned limit) {
-  return is_dropped(dropout_number(dropout_words(key, b, h, q, k), q, k), limit);
+unsigned number(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k) {
+  return dropout_number(dropout_words(key, b, h, q, k), q, k);
 }
 
 // The vectors that its authors published.
@@ -22,78 +21,109 @@ TEST(Dropout, Philox) {
   struct Row {
     PhiloxWords counter;
     PhiloxKey key;
-    std::array<unsigned, 4> expected;
+    std::array<unsigned, 4> seven, ten;
   };
   const Row rows[] = {
-      {{{0, 0, 0, 0}}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-      {{{kAll, kAll, kAll, kAll}}, {kAll, kAll}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{{0, 0, 0, 0}},
+       {0, 0},
+       {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48},
+       {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{{kAll, kAll, kAll, kAll}},
+       {kAll, kAll},
+       {0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662},
+       {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
       {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
        {0xa4093822, 0x299f31d0},
+       {0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a},
        {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
   };
-  for (const Row& row : rows) EXPECT_EQ(std::to_array(philox(row.counter, row.key).word), row.expected);
+  for (const Row& row : rows) {
+    EXPECT_EQ(std::to_array(philox<7>(row.counter, row.key).word), row.seven);
+    EXPECT_EQ(std::to_array(philox<10>(row.counter, row.key).word), row.ten);
+  }
 }
 
-// Every weight has a number of its own: a call, a word of it, and a byte that it begins with.
+// Every weight has a number of its own: a call, a word of it, and a byte of that.
 TEST(Dropout, EveryWeightHasItsNumber) {
   std::set<std::array<unsigned, 4>> numbers;
   for (unsigned q = 0; q < 64; ++q) {
-    for (unsigned k = 0; k < 96; ++k)
-      EXPECT_TRUE(
-          numbers.insert({k / 32 * 4 + k / 2 % 4, q / 16 * 8 + q % 8, dropout_word(k), dropout_turn(q, k)}).second);
+    for (unsigned k = 0; k < 96; ++k) {
+      EXPECT_LT(dropout_word(q), 4u);
+      EXPECT_LT(dropout_byte(k), 4u);
+      EXPECT_TRUE(numbers.insert({dropout_column(k), dropout_row(q), dropout_word(q), dropout_byte(k)}).second);
+    }
   }
 }
 
 // What threads hold of tiles, as mma.sync and wgmma lay them out: rows r and r + 8, columns c and c + 1 of each 8.
 TEST(Dropout, CallsAreThoseOfThreads) {
-  const PhiloxKey key = dropout_key(7, 9);
   for (unsigned lane = 0; lane < 32; ++lane) {
     const unsigned row = lane / 4, column = lane % 4 * 2;
-    const PhiloxWords call = dropout_words(key, 1, 2, 16 + row, 64 + column);
-    for (unsigned e = 0; e < 16; ++e) {
-      const unsigned q = 16 + row + e / 8 * 8, k = 64 + column + e / 2 % 4 * 8 + e % 2;
-      EXPECT_EQ(dropout_number(call, q, k), dropout_number(dropout_words(key, 1, 2, q, k), q, k));
-    }
-    // Transposed, where rows are keys: one word for two keys and two queries.
-    for (const unsigned c : {column, column + 1}) {
-      const PhiloxWords other = dropout_words(key, 1, 2, 16 + c, 48 + row);
-      for (const auto& [q, k] : {std::pair(c, row), {c + 8, row}, {c, row + 8}, {c + 8, row + 8}}) {
-        EXPECT_EQ(dropout_number(other, 16 + q, 48 + k),
-                  dropout_number(dropout_words(key, 1, 2, 16 + q, 48 + k), 16 + q, 48 + k));
-        EXPECT_EQ(dropout_word(48 + k), dropout_word(48 + row));
-      }
+    for (unsigned e = 0; e < 8; ++e) {
+      const unsigned i = row + e / 4 * 8, j = column + e / 2 % 2 * 8 + e % 2;
+      // Rows are queries: one call, two words of it, the same call as the lane with the other row of a pair.
+      EXPECT_EQ(dropout_row(i), dropout_row(row));
+      EXPECT_EQ(dropout_row(i), dropout_row((lane ^ 4) / 4));
+      EXPECT_EQ(dropout_column(j), dropout_column(column));
+      EXPECT_EQ(dropout_word(i) / 2, row % 2);
+      // Rows are keys: one call, two bytes of every word.
+      EXPECT_EQ(dropout_column(i), dropout_column(row));
+      EXPECT_EQ(dropout_row(j), dropout_row(column));
+      EXPECT_EQ(dropout_byte(i) % 2, row % 2);
     }
   }
 }
 
-TEST(Dropout, Limits) {
-  EXPECT_EQ(dropout_limit(0), 0u);
-  EXPECT_EQ(dropout_limit(0.5), 0x80000000u);
-  EXPECT_EQ(dropout_limit(0.1), 429496730u);
-  EXPECT_EQ(dropout_limit(0x1p-32), 1u);
-  EXPECT_EQ(dropout_limit(std::nextafter(1.0, 0.0)), kAll);
-  EXPECT_FALSE(is_dropped(0, dropout_limit(0)));
-  EXPECT_FALSE(is_dropped(kAll, dropout_limit(1)));
+TEST(Dropout, Numbers) {
+  EXPECT_EQ(dropped_of(0), 0);
+  EXPECT_EQ(dropped_of(0.0019), 0);
+  EXPECT_EQ(dropped_of(0x1p-9), 1);
+  EXPECT_EQ(dropped_of(0.1), 26);
+  EXPECT_EQ(dropped_of(0.5), 128);
+  EXPECT_EQ(dropped_of(255.0 / 256), 255);
+  EXPECT_EQ(dropped_of(0.999), 256);
+  EXPECT_EQ(dropout_factor(0), 1.0f);
+  EXPECT_EQ(dropout_factor(128), 2.0f);
+  EXPECT_EQ(dropout_factor(26), 256.0f / 230.0f);
+  EXPECT_FALSE(is_dropped(0, 0));
+  EXPECT_TRUE(is_dropped(25, 26));
+  EXPECT_FALSE(is_dropped(26, 26));
+}
+
+// What a launch passes: by value, or in memory.
+TEST(Dropout, KeyOfALaunch) {
+  const Int64 seed = -7, offset = Int64{1} << 40;
+  KernelParams params = {};
+  params.seed = seed, params.offset = offset;
+  const PhiloxKey by_value = dropout_key(params);
+  params.seed = params.offset = 0;
+  params.seed_at = &seed, params.offset_at = &offset;
+  const PhiloxKey in_memory = dropout_key(params);
+  const PhiloxKey expected = dropout_key(static_cast<unsigned long long>(seed), 1ull << 40);
+  for (const PhiloxKey& key : {by_value, in_memory}) {
+    EXPECT_EQ(key.low, expected.low);
+    EXPECT_EQ(key.high, expected.high);
+  }
 }
 
 // Counts are those of independent coins, up to five standard deviations. The seed is fixed.
 TEST(Dropout, DropsTheShareThatIsAskedFor) {
   constexpr unsigned kQueries = 512, kKeys = 1024;
-  for (const double p : {0.001, 0.1, 0.25, 0.5, 0.9}) {
-    const unsigned limit = dropout_limit(p);
+  for (const int dropped : {1, 26, 64, 128, 230}) {
+    const double p = dropped / 256.0;
     const PhiloxKey key = dropout_key(1234567, 42);
-    std::vector<int> of_turn(32), of_query(kQueries), of_key(kKeys);
+    std::vector<int> of_place(16), of_query(kQueries), of_key(kKeys);
     int all = 0, pairs = 0;
     for (unsigned q = 0; q < kQueries; ++q) {
       bool last = false;
       for (unsigned k = 0; k < kKeys; ++k) {
-        const bool now = dropped(key, 0, 3, q, k, limit);
-        all += now;
-        pairs += now && last;
-        of_turn[dropout_turn(q, k)] += now;
-        of_query[q] += now;
-        of_key[k] += now;
-        last = now;
+        const bool is = is_dropped(number(key, 0, 3, q, k), dropped);
+        all += is;
+        pairs += is && last;
+        of_place[dropout_word(q) * 4 + dropout_byte(k)] += is;
+        of_query[q] += is;
+        of_key[k] += is;
+        last = is;
       }
     }
     const auto near = [](int count, double n, double share, const char* what) {
@@ -101,30 +131,10 @@ TEST(Dropout, DropsTheShareThatIsAskedFor) {
     };
     near(all, kQueries * kKeys, p, "all");
     near(pairs, kQueries * (kKeys - 1), p * p, "neighbours");
-    for (const int turn : {0, 8, 16, 24})
-      near(of_turn[static_cast<std::size_t>(turn)], kQueries * kKeys / 4.0, p, "turn");
+    for (const int count : of_place) near(count, kQueries * kKeys / 16.0, p, "place");
     for (const int count : of_query) near(count, kKeys, p, "query");
     for (const int count : of_key) near(count, kQueries, p, "key");
   }
-}
-
-// How often two weights are dropped together: numbers that share a word may differ from chance by 1/256 of p (1 - p).
-TEST(Dropout, WeightsOfAWordAreNearlyIndependent) {
-  constexpr double kP = 0.3;
-  constexpr unsigned kCalls = 1 << 20;
-  const unsigned limit = dropout_limit(kP);
-  const PhiloxKey key = dropout_key(99, 1);
-  std::array<int, 4> together{};
-  for (unsigned i = 0; i < kCalls; ++i) {
-    const unsigned q = i % 1024 / 8 * 16 + i % 8, k = i / 1024 * 32;
-    const PhiloxWords words = dropout_words(key, 5, 0, q, k);
-    const bool first = is_dropped(dropout_number(words, q, k), limit);
-    const std::pair<unsigned, unsigned> others[] = {{q + 8, k}, {q, k + 8}, {q + 8, k + 8}, {q, k + 1}};
-    for (std::size_t o = 0; o < 4; ++o)
-      together[o] += first && is_dropped(dropout_number(words, others[o].first, others[o].second), limit);
-  }
-  const double expected = kCalls * kP * kP, deviation = std::sqrt(expected * (1 - kP * kP));
-  for (const int count : together) EXPECT_NEAR(count, expected, 5 * deviation + kCalls * kP * (1 - kP) / 256);
 }
 
 // Seeds, offsets, batch indices and heads that are neighbours agree as often as chance has it.
@@ -139,7 +149,7 @@ TEST(Dropout, MasksDiffer) {
     std::vector<bool> bits;
     const PhiloxKey key = dropout_key(call.seed, call.offset);
     for (unsigned q = 0; q < 64; ++q) {
-      for (unsigned k = 0; k < 64; ++k) bits.push_back(dropped(key, call.b, call.h, q, k, dropout_limit(0.5)));
+      for (unsigned k = 0; k < 64; ++k) bits.push_back(is_dropped(number(key, call.b, call.h, q, k), 128));
     }
     return bits;
   };

@@ -145,6 +145,17 @@ TEST(CostModel, NeverFasterThanTheHardware) {
   }
 }
 
+TEST(CostModel, GradientsAreWrittenInTheirDtypes) {
+  const auto bytes = [](const char* out) {
+    const Plan plan = planned(std::string("bwd bf16 d=64/32 heads=4/2 out=") + out, "sm_80");
+    return roofline(plan, {1, 100, 300}).fused_bytes;
+  };
+  const double usual = bytes("bf16");
+  EXPECT_EQ(bytes("fp32/bf16/bf16") - usual, 2 * 100 * 4 * 64);
+  EXPECT_EQ(bytes("bf16/fp32/bf16") - usual, 2 * 300 * 2 * 64);
+  EXPECT_EQ(bytes("bf16/fp16/fp32") - usual, 2 * 300 * 2 * 32);
+}
+
 TEST(CostModel, CandidatesAreSortedAndExplained) {
   const Plan plan = planned("fwd bf16 d=128 heads=32/8 mask=\"causal\"", "sm_86");
   bool illegal = false;

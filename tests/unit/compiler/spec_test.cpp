@@ -8,6 +8,7 @@
 
 #include "compiler/language/expr_lex.h"
 #include "compiler/language/named.h"
+#include "compiler/spec/outputs.h"
 
 namespace flashjit {
 namespace {
@@ -58,6 +59,18 @@ TEST(Spec, DefaultsFollowTheDtype) {
   EXPECT_DOUBLE_EQ(s.effective_scale(), 0.125);
 }
 
+TEST(Spec, GradientsHaveDtypesOfTheirOwn) {
+  const AttentionSpec alike = parsed("bwd bf16 d=64 out=fp32"), each = parsed("bwd bf16 d=64 out=fp32/bf16/fp16"),
+                      usual = parsed("bwd fp16 d=64");
+  for (const OutField& out : out_fields(alike)) {
+    EXPECT_EQ(alike.*out.dtype, Dtype::F32) << out.tensor;
+    EXPECT_EQ(usual.*out.dtype, Dtype::F16) << out.tensor;
+  }
+  EXPECT_EQ(each.out_dq, Dtype::F32);
+  EXPECT_EQ(each.out_dk, Dtype::BF16);
+  EXPECT_EQ(each.out_dv, Dtype::F16);
+}
+
 TEST(Spec, PagesAreOfKeysAndValues) {
   const AttentionSpec dense = parsed("fwd bf16 d=64 layout=paged(32)"),
                       packed = parsed("fwd bf16 d=64 layout=packed/paged(7)");
@@ -82,6 +95,9 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 scale=-2.5e-1", "fwd bf16 d=64 scale=-0.25"},
       {"bwd bf16 d=64 sink params=\"a: fp32, c: fp32[1]\" grads=\" sink,c , a\" score=\"s * c[h] + a\"",
        "bwd bf16 d=64 score=\"s * c[h] + a\" params=\"a: fp32, c: fp32[1]\" grads=\"a, c, sink\" sink"},
+      {"bwd bf16 d=64 out=fp32/fp32/fp32", "bwd bf16 out=fp32 d=64"},
+      {"bwd bf16 d=64 out=bf16/bf16/bf16", "bwd bf16 d=64"},
+      {"bwd bf16 d=64 out=bf16/fp16/bf16", "bwd bf16 out=bf16/fp16/bf16 d=64"},
       {"bwd e4m3 d=64 dropout=0.1 lse=ln dlse layout=packed", "bwd e4m3 d=64 layout=packed dlse dropout=0.1"},
       {"fwd bf16 d=64 k_lens layout=paged(16)", "fwd bf16 d=64 layout=paged(16)"},
       {"fwd bf16 d=64 layout=bshd/paged(16)", "fwd bf16 d=64 layout=paged(16)"},
@@ -102,7 +118,7 @@ TEST(Spec, PrintsCanonically) {
 
 void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::string& text) {
   EXPECT_TRUE(a.operation == b.operation && a.dtype == b.dtype && a.kv_dtype == b.kv_dtype &&
-              a.out_dtype == b.out_dtype)
+              a.out_dtype == b.out_dtype && a.out_dq == b.out_dq && a.out_dk == b.out_dk && a.out_dv == b.out_dv)
       << text;
   EXPECT_TRUE(a.d_qk == b.d_qk && a.d_v == b.d_v && a.heads_q == b.heads_q && a.heads_kv == b.heads_kv) << text;
   EXPECT_TRUE(a.layout == b.layout && a.page_size == b.page_size && a.alignment == b.alignment) << text;
@@ -157,7 +173,10 @@ struct RandomSpec {
     s.operation = below(2) ? Operation::Forward : Operation::Backward;
     s.dtype = kDtypes[below(5)];
     s.kv_dtype = below(2) ? s.dtype : kDtypes[below(6)];
-    s.out_dtype = below(2) ? s.dtype : kDtypes[below(5)];
+    set_out(s, s.dtype);
+    for (const OutField& out : out_fields(s)) {
+      if (below(2)) s.*out.dtype = kDtypes[below(5)];
+    }
     s.d_qk = 8 * (1 + below(32));
     s.d_v = below(2) ? s.d_qk : 8 * (1 + below(32));
     s.v_in_k = s.d_v <= s.d_qk && below(3) == 0;
@@ -180,7 +199,7 @@ struct RandomSpec {
       s.rope_dims = 2 * (1 + below(s.d_qk / 2));
       if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
     }
-    if (below(3) == 0) s.dropout = below(1000) / 1000.0;
+    if (below(3) == 0) s.dropout = (2 + below(995)) / 1000.0;
     s.batch = bound();
     s.q_len = bound();
     s.k_len = bound();
@@ -202,6 +221,7 @@ TEST(Spec, MeaningIsTheSameInOtherWords) {
       {"mask=\"causal & window(64, 0)\"", "mask=\" causal&window( 64,0 )\""},
       {"mask=\"causal\"", "mask=\"k <= qpos\""},
       {"score=\"s * 2.0\"", "score=\"(s*(2.0))\""},
+      {"dropout=0.1", "dropout=0.1015625"},
       {"score=\"s + t[h]\" params=\"t: fp32[1]\"", "params=\" t:fp32[1]\" score=\"s+t[h]\""},
   };
   for (const auto& [one, other] : same) EXPECT_EQ(meaning_of(base + one), meaning_of(base + other));
@@ -213,6 +233,8 @@ TEST(Spec, MeaningIsTheSameInOtherWords) {
       {"score=\"s * 2.0\"", "score=\"s * 2.000001\""},
       {"score=\"bias(t)\"", "score=\"bias_b(t)\""},
       {"", "lse=ln"},
+      {"dropout=0.1", "dropout=0.106"},
+      {"", "dropout=0.00390625"},
   };
   for (const auto& [one, other] : different) EXPECT_NE(meaning_of(base + one), meaning_of(base + other));
 }
@@ -316,6 +338,8 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 scale=0", "scale: 0 makes every score equal"},
       {"fwd bf16 d=64 scale=1e300", "scale: 1e+300 is not a finite, non-zero 32-bit number"},
       {"fwd bf16 d=64 dropout=1", "dropout: 1 is outside 0 <= p < 1"},
+      {"fwd bf16 d=64 dropout=0.001",
+       "dropout: 0.001 is nearest to 0 of 256 weights, steps are of 1/256; use 0.00390625"},
       {"fwd bf16 d=64 layout=paged", "layout: paged needs the tokens per page"},
       {"fwd bf16 d=64 layout=paged(0)", "layout: a page of 0 tokens holds nothing"},
       {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
@@ -432,7 +456,11 @@ TEST(Spec, NotYetSupportedNamesTheField) {
       {"fwd e4m3 d=64", "dtype: e4m3"},
       {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
-      {"fwd bf16 d=64 dropout=0.1", "dropout: 0.1"},
+      {"bwd bf16 out=fp32/bf16/e4m3 d=64", "out: e4m3"},
+      {"fwd bf16 d=64 layout=paged(16) dropout=0.1", "dropout: 0.1 of a spec with layout=paged"},
+      {"fwd bf16 d=64 append dropout=0.1", "dropout: 0.1 of a spec with append"},
+      {"fwd bf16 d=64 v_in_k dropout=0.1", "dropout: 0.1 of a spec with v_in_k"},
+      {"fwd bf16 kv=e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with kv"},
   };
   for (const auto& [text, message] : rows) {
     const auto supported = check_supported(parsed(text));

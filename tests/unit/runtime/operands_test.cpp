@@ -45,11 +45,12 @@ Expected of_bwd(Expected shapes) {
 }
 
 Expected everywhere(const Shape& shape) { return {{}, {}, {shape, shape, shape, shape, shape}}; }
+Expected number() { return also_of_bwd(everywhere({1})); }
 Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
   return {{}, {}, {std::move(bshd), std::move(bhsd), std::move(packed), std::move(paged), std::move(mixed)}};
 }
 Expected add(Expected row, std::string name, std::string dtype, std::string word, decltype(Expected::pointer) pointer,
-             Tensor Arguments::* field) {
+             Tensor Arguments::* field = nullptr) {
   row.name = std::move(name), row.dtype = std::move(dtype), row.word = std::move(word);
   row.pointer = std::move(pointer), row.field = field;
   return row;
@@ -57,62 +58,78 @@ Expected add(Expected row, std::string name, std::string dtype, std::string word
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
 // d=64/32. Elements of K and V have scales. Merges have 3 parts.
-const std::vector<Expected>& expected() {
-  using P = const KernelParams&;
+using P = const KernelParams&;
+constexpr auto row = [](auto get) { return get; };
+const auto kOfQueries = shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64});
+const auto kOfOutputs = shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32});
+const auto kOfRows = shapes({2, 4, 5}, {2, 4, 5}, {4, 10}, {2, 4, 5}, {4, 10});
+Expected of_keys(std::int64_t d) {
+  return shapes({2, 9, 2, d}, {2, 2, 9, d}, {12, 2, d}, {6, 16, 2, d}, {6, 16, 2, d});
+}
+
+std::vector<Expected> of_forward() {
   using A = Arguments;
-  const auto row = [](auto get) { return get; };
   const auto new_rows = [&](std::int64_t d) {
     return shapes({2, 5, 2, d}, {2, 2, 5, d}, {10, 2, d}, {2, 5, 2, d}, {10, 2, d});
   };
-  const auto of_keys = [&](std::int64_t d) {
-    return shapes({2, 9, 2, d}, {2, 2, 9, d}, {12, 2, d}, {6, 16, 2, d}, {6, 16, 2, d});
-  };
-  const Expected of_queries = shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64});
-  const Expected of_outputs = shapes({2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}, {2, 5, 4, 32}, {10, 4, 32});
-  const Expected of_rows = shapes({2, 4, 5}, {2, 4, 5}, {4, 10}, {2, 4, 5}, {4, 10});
-  static const std::vector<Expected> rows = {
-      add(also_of_bwd(of_queries), "q", "bf16", "", row([](P p) { return p.q; }), &A::q),
+  return {
+      add(also_of_bwd(kOfQueries), "q", "bf16", "", row([](P p) { return p.q; }), &A::q),
       add(also_of_bwd(of_keys(64)), "k", "e4m3", "", row([](P p) { return p.k; }), &A::k),
       add(also_of_bwd(of_keys(32)), "v", "e4m3", "", row([](P p) { return p.v; }), &A::v),
-      add(of_merges(also_of_bwd(of_outputs), {2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}), "o", "fp32", "",
+      add(of_merges(also_of_bwd(kOfOutputs), {2, 5, 4, 32}, {2, 4, 5, 32}, {10, 4, 32}), "o", "fp32", "",
           row([](P p) -> const void* { return p.o; }), &A::o),
       add(also_of_bwd(shapes({}, {}, {3}, {}, {3})), "offsets_q", "i32", "",
           row([](P p) -> const void* { return p.offsets_q; }), &A::offsets_q),
       add(also_of_bwd(shapes({}, {}, {3}, {}, {})), "offsets_k", "i32", "",
           row([](P p) -> const void* { return p.offsets_k; }), &A::offsets_k),
-      add(of_merges(also_of_bwd(of_rows), {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
+      add(of_merges(also_of_bwd(kOfRows), {2, 4, 5}, {2, 4, 5}, {4, 10}), "lse", "fp32", "lse=ln",
           row([](P p) -> const void* { return p.lse; }), &A::lse),
-      add(of_merges(of_rows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit",
+      add(of_merges(kOfRows, {2, 4, 5}, {2, 4, 5}, {4, 10}), "max_logit", "fp32", "max_logit",
           row([](P p) -> const void* { return p.max_logit; }), &A::max_logit),
       add(also_of_bwd(everywhere({4})), "sink", "fp32", "sink", row([](P p) -> const void* { return p.sink; }),
           &A::sink),
       add(of_merges(everywhere({2}), {2}, {2}, {}), "k_lens", "i32", "k_lens",
-          row([](P p) -> const void* { return p.k_lens; }), nullptr),
+          row([](P p) -> const void* { return p.k_lens; })),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
-          row([](P p) -> const void* { return p.block_table; }), nullptr),
-      add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; }), nullptr),
-      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; }), nullptr),
+          row([](P p) -> const void* { return p.block_table; })),
+      add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; })),
+      add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; })),
       add(of_merges({}, {3, 2, 5, 4, 32}, {3, 2, 4, 5, 32}, {3, 10, 4, 32}), "o_parts", "bf16", "",
-          row([](P p) { return p.o_parts; }), nullptr),
+          row([](P p) { return p.o_parts; })),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "lse_parts", "fp32", "",
-          row([](P p) -> const void* { return p.lse_parts; }), nullptr),
+          row([](P p) -> const void* { return p.lse_parts; })),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "max_parts", "fp32", "max_logit",
-          row([](P p) -> const void* { return p.max_parts; }), nullptr),
+          row([](P p) -> const void* { return p.max_parts; })),
       add(of_merges({}, {1}, {1}, {}), "shared_prefix", "i32", "shared_prefix",
-          row([](P p) -> const void* { return p.shared_prefix; }), nullptr),
-      add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; }), nullptr),
-      add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; }), nullptr),
-      add(of_bwd(of_outputs), "do", "bf16", "", row([](P p) { return p.d_o; }), nullptr),
-      add(of_bwd(of_rows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; }), nullptr),
-      add(of_bwd(of_queries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; }), nullptr),
-      add(of_bwd(of_keys(64)), "dk", "fp32", "", row([](P p) -> const void* { return p.dk; }), nullptr),
-      add(of_bwd(of_keys(32)), "dv", "fp32", "", row([](P p) -> const void* { return p.dv; }), nullptr),
-      add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; }),
-          nullptr),
-      add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; }),
-          nullptr),
-      add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; }),
-          nullptr)};
+          row([](P p) -> const void* { return p.shared_prefix; })),
+      add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; })),
+      add(new_rows(32), "v_new", "bf16", "append", row([](P p) { return p.v_new; })),
+  };
+}
+
+std::vector<Expected> of_backward() {
+  return {
+      add(of_bwd(kOfOutputs), "do", "bf16", "", row([](P p) { return p.d_o; })),
+      add(of_bwd(kOfRows), "dlse", "fp32", "dlse", row([](P p) -> const void* { return p.d_lse; })),
+      add(of_bwd(kOfQueries), "dq", "fp32", "", row([](P p) -> const void* { return p.dq; })),
+      add(of_bwd(of_keys(64)), "dk", "fp16", "", row([](P p) -> const void* { return p.dk; })),
+      add(of_bwd(of_keys(32)), "dv", "bf16", "", row([](P p) -> const void* { return p.dv; })),
+      add(of_bwd(everywhere({4})), "dsink", "fp32", "grads=\"sink\"", row([](P p) -> const void* { return p.d_sink; })),
+  };
+}
+
+// In the order of the table, as fields of arguments are.
+const std::vector<Expected>& expected() {
+  static const std::vector<Expected> rows = [] {
+    std::vector<Expected> all = of_forward(), last = of_backward();
+    std::ranges::move(last, std::back_inserter(all));
+    last = {add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; })),
+            add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; })),
+            add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
+            add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
+    std::ranges::move(last, std::back_inserter(all));
+    return all;
+  }();
   return rows;
 }
 
@@ -121,7 +138,7 @@ struct Case {
   std::string spec() const {
     constexpr const char* kNames[] = {"bshd",   "bhsd", "packed", "paged(16)", "packed/paged(16)", "bshd", "bhsd",
                                       "packed", "bshd", "bhsd",   "packed"};
-    if (backward()) return std::string("bwd bf16 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
+    if (backward()) return std::string("bwd bf16 out=fp32/fp16/bf16 d=64/32 heads=4/2 layout=") + kNames[layout];
     if (merges()) return std::string("merge bf16 out=fp32 d=32 heads=4 layout=") + kNames[layout];
     return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
@@ -341,7 +358,9 @@ std::string absent(const Expected& row) {
     return "the spec is no bwd; leave it out or use bwd";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
-           (row.word == "rope=half(32)" ? "rope=half(N), without rope_base," : row.word) +
+           (row.word == "rope=half(32)" ? "rope=half(N), without rope_base,"
+            : row.word == "dropout=0.1" ? "dropout=P"
+                                        : row.word) +
            " to the spec or leave it out";
   }
   if (row.name == "o_parts" || row.name == "lse_parts") return "the spec is no merge; leave it out or use merge";

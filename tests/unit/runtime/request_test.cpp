@@ -35,7 +35,7 @@ TEST(Request, NamesTheFirstTextThatDoesNotParse) {
 }
 
 TEST(Request, WhatIsLegalButNotComputedIsRefusedByThePlan) {
-  const auto request = Request::parse("fwd bf16 d=64 heads=4 dropout=0.1", "sm_80", "");
+  const auto request = Request::parse("fwd bf16 d=64 heads=4 out=e5m2", "sm_80", "");
   ASSERT_TRUE(request) << request.error().message;
   const auto plan = plan_spec(*request);
   ASSERT_FALSE(plan);

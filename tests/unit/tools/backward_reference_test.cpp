@@ -8,10 +8,12 @@
 #include <functional>
 #include <list>
 #include <numbers>
+#include <optional>
 #include <random>
 
 #include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit::reference {
@@ -31,7 +33,8 @@ struct Toy {
 
   Toy(const Sizes& sizes, Dtype dtype, unsigned seed, double sharpness = 1) : n(sizes) {
     spec.operation = Operation::Backward;
-    spec.dtype = spec.kv_dtype = spec.out_dtype = dtype;
+    spec.dtype = spec.kv_dtype = dtype;
+    set_out(spec, dtype);
     spec.d_qk = n.d_qk, spec.d_v = n.d_v, spec.heads_q = n.heads_q, spec.heads_kv = n.heads_kv;
     spec.lse = Lse::ln;
     std::mt19937 random(seed);
@@ -175,6 +178,7 @@ struct Wrong {
   double delta = 1, scale = 1, lse = 1;
   bool one_head = false, no_slope = false, swapped = false;
   std::function<bool(const Position&)> visible;
+  std::optional<Dtype> rounded = {};  // all gradients, whatever the spec says
 };
 
 void run_kernel(Toy& toy, const Wrong& wrong = {}) {
@@ -213,10 +217,12 @@ void run_kernel(Toy& toy, const Wrong& wrong = {}) {
       for (int c = 0; c < n.d_v; ++c) dv[token * n.d_v + c] += round_to(spec.dtype, p) * d_o[c];
     }
   }
-  const auto store = [&](const std::vector<float>& sums, float factor, std::vector<float>& to) {
-    for (std::size_t i = 0; i < sums.size(); ++i) to[i] = round_to(spec.out_dtype, sums[i] * factor);
+  const auto store = [&](Dtype dtype, const std::vector<float>& sums, float factor, std::vector<float>& to) {
+    if (wrong.rounded) dtype = *wrong.rounded;
+    for (std::size_t i = 0; i < sums.size(); ++i) to[i] = round_to(dtype, sums[i] * factor);
   };
-  store(dq, scale * static_cast<float>(wrong.scale), toy.dq), store(dk, scale, toy.dk), store(dv, 1, toy.dv);
+  store(spec.out_dq, dq, scale * static_cast<float>(wrong.scale), toy.dq);
+  store(spec.out_dk, dk, scale, toy.dk), store(spec.out_dv, dv, 1, toy.dv);
   if (wrong.swapped) std::swap_ranges(toy.dk.begin(), toy.dk.end(), toy.dv.begin());
 }
 
@@ -293,6 +299,21 @@ TEST(ErrorRuleOfGradients, FindsAMaskThatIsOffByOneInOneRow) {
   }
 }
 
+// Whatever the others are of.
+TEST(ErrorRuleOfGradients, HoldsEachGradientToItsDtype) {
+  for (Dtype AttentionSpec::* const precise :
+       {&AttentionSpec::out_dq, &AttentionSpec::out_dk, &AttentionSpec::out_dv}) {
+    Toy toy({1, 50, 70, 4, 2, 16, 16}, Dtype::F32, 20);
+    set_out(toy.spec, Dtype::BF16);
+    toy.run_forward();
+    EXPECT_TRUE(outcome(toy, {.rounded = Dtype::BF16}).ok);
+    toy.spec.*precise = Dtype::F32;
+    const Comparison right = outcome(toy);
+    EXPECT_TRUE(right.ok) << right.problem;
+    EXPECT_FALSE(outcome(toy, {.rounded = Dtype::BF16}).ok);
+  }
+}
+
 TEST(ErrorRuleOfGradients, FindsRowsThatWereNotWritten) {
   Toy toy({1, 40, 50, 2, 1, 16, 16}, Dtype::BF16, 17);
   toy.semantics.visible = [](const Position& at) { return at.q != 7 && at.k != 9; };
@@ -315,7 +336,8 @@ struct WithParameters {
     toy.spec = *parse_spec(
         "bwd fp32 d=8 heads=2/1 mask=\"causal\" score=\"c * tanh(s * w[b, k] / c) + t[h, min(abs(q - k), 5)]\" "
         "params=\"t: fp32[2], w: fp32[2], c: fp32\" sink dlse grads=\"t, w, c, sink\"");
-    toy.spec.dtype = toy.spec.kv_dtype = toy.spec.out_dtype = dtype;
+    toy.spec.dtype = toy.spec.kv_dtype = dtype;
+    set_out(toy.spec, dtype);
     std::mt19937 random(22);
     std::normal_distribution<float> normal;
     const auto tensor = [&](std::vector<float>& values, std::vector<std::int64_t> shape, const char* name) {

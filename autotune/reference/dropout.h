@@ -1,0 +1,29 @@
+// Which weights dropout drops, as compiler/SPEC.md defines it ("Dropout"): written plainly, apart from what kernels use.
+#pragma once
+
+#include <cstdint>
+
+#include "autotune/reference/semantics.h"
+#include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
+
+namespace flashjit::reference {
+
+class Dropout {
+ public:
+  Dropout() = default;  // drops nothing
+  Dropout(double p, std::uint64_t seed, std::uint64_t offset);
+
+  bool drops(const Position& at) const;
+  // What weights that are kept are multiplied with.
+  double factor() const { return 256.0 / (256 - dropped_); }
+
+ private:
+  int dropped_ = 0;  // of 256
+  std::uint32_t key_[2] = {};
+};
+
+// Of a call: its seed and offset are numbers, or tensors that can be read here.
+Dropout dropout_of(const AttentionSpec& spec, const Arguments& arguments);
+
+}  // namespace flashjit::reference

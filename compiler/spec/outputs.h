@@ -1,0 +1,29 @@
+// What `out=` is about: the dtypes of what calls write, O or the gradients of bwd.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+struct OutField {
+  std::string_view tensor;
+  Dtype AttentionSpec::* dtype;
+};
+
+// Of a spec's operation, in the order in which `out=` names them.
+std::span<const OutField> out_fields(const AttentionSpec& spec);
+// Of what each operation writes, as where `out=` is left out.
+void set_out(AttentionSpec& spec, Dtype dtype);
+
+// The value of `out=`, in its shortest form: one dtype where all are alike.
+std::string print_out(const AttentionSpec& spec);
+
+// The parts of validate() and of check_supported() that are about these.
+Result<void> check_out(const AttentionSpec& spec);
+Result<void> check_out_supported(const AttentionSpec& spec);
+
+}  // namespace flashjit
