@@ -24,7 +24,7 @@ class Setting:
         from flashjit import Engine, FlashJitError
         from flashjit.calls import dropped_share
         from flashjit.capi import Library
-        self.dropped_share, self.torch, self.on_gpu = torch, torch.cuda.is_available()
+        self.dropped_share, self.torch, self.on_gpu = dropped_share, torch, torch.cuda.is_available()
         self.device = "cuda" if self.on_gpu else "cpu"
         self.tokens, self.steps = (256, 100) if self.on_gpu else (64, 12)
         torch.zeros(1, device=self.device)  # the primary context exists from here on

@@ -212,6 +212,29 @@ def test_gradients_of_everything():
         setting.close(got.grad, want.grad.transpose(0, 1))
 
 
+def test_dropout():
+    setting = Setting()
+    torch, attention, sdpa = setting.torch, setting.flashjit.attention, setting.ours.scaled_dot_product_attention
+    from flashjit.calls import dropped_share
+    q, k, v = setting.tensors((2, 3, 60, 64), (2, 3, 64, 64), (2, 3, 64, 64))
+    state = {"spec": "dropout=0.3", "layout": "bhsd", "seed": torch.tensor([5], device=q.device), "offset": torch.tensor([6], device=q.device)}
+    unit = torch.eye(64, dtype=q.dtype, device=q.device).expand(v.shape)
+    kept = attention(q, torch.zeros_like(k), unit.contiguous(), **state) != 0  # all weights of a query are equal there
+    assert abs(kept.double().mean().item() - (1 - dropped_share(0.3))) < 0.02
+
+    def theirs(q, k, v):
+        return torch.softmax(q @ k.transpose(2, 3) / 8, -1) * kept / (1 - dropped_share(0.3)) @ v
+
+    compare(setting, lambda *x: attention(*x, **state), theirs, (q, k, v), 1, "tensors")
+    compare(setting, lambda *x: attention(*x, **{**state, "seed": 5, "offset": 6}), theirs, (q, k, v), 1, "numbers")
+    results = []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        results += [sdpa(q, k, v, dropout_p=0.3), sdpa(q, k, v, dropout_p=0.3)]
+    assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+    assert not torch.equal(results[0], results[1]) and not torch.equal(results[0], results[4])
+
+
 def test_gradients_that_are_not_there():
     setting = Setting()
     torch, flashjit = setting.torch, setting.flashjit
@@ -240,7 +263,7 @@ def test_what_is_refused():
         (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k.cpu().float().numpy(), v), {}),
         (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
         (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
-        (flashjit.UnsupportedError, "dropout", sdpa, (q, k, v), {"dropout_p": 0.1}),
+        (flashjit.InvalidError, "dropout", sdpa, (q, k, v), {"dropout_p": 1.0}),
         (flashjit.InvalidError, "is_causal", sdpa, (q, k, v), {"is_causal": True, "attn_mask": torch.ones(8, 8, dtype=torch.bool, device=q.device)}),
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 7, dtype=torch.bool, device=q.device)}),
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 8, dtype=torch.int32, device=q.device)}),

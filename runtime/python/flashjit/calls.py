@@ -120,8 +120,10 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     if k.dtype != q.dtype:
         parts.append(f"kv={k.dtype}")
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
+    if word(words, "dropout") is not None:
+        others |= {"seed", "offset"}
     own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in others]
-    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items()]
+    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
     if own:
         parts.append(f'params="{", ".join(own)}"')
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]

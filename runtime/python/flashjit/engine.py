@@ -153,7 +153,7 @@ class Kernel:
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
         launch.kept = values
         if launch.needed:
-            launch.set_workspace(*tensors.new_bytes(like, launch.needed))
+            launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
         return launch
 
     def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, **values: Any) -> None:

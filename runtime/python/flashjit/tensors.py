@@ -141,18 +141,22 @@ def current_stream(like: Any) -> int | None:
     return None
 
 
-def new_bytes(like: Any, count: int) -> tuple[int, object]:
-    """Memory for a workspace of a call, where `like` lies: its address, at a multiple of 256, and what keeps it."""
+def new_bytes(like: Any, count: int, stream: int | None = None) -> tuple[int, object]:
+    """Memory for a workspace of a call on this stream, where `like` lies: its address, at a multiple of 256, and what keeps it."""
     more = count + 255
     kept: Any
     if is_torch(like):
         kept = _torch().empty(more, dtype=_torch().uint8, device=like.device)
         address = kept.data_ptr()
+        if stream and stream != current_stream(like):  # or it would be given to others when the call is made, and not when it is done
+            kept.record_stream(_torch().cuda.ExternalStream(stream, device=like.device))
     elif not is_numpy(like) and like.__dlpack_device__()[0] == CUDA:
         if not type(like).__module__.startswith("cupy"):
             raise InvalidError(f"workspace: this kernel needs {count} bytes of it, and {type(like).__module__} has no way to "
                                "give them; use PyTorch's or CuPy's tensors, made by their from_dlpack")
-        kept = sys.modules["cupy"].empty(more, dtype="uint8")
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.ExternalStream(stream or 0):  # whose memory it is then
+            kept = cupy.empty(more, dtype="uint8")
         address = kept.data.ptr
     else:
         kept = ctypes.create_string_buffer(more)

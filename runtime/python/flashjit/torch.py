@@ -34,7 +34,7 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, on [batch, heads, tokens, d], or without batch or heads. Rows whose
-    keys are all hidden are 0.
+    keys are all hidden are 0, and dropout_p counts in steps of 1/256.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -42,8 +42,6 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     >>> bool(torch.allclose(ours, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=1e-5))
     True
     """
-    if dropout_p:
-        raise UnsupportedError(f"dropout_p: {dropout_p} has no kernel yet; use dropout_p=0")
     query, key, value, attn_mask = _cast_by_autocast(query, key, value, attn_mask)
     rank = query.dim()
     if rank not in (2, 3, 4) or key.dim() != rank or value.dim() != rank:
@@ -61,7 +59,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         if attn_mask is not None:
             raise InvalidError("is_causal: given beside attn_mask; leave one of them out")
         words = {"mask": "causal", "align": "top_left"}
-    o: Tensor = attention(query, key, value, layout="bhsd", scale=scale, **words)
+    o: Tensor = attention(query, key, value, layout="bhsd", scale=scale, **words, **_dropped(dropout_p, query))
     return o if rank == 4 else o.squeeze(-3) if rank == 3 else o[0, 0]
 
 
@@ -77,6 +75,14 @@ def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:
     if mask.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise InvalidError(f"attn_mask: {mask.dtype} is neither bool nor a float of up to 32 bits; convert it")
     return {"score": "s + attn_mask[b, h, q, k]", "attn_mask": mask}
+
+
+def _dropped(dropout: float, query: Tensor) -> dict[str, Any]:
+    """Other weights in every call, by the random numbers of PyTorch, so that torch.manual_seed makes them the same again."""
+    if not dropout:
+        return {}
+    state = torch.randint(2**53, (2,), dtype=torch.int64, device=query.device)
+    return {"spec": f"dropout={float(dropout)!r}", "seed": state[:1], "offset": state[1:]}
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None, block_mask: Any = None,
@@ -121,8 +127,6 @@ def _transformers_attention(module: Any, query: Tensor, key: Tensor, value: Tens
     for name in ("position_bias", "head_mask", "cache"):
         if rest.get(name) is not None:
             raise UnsupportedError(f"{name}: is not understood by flashjit's attention of transformers; use attn_implementation=\"sdpa\"")
-    if dropout:
-        raise UnsupportedError(f"dropout: {dropout} has no kernel yet; set the model's attention_dropout to 0")
     words: dict[str, Any] = {}
     queries = query.shape[2]
     if attention_mask is not None:
@@ -133,7 +137,7 @@ def _transformers_attention(module: Any, query: Tensor, key: Tensor, value: Tens
         words["score"] = "; ".join(filter(None, [f"softcap({float(softcap)!r})", words.get("score")]))
     if s_aux is not None:
         words["sink"] = s_aux.float()
-    o: Tensor = attention(query, key, value, layout="bhsd", scale=scaling, **words)
+    o: Tensor = attention(query, key, value, layout="bhsd", scale=scaling, **words, **_dropped(dropout, query))
     return o.transpose(1, 2).contiguous(), None
 
 

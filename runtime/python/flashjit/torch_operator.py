@@ -27,6 +27,7 @@ def _raw_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
+_external_stream: Any = torch.cuda.ExternalStream
 # What Inductor uses; the public way makes an object of it.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 
@@ -84,7 +85,7 @@ def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float
 
 
 def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
-            out: Tensor | None, max_q_len: int, max_k_len: int, stream: int | None) -> tuple[Tensor, Tensor | None]:
+            out: Tensor | None, max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor | None]:
     """`options`: the arguments of calls.words_of, or the words."""
     try:
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -100,8 +101,7 @@ def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Te
         for name, tensor in (("q", q), ("k", k), ("v", v), *more.items()):
             tensors.view(tensor, name)
         raise
-    if stream is None and q.is_cuda:
-        stream = _current_stream(device.index)
+    stream = _current_stream(device.index) if q.is_cuda else None
     pool = _ready.get(key)
     if pool is None:
         pool = _new_pool(key)
@@ -157,14 +157,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         plain = all(type(tensor) in _PLAIN for tensor in every)
         needs_gradient = any(tensor.requires_grad for tensor in every)
     needs_gradient = needs_gradient and _is_grad_enabled()
+    if stream is not None and q.is_cuda and not needs_gradient:  # what is made here is of the stream on which it is used
+        device = q.device
+        with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
+            return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
     traced = not plain or _is_compiling() or _modes() or _is_tracing()
     if not traced and not needs_gradient:
-        o, lse = _launch(options, q, k, v, more, scalars, out, max_q_len, max_k_len, stream)
+        o, lse = _launch(options, q, k, v, more, scalars, out, max_q_len, max_k_len)
         return o if lse is None else (o, lse)
 
     why = "the call needs gradients" if needs_gradient else "the call is traced"
-    if out is not None or stream is not None:
-        raise InvalidError(f"{'stream' if out is None else 'out'}: given, and {why}; leave it out, or call under torch.no_grad()")
+    if out is not None:
+        raise InvalidError(f"out: given, and {why}; leave it out, or call under torch.no_grad()")
+    if stream is not None and q.is_cuda:
+        raise InvalidError("stream: given, and the call needs gradients, which run on the current stream; use torch.cuda.stream(...)")
     if "k_new" in more:
         raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
     mask, score, wanted, layout, scale, align, spec = options
@@ -202,7 +208,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: str, na
     given, values = _named(names, more, scalars)
     if grads != NO_GRADIENT:
         _check_backward(q, k, v, given, values, words, grads)
-    o, lse = _launch(words, q, k, v, given, values, None, max_q_len, max_k_len, None)
+    o, lse = _launch(words, q, k, v, given, values, None, max_q_len, max_k_len)
     return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
 
 
