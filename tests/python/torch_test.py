@@ -1,6 +1,7 @@
 """The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads. On a GPU where PyTorch sees one (bf16), else on the
 processor (fp32, fewer cases)."""
 
+import concurrent.futures
 import math
 import random
 import shutil
@@ -49,8 +50,8 @@ def gradients(torch, function, inputs, seed):
 def drawn(setting, draw):
     """Shapes of a case [batch, heads, tokens, d], and tensors of it, some of them views of others."""
     torch = setting.torch
-    kv_heads = draw.choice((1, 2, 3))
-    heads, batch, d = kv_heads * draw.choice((1, 1, 2, 4)), draw.randint(1, 3), draw.choice((16, 32, 64, 128) if setting.gpu else (8, 16, 32, 40))
+    kv_heads, group, d = (draw.choice(choices) for choices in (((1, 2), (1, 4), (64, 128)) if setting.gpu else ((1, 2, 3), (1, 2, 4), (8, 16, 32, 40))))
+    heads, batch = kv_heads * group, draw.randint(1, 3)
     q_len, k_len = draw.randint(1, 150), draw.randint(1, 150)
     q, k, v = setting.tensors((batch, heads, q_len, d), (batch, kv_heads, k_len, d), (batch, kv_heads, k_len, d))
     if draw.random() < 0.5:  # as projections give them
@@ -60,6 +61,13 @@ def drawn(setting, draw):
         wide[..., :d] = k
         k = wide[..., :d]
     return q, k, v
+
+
+def compare_all(setting, cases):
+    """`cases`: arguments of compare(). On a GPU most of the time goes to compiling, which threads do side by side."""
+    with concurrent.futures.ThreadPoolExecutor(12 if setting.gpu else 1) as pool:
+        for done in [pool.submit(compare, setting, *case) for case in cases]:
+            done.result()
 
 
 def compare(setting, ours, theirs, inputs, seed, what):
@@ -74,7 +82,8 @@ def compare(setting, ours, theirs, inputs, seed, what):
 def test_random_cases_of_scaled_dot_product_attention():
     setting = Setting()
     torch, sdpa = setting.torch, setting.torch.nn.functional.scaled_dot_product_attention
-    for seed in range(setting.cases):
+
+    def case(seed):
         draw = random.Random(seed)
         q, k, v = drawn(setting, draw)
         kind, options, theirs = draw.choice(("none", "causal", "bool", "float")), {"enable_gqa": True}, {"enable_gqa": True}
@@ -89,8 +98,10 @@ def test_random_cases_of_scaled_dot_product_attention():
             theirs["attn_mask"] = options["attn_mask"].double()
         if draw.random() < 0.3:
             options["scale"] = theirs["scale"] = 0.2
-        compare(setting, lambda *x: setting.ours.scaled_dot_product_attention(*x, **options), lambda *x: sdpa(*x, **theirs), (q, k, v), seed,
+        return (lambda *x: setting.ours.scaled_dot_product_attention(*x, **options), lambda *x: sdpa(*x, **theirs), (q, k, v), seed,
                 f"case {seed} ({kind}, {tuple(q.shape)}, {tuple(k.shape)})")
+
+    compare_all(setting, [case(seed) for seed in range(setting.cases)])
 
 
 def dense(torch, q, k, v, mask_mod, score_mod):
@@ -116,12 +127,15 @@ def test_random_cases_of_flex_attention():
     scores = (None, lambda s, b, h, q, k: s + slopes[h] * (k - q), lambda s, b, h, q, k: 5 * torch.tanh(s / 5),
               lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
               lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
-    for seed in range(setting.cases):
+
+    def case(seed):
         draw = random.Random(1000 + seed)
         q, k, v = drawn(setting, draw)
         mask, score = draw.randrange(len(masks)), draw.randrange(len(scores))
-        compare(setting, lambda *x: setting.ours.flex_attention(*x, scores[score], masks[mask], enable_gqa=True),
+        return (lambda *x: setting.ours.flex_attention(*x, scores[score], masks[mask], enable_gqa=True),
                 lambda *x: dense(torch, *x, masks[mask], scores[score]), (q, k, v), seed, f"case {seed} (mask {mask}, score {score})")
+
+    compare_all(setting, [case(seed) for seed in range(setting.cases)])
 
 
 def test_block_masks():
@@ -261,6 +275,9 @@ def test_what_is_refused():
         (flashjit.InvalidError, "negates", flashjit.attention, (q, k, v), {"score": "s + w[k]", "w": torch.zeros(8, dtype=torch.complex64).conj().imag}),
         (flashjit.InvalidError, "complex64", flashjit.attention, (q.to(torch.complex64), k, v), {}),
         (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k.cpu().float().numpy(), v), {}),
+        (flashjit.InvalidError, ["k", "requires_grad"], flashjit.attention, (q.cpu().float().numpy(), k.detach().cpu().float().clone().requires_grad_(), v), {}),
+        (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k, v), {"out": q.cpu().float().numpy()}),
+        (flashjit.InvalidError, ["out", "requires_grad"], flashjit.attention, (q, k, v), {"out": torch.empty_like(q).requires_grad_()}),
         (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
         (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
         (flashjit.InvalidError, "dropout", sdpa, (q, k, v), {"dropout_p": 1.0}),
@@ -273,6 +290,10 @@ def test_what_is_refused():
         (RuntimeError, "", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
     ):
         refused(error, says, function, *arguments, **named)
+    weight, out = torch.ones_like(q).requires_grad_(), torch.ones_like(q)
+    product = weight * out
+    flashjit.attention(q, k, v, out=out)
+    refused(RuntimeError, "inplace", product.sum().backward)
     if setting.gpu:
         refused(flashjit.InvalidError, "memory", flashjit.attention, q, k.cpu(), v)
     setting.close(sdpa(q[0], k[0], v[0]), sdpa(q, k, v)[0])

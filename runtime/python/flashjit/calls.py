@@ -229,6 +229,10 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     if stream is None:
         stream = tensors.current_stream(q)
     given, scalars = split(params)
+    for name, value in (("k", k), ("v", v), *given.items()):
+        if tensors.is_torch(value) and value.requires_grad:
+            raise InvalidError(f"{name}: has requires_grad, and q is no tensor of PyTorch, so that there would be no gradient; convert q, or use "
+                               ".detach()")
     values = {"q": q, "k": k, "v": v, **given}
     views = {name: tensors.view(value, name, stream) for name, value in values.items()}
     dtype = word(words, "out") or views["q"].dtype

@@ -143,6 +143,18 @@ def _new_pool(key: Any) -> list[_Call]:
     return _ready.setdefault(key, [])
 
 
+def _check_out(out: Any) -> None:
+    if not isinstance(out, Tensor):
+        raise InvalidError(f"out: {type(out).__name__} is no tensor of PyTorch, and q is one; convert it")
+    if out.requires_grad and _is_grad_enabled():
+        raise InvalidError("out: has requires_grad, and what is written into it has no gradient; call under torch.no_grad(), or leave it out")
+
+
+def _written(*changed: Tensor) -> None:
+    """Autograd then knows that what it may have kept of these is of before."""
+    torch.autograd.graph.increment_version([tensor for tensor in changed if not tensor.is_inference()])
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
@@ -163,7 +175,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
             return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
     traced = not plain or _is_compiling() or _modes() or _is_tracing()
     if not traced and not needs_gradient:
+        if out is not None:
+            _check_out(out)
         o, lse = _launch(options, q, k, v, more, scalars, out, max_q_len, max_k_len)
+        if out is not None:
+            _written(out)
+        if "k_new" in more:
+            _written(k, v)
         return o if lse is None else (o, lse)
 
     why = "the call needs gradients" if needs_gradient else "the call is traced"
