@@ -37,13 +37,14 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, 
 class _Call:
     """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
 
-    __slots__ = ("launch", "run", "handle", "arguments", "error", "inputs", "scalars", "o", "lse", "o_like_q", "o_shape", "o_dtype",
-                 "lse_shape", "needed")
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_like_q", "o_shape",
+                 "o_dtype", "lse_shape", "needed")
 
     def __init__(self, launch: Launch, inputs: Sequence[str], scalars: Sequence[str], q: Tensor, o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
         self.arguments, self.error = launch.references
-        self.inputs, self.scalars = [launch.tensors[name] for name in inputs], [launch.scalars[name] for name in scalars]
+        self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in inputs)
+        self.scalars = [launch.scalars[name] for name in scalars]
         self.o, self.lse, self.needed = launch.tensors["o"], launch.tensors.get("lse"), launch.needed
         self.o_like_q, self.o_shape, self.o_dtype = o.shape == q.shape and o.dtype == q.dtype, o.shape, o.dtype
         self.lse_shape = () if lse is None else lse.shape
@@ -109,12 +110,13 @@ def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Te
         call = pool.pop()
     except IndexError:
         call = _make(options, {"q": q, "k": k, "v": v, **more}, scalars, out, max_q_len, max_k_len, stream)
-    to_q, to_k, to_v, *to_more = call.inputs
-    to_q.data, to_k.data, to_v.data = at_q, at_k, at_v
-    for structure, tensor in zip(to_more, more.values()):
-        structure.data = tensor.data_ptr()
-    for parameter, value in zip(call.scalars, scalars.values()):
-        parameter.scalar = value
+    call.q.data, call.k.data, call.v.data = at_q, at_k, at_v
+    if more:
+        for structure, tensor in zip(call.more, more.values()):
+            structure.data = tensor.data_ptr()
+    if scalars:
+        for parameter, value in zip(call.scalars, scalars.values()):
+            parameter.scalar = value
     if out is not None:
         o = out
     elif call.o_like_q:
