@@ -351,7 +351,7 @@ def test_the_operators():
     q, k, v = setting.tensors((1, 20, 4, 32), (1, 24, 2, 32), (1, 24, 2, 32))
     table = torch.randn(24, device=q.device)
     words = 'layout=bshd mask="causal" score="s + t[k] * c" lse=ln'
-    rest = [[table], words, "t;c:float", [0.5], "t", 0, 0]
+    rest = [[table], words, "t;c:fp32", [0.5], "t", 0, 0]
     tests = "test_schema", "test_faketensor", "test_aot_dispatch_dynamic"
     torch.library.opcheck(torch.ops.flashjit.attention, (q, k, v, *rest), test_utils=tests)
     o, lse = torch.ops.flashjit.attention(q, k, v, *rest)

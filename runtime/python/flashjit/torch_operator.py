@@ -195,7 +195,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
     mask, score, wanted, layout, scale, align, spec = options
     words = calls.words_of(mask, score, wanted or needs_gradient, layout, scale, align, spec)
-    names = ",".join(more) + ";" + ",".join([f"{name}:{type(value).__name__}" for name, value in scalars.items()])
+    names = ",".join(more) + ";" + ",".join([f"{name}:{scalar_word(value)}" for name, value in scalars.items()])
     values = [float(value) for value in scalars.values()]
     if needs_gradient:
         grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
@@ -205,14 +205,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     return (o, lse) if wanted else o
 
 
-_TYPES = {"int": int, "float": float, "bool": bool}
+def _listed(names: str) -> list[str]:
+    return names.split(",") if names else []
 
 
 def _named(names: str, more: Sequence[Tensor], values: Sequence[float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    tensor_names, _, scalar_names = names.partition(";")
-    scalars = dict(zip(filter(None, scalar_names.split(",")), values))
-    return (dict(zip(tensor_names.split(","), more)) if more else {},
-            {name.partition(":")[0]: _TYPES[name.partition(":")[2]](value) for name, value in scalars.items()})
+    """The tensors and scalars of a call by their names: "table,sink;cap:fp32,n:i32"."""
+    of_tensors, _, of_scalars = names.partition(";")
+    scalars: dict[str, float] = {}
+    for text, value in zip(_listed(of_scalars), values):
+        name, _, dtype = text.partition(":")
+        scalars[name] = value if dtype == "fp32" else int(value)
+    return dict(zip(_listed(of_tensors), more)), scalars
 
 
 _make_library: Any = torch.library.Library
@@ -236,10 +240,6 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: st
                   max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
     o, lse = _new_outputs(q, v, words)
     return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
-
-
-def _listed(names: str) -> list[str]:
-    return names.split(",") if names else []
 
 
 _with_backward: set[Any] = set()
