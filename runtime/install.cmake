@@ -11,15 +11,16 @@ install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${CMAKE_
 # What is installed is stripped, as with `cmake --install --strip`: gdb finds the line tables by the build id, in the build folder. The
 # archive has none from the start (static.cmake).
 install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
-install(TARGETS flashjit EXPORT flashjit_shared)
+# The component `programs` is what runs; a Python wheel has it alone.
+install(TARGETS flashjit EXPORT flashjit_shared LIBRARY COMPONENT programs)
 install(TARGETS flashjit_static EXPORT flashjit_static)
 install(EXPORT flashjit_shared NAMESPACE flashjit:: DESTINATION ${package})
 install(EXPORT flashjit_static NAMESPACE flashjit:: DESTINATION ${package})
 # Found at run time relative to the library.
-install(TARGETS flashjit_compiler_program RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flashjit)
+install(TARGETS flashjit_compiler_program RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flashjit COMPONENT programs)
 if(TARGET flashjit_host)
   # Found at run time beside libflashjit.so, or beside the program that has libflashjit.a in it.
-  install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT programs)
 endif()
 
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake @ONLY CONTENT [[

@@ -32,9 +32,12 @@ import shlex
 import sys
 import time
 
-from compare import capi, report, rows
-
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(REPOSITORY / "runtime" / "python"))
+
+from compare import report, rows
+from flashjit import Engine, FlashJitError
+from flashjit.capi import Library
 
 
 def parse():
@@ -93,14 +96,14 @@ def show(options, machine, results, failed, figures, wanted):
         try:
             pathlib.Path(options.markdown).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise capi.FlashJitError(f"--markdown: {error}") from None
+            raise FlashJitError(f"--markdown: {error}") from None
 
 
 def compare(options, library):
     try:
         import torch
     except ImportError as error:
-        raise capi.FlashJitError(f"PyTorch cannot be imported ({error}); install it for {sys.executable}") from None
+        raise FlashJitError(f"PyTorch cannot be imported ({error}); install it for {sys.executable}") from None
     from compare.comparison import Comparison
     run = Comparison(options, library)
     run.machine["target"] = run.engine_for(options.groups[0][0]).target
@@ -116,16 +119,16 @@ def compare(options, library):
 def cold(options, library):
     """Every row is compiled in an engine of its own that keeps nothing on the disk."""
     def engine(threads=0):
-        return capi.Engine(library, options.cpu, threads, disk_cache=False)
+        return Engine("host" if options.cpu else "gpu", threads=threads, disk_cache=False, library=library)
 
     cores, times, failed = len(os.sched_getaffinity(0)), [], []
-    machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version(), target=engine().target,
+    machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version().decode(), target=engine().target,
                    cores=cores, hint=rows.HINTS[options.hint])
     report.emit(machine)
     for row in (row for group in options.groups for row in group):
         try:
-            facts = engine(row.threads).prepare(row.spec, options.schedule, row.shape if options.hint else None).facts
-        except capi.FlashJitError as error:
+            facts = engine(row.threads).prepare(row.spec, schedule=options.schedule, shape=row.shape if options.hint else None).facts
+        except FlashJitError as error:
             failed.append(dict(kind="failed", row=row.name, error=str(error)))
             report.emit(failed[-1])
             continue
@@ -139,13 +142,13 @@ def cold(options, library):
 
 def main():
     options = parse()
-    library = capi.Library(options.lib)
+    library = Library(options.lib)
     return 0 if (cold if options.cold else compare)(options, library) else 1
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except capi.FlashJitError as error:
+    except FlashJitError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         sys.exit(1)

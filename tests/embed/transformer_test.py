@@ -20,16 +20,18 @@ class Setting:
             import torch
         except ImportError as error:
             raise Skip(f"no PyTorch ({error})") from None
-        sys.path.insert(0, source("tools"))
-        from compare import capi
-        self.torch, self.capi, self.on_gpu = torch, capi, torch.cuda.is_available()
+        sys.path.insert(0, source("runtime", "python"))
+        from flashjit import Engine, FlashJitError
+        from flashjit.calls import dropped_share
+        from flashjit.capi import Library
+        self.dropped_share, self.torch, self.on_gpu = dropped_share, torch, torch.cuda.is_available()
         self.device = "cuda" if self.on_gpu else "cpu"
         self.tokens, self.steps = (256, 100) if self.on_gpu else (64, 12)
         torch.zeros(1, device=self.device)  # the primary context exists from here on
         try:  # with sanitizers this Python cannot load it
-            library = capi.Library(os.path.join(harness.ARGS.build, "lib", "libflashjit.so"))
-            self.engine = capi.Engine(library, host=not self.on_gpu)
-        except capi.FlashJitError as error:
+            library = Library(os.path.join(harness.ARGS.build, "lib", "libflashjit.so"))
+            self.engine = Engine("gpu" if self.on_gpu else "host", library=library)
+        except FlashJitError as error:
             raise Skip(str(error)) from None
 
     @property
@@ -69,7 +71,7 @@ class Ours:
                 state = random_state()
                 o = torch.full_like(q, math.nan)
                 lse = torch.full((len(q), HEADS, q.shape[1]), math.nan, device=q.device)
-                forward.bind({"q": q, "k": k, "v": v, "o": o, "lse": lse}, state, stream=setting.stream)()
+                forward.run(q=q, k=k, v=v, o=o, lse=lse, **state, stream=setting.stream)
                 context.save_for_backward(q, k, v, o, lse, *state.values())
                 context.names = list(state)
                 return o
@@ -79,7 +81,7 @@ class Ours:
                 q, k, v, o, lse, *state = context.saved_tensors
                 gradients = [torch.full_like(tensor, math.nan) for tensor in (q, k, v)]
                 operands = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do.contiguous(), **dict(zip(("dq", "dk", "dv"), gradients))}
-                backward.bind(operands, dict(zip(context.names, state)), stream=setting.stream)()
+                backward.run(**operands, **dict(zip(context.names, state)), stream=setting.stream)
                 return tuple(gradients)
 
         self.attend = Attention.apply
@@ -100,7 +102,7 @@ class Masked:
     weights of a query are equal, and V, rows of a unit matrix at some keys and 0 at the others."""
 
     def __init__(self, setting, dropout):
-        self.torch, self.dropped, self.ours = setting.torch, setting.capi.dropped_share(dropout), Ours(setting, dropout)
+        self.torch, self.dropped, self.ours = setting.torch, setting.dropped_share(dropout), Ours(setting, dropout)
 
     def kept(self, q, v):
         torch, parts, call = self.torch, [], self.ours.calls

@@ -267,7 +267,8 @@ def test_specs_of_the_header_and_the_command():
 
 def attention_py(device):
     library = os.path.join(libraries(installed()), "libflashjit.so")
-    print(run(sys.executable, source(PROJECT, "attention.py"), library, device))
+    places = os.pathsep.join((source("runtime", "python"), os.path.join(harness.ARGS.build, "python")))
+    print(run(sys.executable, "-B", source(PROJECT, "attention.py"), library, device, env={"PYTHONPATH": places}))
 
 
 def test_python_on_the_host():

@@ -1,1 +1,1 @@
-"""The parts of tools/compare.py. rows, report and capi need only the standard library; the others need PyTorch."""
+"""The parts of tools/compare.py. rows and report need only the standard library; the others need PyTorch."""

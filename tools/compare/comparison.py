@@ -7,11 +7,12 @@ import time
 import torch
 
 from compare import report, rows
-from compare.capi import Engine, FlashJitError, Library
 from compare.clock import CpuClock, GpuClock, graphed, product_rate, race
 from compare.gradients import GradientProblem, GradientReference
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
+from flashjit import Engine, FlashJitError
+from flashjit.capi import Library
 
 LOST = "the GPU reports an error that ends this process; the rows after this one were not run"
 
@@ -34,7 +35,7 @@ class Comparison:
         self.results, self.failed, self.products, self.good = {}, [], [], True
         seed = int(time.time())
         torch.manual_seed(seed)
-        self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version(),
+        self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version().decode(),
                             torch=torch.__version__, seed=seed, hint=rows.HINTS[options.hint])
         self.wanted = False
         if not options.cpu:
@@ -47,7 +48,7 @@ class Comparison:
     def engine_for(self, row, library=None):
         key = library or self.library, row.threads
         if key not in self.engines:
-            self.engines[key] = Engine(key[0], self.options.cpu, row.threads)
+            self.engines[key] = Engine("host" if self.options.cpu else "gpu", threads=row.threads, library=key[0])
         if row.threads:
             torch.set_num_threads(row.threads)
         return self.engines[key]
@@ -60,7 +61,7 @@ class Comparison:
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for library in filter(None, (self.library, self.before)):
                 for row, schedule in pairs:
-                    pool.submit(self.engine_for(row, library).prepare, row.spec, schedule, self.hint(row))
+                    pool.submit(self.engine_for(row, library).prepare, row.spec, schedule=schedule, shape=self.hint(row))
 
     def measure_product(self):
         self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget))
@@ -81,7 +82,7 @@ class Comparison:
 
     def set_up(self, row):
         """(result so far, launch by side, reference)."""
-        kernel = self.engine_for(row).prepare(row.spec, self.options.schedule, self.hint(row))
+        kernel = self.engine_for(row).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row))
         problem = problem_of(row, self.device, self.engine_for(row))
         stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
         as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
@@ -93,11 +94,11 @@ class Comparison:
         if not self.options.cpu:
             torch.cuda.synchronize()  # an error of ours must not show as one of a peer
         if self.before:
-            kernel = self.engine_for(row, self.before).prepare(row.spec, self.options.schedule, self.hint(row))
+            kernel = self.engine_for(row, self.before).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row))
             launches["before"] = as_timed(problem.launch_of(kernel, stream))
             result["same_bits_as_before"] = torch.equal(launches["flashjit"](), launches["before"]())
         if row.prefix:
-            unshared = self.engine_for(row).prepare(row.unshared, self.options.schedule, self.hint(row))
+            unshared = self.engine_for(row).prepare(row.unshared, schedule=self.options.schedule, shape=self.hint(row))
             launches["unshared"] = as_timed(problem.launch_of(unshared, stream, shared=False))
         if not self.options.no_peers:
             peers = launches_of(problem, self.options.flex, report.emit)
@@ -181,7 +182,7 @@ class Comparison:
         for schedule in schedules:
             name = schedule or "(default)"
             try:
-                kernel = self.engine_for(row).prepare(row.spec, schedule)
+                kernel = self.engine_for(row).prepare(row.spec, schedule=schedule)
                 launch = problem.launch_of(kernel)
                 error, rms = reference.errors(launch())
             except (FlashJitError, RuntimeError) as refused:

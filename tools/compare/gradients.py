@@ -29,7 +29,8 @@ class GradientProblem(Problem):
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
         handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
-        launch = kernel.bind(operands, self.params, self.row.s if self.row.packed else 0, handle)
+        longest = self.row.s if self.row.packed else 0
+        launch = kernel.bind({**operands, **self.params}, max_q_len=longest, max_k_len=longest, stream=handle)
 
         def launch_into():
             launch()

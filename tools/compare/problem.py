@@ -5,8 +5,8 @@ import random
 
 import torch
 
-from compare.capi import dropped_share
 from compare.rows import SOFTCAP, WINDOW
+from flashjit.calls import dropped_share
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -139,7 +139,8 @@ class Problem:
             if self.row.prefix and shared:
                 operands["shared_prefix"] = torch.tensor([self.row.prefix], dtype=torch.int32, device=self.q.device)
         handle = (stream or torch.cuda.current_stream()).cuda_stream if self.q.is_cuda else None
-        launch = kernel.bind(operands, self.params, max(self.row.q_lens, default=self.row.s) if self.packed else 0, handle)
+        longest = max(self.row.q_lens, default=self.row.s) if self.packed else 0
+        launch = kernel.bind({**operands, **self.params}, max_q_len=longest, max_k_len=longest, stream=handle)
 
         def launch_into():
             launch()

@@ -1,0 +1,257 @@
+"""`attention` on tensors of anybody. The spec comes from the tensors and a few words; each kind of call is prepared once."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from typing import Any, Mapping, Sequence
+
+from flashjit import tensors
+from flashjit.capi import InvalidError
+from flashjit.engine import Engine, Kernel
+from flashjit.tensors import HOST, View
+
+# Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
+OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
+            "sin": "", "block_table": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
+# Those whose addresses and strides `bytes=` promises something of.
+ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
+# What a call makes, or is for bwd: no names of parameters here.
+RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
+_LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use flashjit.Engine.prepare and Kernel.run')
+
+_engines: dict[tuple[int, int], Engine] = {}
+_making = threading.Lock()
+
+
+def engine_of(device: tuple[int, int]) -> Engine:
+    """The engine that attention() uses for a device of DLPack's."""
+    engine = _engines.get(device)
+    if engine is None:
+        kind, ordinal = device
+        with _making:
+            if device not in _engines:
+                _engines[device] = Engine("host") if kind == HOST else Engine("gpu", ordinal)
+            engine = _engines[device]
+    return engine
+
+
+def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, scale: float | None, align: str | None, spec: str) -> str:
+    """What a call says of a spec beside its tensors."""
+    words = [spec, f"layout={layout}"]
+    for name, text in (("mask", mask), ("score", score)):
+        if text is None:
+            continue
+        if not isinstance(text, str) or '"' in text:
+            raise InvalidError(f"{name}: {text!r} is no text of the spec's language; FlexAttention's functions go through "
+                               "flashjit.torch.flex_attention")
+        words.append(f'{name}="{text}"')
+    if scale is not None:
+        words.append(f"scale={float(scale)!r}")
+    if align is not None:
+        words.append(f"align={align}")
+    if lse not in (True, False, "ln", "log2"):
+        raise InvalidError(f'lse: {lse!r} is none of True, False, "ln" and "log2"')
+    if lse:
+        words.append(f"lse={'ln' if lse is True else lse}")
+    return " ".join(filter(None, words))
+
+
+def dropped_share(dropout: float) -> float:
+    """What `dropout` of a spec drops: so many of 256 weights."""
+    return int(256 * dropout + 0.5) / 256
+
+
+def word(words: str, name: str) -> str | None:
+    """The value of a field whose value has no blanks; quoted ones are passed over."""
+    found = re.search(rf"(?:^| ){name}=(\S+)", re.sub(r'"[^"]*"', "", words))
+    return found.group(1) if found else None
+
+
+def axes_of(words: str) -> tuple[int, int, int]:
+    """Of q: its dimensions, and which of them are heads and tokens."""
+    layout = word(words, "layout") or "bshd"
+    if layout.startswith("packed"):
+        return 3, 1, 0
+    return (4, 1, 2) if layout == "bhsd" else (4, 2, 1)
+
+
+def lse_shape(words: str, q_shape: tuple[int, ...]) -> tuple[int, ...]:
+    rank, heads, tokens = axes_of(words)
+    return (q_shape[heads], q_shape[tokens]) if rank == 3 else (q_shape[0], q_shape[heads], q_shape[tokens])
+
+
+def alignment_of(view: View) -> int:
+    """The largest power of two, up to 16 bytes, that divides address and strides."""
+    size = view.tensor.dtype.bits // 8
+    bits: int = (view.tensor.data or 0) + view.tensor.byte_offset | 16
+    for at, count in enumerate(view.shape[:-1]):
+        if count > 1 and view.tensor.strides:
+            bits |= view.tensor.strides[at] * size
+    return bits & -bits
+
+
+def check_rank(name: str, view: View, rank: int, words: str) -> None:
+    if len(view.shape) != rank:
+        raise InvalidError(f"{name}: has {len(view.shape)} dimensions, and layout={word(words, 'layout') or 'bshd'} has {rank}; "
+                           "reshape it, or name another layout")
+
+
+def scalar_word(value: object) -> str:
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if isinstance(value, bool) or abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
+
+
+def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:
+    """The whole spec of a call. `grads`: parameters, and the sink, that a bwd gives gradients of."""
+    q, k, v = views["q"], views["k"], views["v"]
+    rank, heads, tokens = axes_of(words)
+    paged = "paged" in (word(words, "layout") or "")
+    check_rank("q", q, rank, words)
+    for name in ("k", "v"):
+        check_rank(name, views[name], 4 if paged else rank, words)
+    if v.dtype != k.dtype:
+        raise InvalidError(f"v: is {v.dtype}, and k is {k.dtype}; convert one of them")
+    d, d_v, kv_heads = q.shape[-1], v.shape[-1], k.shape[2 if paged else heads]
+    parts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
+             f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
+    if k.dtype != q.dtype:
+        parts.append(f"kv={k.dtype}")
+    others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
+    if word(words, "dropout") is not None:
+        others |= {"seed", "offset"}
+    own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in others]
+    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
+    if own:
+        parts.append(f'params="{", ".join(own)}"')
+    parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
+    if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in words:
+        parts.append("q_len=1")  # decoding has kernels of its own
+    aligned = min(alignment_of(view) for name, view in views.items() if name in ALIGNED)
+    if aligned < 16 and word(words, "bytes") is None:
+        parts.append(f"bytes={aligned}")
+    if grads:
+        parts.append(f'grads="{", ".join(grads)}"')
+    if "dlse" in views:
+        parts.append("dlse")
+    return " ".join(parts)
+
+
+def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
+    return engine_of(device).prepare(spec, capturing_stream=stream)
+
+
+def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Tensors and scalars."""
+    for name in params:
+        if name in RESERVED:
+            raise InvalidError(f"{name}: is no parameter of attention(); the result goes into `out`, `lse=True` gives the LSE too, and "
+                               "for the rest there are flashjit.Engine.prepare and Kernel.run")
+    scalars = {name: value for name, value in params.items() if isinstance(value, (int, float))}
+    return {name: value for name, value in params.items() if name not in scalars and value is not None}, scalars
+
+
+def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False,
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
+              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Any:
+    """Attention of `q` over `k` and `v`, as one kernel that is made for this kind of call, once.
+
+    Tensors are PyTorch's (with gradients, on the current stream), NumPy's (on the processor), or anything with
+    __dlpack__: [batch, tokens, heads, d] for layout="bshd", [batch, heads, tokens, d] for "bhsd", [tokens, heads, d] for
+    "packed". There may be fewer heads of k and v than of q. `mask`, `score`, `scale` and `align` are fields of the spec
+    (compiler/SPEC.md), and `spec` is for the others, as text. Tensors and numbers that mask and score read are given by
+    their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `lse` (True, "ln", "log2") there
+    are two results. `out` is what the result is written into. `stream` is a CUDA stream as a number, for others than
+    PyTorch and CuPy.
+
+    >>> import flashjit, numpy
+    >>> q = numpy.random.rand(2, 300, 8, 64).astype("float32")
+    >>> k, v = numpy.random.rand(2, 2, 300, 2, 64).astype("float32")
+    >>> o = flashjit.attention(q, k, v, mask="causal & window(128, 0)")
+    >>> o.shape
+    (2, 300, 8, 64)
+    >>> slopes = 0.5 ** numpy.arange(8, dtype="float32")
+    >>> o, lse = flashjit.attention(q, k, v, mask="causal", score="s + w[h] * (k - qpos)", lse=True, w=slopes)
+    >>> lse.shape
+    (2, 8, 300)
+    >>> flashjit.attention(q, k, v, mask="casual")
+    Traceback (most recent call last):
+    ...
+    flashjit.capi.InvalidError: mask: unknown name `casual`; did you mean `causal`?
+      casual
+      ^
+    """
+    if tensors.is_torch(q):
+        return (_torch_attention or _on_torch())(q, k, v, (mask, score, lse, layout, scale, align, spec), out, stream, max_q_len,
+                                                 max_k_len, params)
+    words = words_of(mask, score, lse, layout, scale, align, spec)
+    return _on_arrays(q, k, v, words, out, stream, max_q_len, max_k_len, params)
+
+
+_torch_attention: Any = None
+
+
+def _on_torch() -> Any:
+    global _torch_attention
+    if _torch_attention is None:
+        from flashjit.torch_operator import attention as found
+        _torch_attention = found
+    return _torch_attention
+
+
+def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """Of the kind of `like`, where it can be written to; else of NumPy, if that can see host memory of it."""
+    numpy_names = {"fp16": "float16", "fp32": "float32"}
+    module = type(like).__module__.partition(".")[0]
+    if module == "cupy":
+        return sys.modules["cupy"].empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
+    if not tensors.is_numpy(like) and like.__dlpack_device__()[0] != HOST:
+        raise InvalidError(f"q: {module} has no arrays that can be written to; use PyTorch's or CuPy's, made by their from_dlpack")
+    import numpy
+    if dtype not in numpy_names and not (tensors.is_numpy(like) and like.dtype.name in tensors.DTYPES):
+        raise InvalidError(f"q: NumPy has no {dtype} for the result; use PyTorch, fp16 or fp32")
+    return numpy.empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
+
+
+def _given_back(made: Any, like: Any) -> Any:
+    """`made`, as the kind of array that `like` is."""
+    if type(made) is type(like) or not hasattr(like, "__array_namespace__") or tensors.is_numpy(like):
+        return made
+    return like.__array_namespace__().from_dlpack(made)
+
+
+def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None, max_q_len: int, max_k_len: int,
+               params: Mapping[str, Any]) -> Any:
+    if v is None:
+        raise InvalidError(_LEFT_OUT)
+    if stream is None:
+        stream = tensors.current_stream(q)
+    given, scalars = split(params)
+    for name, value in (("k", k), ("v", v), *given.items()):
+        if tensors.is_torch(value) and value.requires_grad:
+            raise InvalidError(f"{name}: has requires_grad, and q is no tensor of PyTorch, so that there would be no gradient; convert q, or use "
+                               ".detach()")
+    values = {"q": q, "k": k, "v": v, **given}
+    views = {name: tensors.view(value, name, stream) for name, value in values.items()}
+    dtype = word(words, "out") or views["q"].dtype
+    rank = axes_of(words)[0]
+    check_rank("q", views["q"], rank, words)
+    check_rank("v", views["v"], 4 if "paged" in words else rank, words)
+    o = _new_array(q, (*views["q"].shape[:-1], views["v"].shape[-1]), dtype) if out is None else out
+    views["o"] = tensors.view(o, "out", stream)
+    if not views["o"].writable:
+        raise InvalidError("out: is read-only; give an array that can be written to")
+    if out is not None and views["o"].dtype != dtype:
+        words += f" out={views['o'].dtype}"
+    lse = None
+    if word(words, "lse") not in (None, "none"):
+        lse = _new_array(q, lse_shape(words, views["q"].shape), "fp32")
+        views["lse"] = tensors.view(lse, "lse", stream)
+    device = views["q"].tensor.device
+    kernel = prepare((device.device_type, device.device_id), spec_of("fwd", words, views, scalars), stream)
+    launch = kernel.bind({**views, **scalars}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)
+    launch()
+    o = o if out is not None else _given_back(o, q)
+    return o if lse is None else (o, _given_back(lse, q))

@@ -1,0 +1,199 @@
+"""The C API (flashjit/flashjit.h) through ctypes: its structures, the library, and its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint64, c_void_p
+from typing import Any
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
+
+
+class Dtype(ctypes.Structure):
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    """A DLTensor. What it points to is kept by an attribute of it, `kept`."""
+
+    _fields_ = [("data", c_void_p), ("device", Device), ("ndim", c_int32), ("dtype", Dtype), ("shape", POINTER(c_int64)),
+                ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
+    kept: object
+
+
+class EngineOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("host", c_int32), ("ordinal", c_int32), ("target", c_char_p),
+                ("cache_dir", c_char_p), ("no_disk_cache", c_int32), ("threads", c_int32), ("cache_max_bytes", c_uint64),
+                ("bundles", POINTER(c_char_p)), ("bundle_count", c_int64), ("required", c_char_p), ("record", c_char_p),
+                ("override_dir", c_char_p), ("isolate_compiler", c_int64), ("untuned", c_int64), ("trusted_list", c_char_p)]
+
+
+class PrepareOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("schedule", c_char_p), ("capturing_stream", c_void_p), ("timeout_ms", c_int64),
+                ("budget_ms", c_int64), ("cancel", c_void_p), ("shape", c_char_p), ("tune_ms", c_int64), ("verify", c_int64)]
+
+
+class Param(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("tensor", POINTER(Tensor)), ("scalar", c_double)]
+
+
+# Tensors that flashjit_arguments has a field for. Others are given by their names, as parameters are.
+FIELDS = ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_k")
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), *((name, POINTER(Tensor)) for name in FIELDS), ("max_q_len", c_int64),
+                ("max_k_len", c_int64), ("params", POINTER(Param)), ("param_count", c_int64), ("workspace", c_void_p),
+                ("workspace_bytes", c_int64)]
+
+
+class Counters(ctypes.Structure):
+    NAMES = ("memory_hits", "disk_hits", "layer_hits", "bundle_hits", "misses", "compiles", "compile_failures", "waits",
+             "private_compiles", "bad_entries", "not_persisted", "evictions", "bytes_read", "bytes_written",
+             "quick_kernels", "replaced_kernels")
+    _fields_ = [("struct_size", c_size_t), *((name, c_int64) for name in NAMES), ("lookup_us", c_int64 * 32),
+                ("compile_us", c_int64 * 32)]
+
+
+@functools.cache
+def array(of: Any, count: int) -> Any:
+    """The type of such an array. ctypes forgets the types that nobody keeps, and making one takes longer than a launch."""
+    return of * count
+
+
+class FlashJitError(Exception):
+    """What FlashJIT refused or could not do, in the library's own words: `kind` is the word of flashjit_status,
+    `detail` a caret, a log, or empty."""
+
+    def __init__(self, message: str, kind: str = "invalid", detail: str = "") -> None:
+        super().__init__(message)
+        self.message, self.kind, self.detail = message, kind, detail
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.detail}" if self.detail else self.message
+
+
+class InvalidError(FlashJitError, ValueError):
+    """The input is wrong."""
+
+
+class UnsupportedError(FlashJitError, NotImplementedError):
+    """Legal, but no kernel of this build or target does it."""
+
+    def __init__(self, message: str, kind: str = "unsupported", detail: str = "") -> None:
+        super().__init__(message, kind, detail)
+
+
+class MissingError(FlashJitError):
+    """A library, a device or a kernel is missing."""
+
+    def __init__(self, message: str, kind: str = "not_found", detail: str = "") -> None:
+        super().__init__(message, kind, detail)
+
+
+_ERRORS: dict[int, type[FlashJitError]] = {1: InvalidError, 2: UnsupportedError, 3: MissingError}
+
+
+class Library:
+    """libflashjit.so, opened."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            self.lib = lib = ctypes.CDLL(self.path)
+        except OSError as error:
+            raise MissingError(f"{error}; build it with tools/try, or name another libflashjit.so") from None
+        out = POINTER(c_void_p)
+        functions: dict[str, tuple[Any, list[Any]]] = {
+            "engine_create": (c_int32, [POINTER(EngineOptions), out, out]),
+            "engine_destroy": (None, [c_void_p]),
+            "engine_target": (c_char_p, [c_void_p]),
+            "engine_counters": (c_int32, [c_void_p, POINTER(Counters), out]),
+            "prepare": (c_int32, [c_void_p, c_char_p, POINTER(PrepareOptions), out, out]),
+            "kernel_destroy": (None, [c_void_p]),
+            "kernel_facts": (c_char_p, [c_void_p]),
+            "run": (c_int32, [c_void_p, POINTER(Arguments), c_void_p, out]),
+            "workspace_bytes": (c_int32, [c_void_p, POINTER(Arguments), POINTER(c_int64), out]),
+            "error_message": (c_char_p, [c_void_p]),
+            "error_detail": (c_char_p, [c_void_p]),
+            "error_destroy": (None, [c_void_p]),
+            "status_name": (c_char_p, [c_int32]),
+            "version": (c_char_p, []),
+        }
+        for name, (result, arguments) in functions.items():
+            try:
+                function = getattr(lib, "flashjit_" + name)
+            except AttributeError:
+                raise MissingError(f"{self.path} has no flashjit_{name}: it is no libflashjit.so, or one of an older "
+                                   "version; build it with tools/try") from None
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    engine_create: Any
+    engine_destroy: Any
+    engine_target: Any
+    engine_counters: Any
+    prepare: Any
+    kernel_destroy: Any
+    kernel_facts: Any
+    run: Any
+    workspace_bytes: Any
+    error_message: Any
+    error_detail: Any
+    error_destroy: Any
+    status_name: Any
+    version: Any
+
+    def error(self, status: int, error: c_void_p) -> FlashJitError:
+        """The exception for a status that is not 0. Releases `error`."""
+        kind, message, detail = (text.decode(errors="replace") for text in (
+            self.status_name(status), self.error_message(error), self.error_detail(error)))
+        self.error_destroy(error)
+        error.value = None
+        return _ERRORS.get(status, FlashJitError)(message, kind, detail)
+
+    def call(self, name: str, *arguments: object) -> None:
+        error = c_void_p()
+        status = getattr(self, name)(*arguments, byref(error))
+        if status:
+            raise self.error(status, error)
+
+    @property
+    def command(self) -> str:
+        """The program `flashjit` that was built or installed with this library."""
+        return os.path.join(os.path.dirname(os.path.dirname(self.path)), "bin", "flashjit")
+
+
+_library: Library | None = None
+
+
+def _places() -> list[str]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    clone = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    return [os.path.join(here, "lib", "libflashjit.so"), os.path.join(clone, "build", "lib", "libflashjit.so")]
+
+
+def library() -> Library:
+    """The library of this process: what use_library() named, else that of the wheel, of the build folder of this clone,
+    or the one that the loader finds."""
+    global _library
+    if _library is None:
+        _library = Library(next((path for path in _places() if os.path.exists(path)), "libflashjit.so.1"))
+    return _library
+
+
+def use_library(path: str | os.PathLike[str]) -> None:
+    """Takes this libflashjit.so. To be called before the first engine is made."""
+    global _library
+    if _library is not None and _library.path != os.fspath(path):
+        raise InvalidError(f"use_library: {_library.path} is in use already; call it before everything else")
+    _library = Library(path)
+
+
+def version() -> str:
+    """Of the library: "major.minor.patch"."""
+    return str(library().version().decode())

@@ -1,0 +1,195 @@
+"""Engine and Kernel, as in C++."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_char_p, c_int64, c_void_p
+from typing import Any, Callable, Mapping, Sequence
+
+from flashjit import capi, command, tensors
+from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
+
+
+# What run() and bind() write to, beside k and v with `append`.
+OUTPUTS = ("o", "lse", "max_logit", "dq", "dk", "dv", "dsink")
+READ_BY_BACKWARD = ("o", "lse")
+
+
+def _bytes(text: str | os.PathLike[str] | None) -> bytes | None:
+    return None if text is None else os.fspath(text).encode()
+
+
+class Engine:
+    """Prepares kernels for one GPU, or for the processor. Any number of threads may use it.
+
+    >>> import flashjit, numpy
+    >>> engine = flashjit.Engine("host")
+    >>> kernel = engine.prepare('fwd fp32 d=8 heads=2 mask="causal"')
+    >>> q = k = v = numpy.ones((1, 5, 2, 8), dtype="float32")
+    >>> o = numpy.empty_like(q)
+    >>> kernel.run(q=q, k=k, v=v, o=o)
+    >>> float(o.min()), float(o.max())
+    (1.0, 1.0)
+    """
+
+    def __init__(self, device: str = "gpu", ordinal: int = 0, *, target: str | None = None,
+                 cache_dir: str | os.PathLike[str] | None = None, disk_cache: bool = True, cache_max_bytes: int = 0,
+                 threads: int = 0, bundles: Sequence[str | os.PathLike[str]] = (), required: str | os.PathLike[str] | None = None,
+                 record: str | os.PathLike[str] | None = None, override_dir: str | os.PathLike[str] | None = None,
+                 isolate_compiler: bool = False, tuned: bool = True, trusted_list: str | os.PathLike[str] | None = None,
+                 library: Library | None = None) -> None:
+        self._handle: c_void_p | None = None
+        if device not in ("gpu", "host"):
+            raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
+        self.library, self.device, self.ordinal = library or capi.library(), device, ordinal
+        options = capi.EngineOptions(
+            struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=_bytes(target),
+            cache_dir=_bytes(cache_dir), no_disk_cache=not disk_cache, cache_max_bytes=cache_max_bytes, threads=threads,
+            bundles=capi.array(c_char_p, len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
+            record=_bytes(record), override_dir=_bytes(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
+            trusted_list=_bytes(trusted_list))
+        handle = c_void_p()
+        self.library.call("engine_create", byref(options), byref(handle))
+        self._handle = handle
+        self.target: str = self.library.engine_target(handle).decode()
+
+    def __repr__(self) -> str:
+        return f"<flashjit.Engine {self.device} {self.ordinal}: {self.target}>"
+
+    def close(self) -> None:
+        """Gives everything back. On a GPU all launches must have finished, and graphs that hold them must not be launched
+        again: so engines of GPUs are closed by this call alone, and those of processors also with their last reference."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.library.engine_destroy(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "device", "") == "host":
+            self.close()
+
+    def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
+                timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False) -> Kernel:
+        """Finds or makes the kernel for a spec. Times are in seconds; flashjit.hpp says what each option does.
+
+        >>> import flashjit
+        >>> flashjit.Engine("host").prepare("fwd fp32 d=100")
+        Traceback (most recent call last):
+        ...
+        flashjit.capi.InvalidError: d: 100 is not a multiple of 8; pad with zeros to d=104
+        """
+        if self._handle is None:
+            raise InvalidError("this engine is closed; make another")
+        options = capi.PrepareOptions(
+            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify,
+            capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
+        handle = c_void_p()
+        self.library.call("prepare", self._handle, spec.encode(), byref(options), byref(handle))
+        return Kernel(self, handle)
+
+    def counters(self) -> dict[str, int]:
+        """What this engine has done so far, by the names of flashjit.hpp."""
+        counters = capi.Counters(struct_size=ctypes.sizeof(capi.Counters))
+        self.library.call("engine_counters", self._handle, byref(counters))
+        return {name: getattr(counters, name) for name in capi.Counters.NAMES}
+
+    def explain(self, spec: str, *, schedule: str | None = None, shape: str | None = None) -> command.Text:
+        """The plan for a spec on this device, why, and what limits it."""
+        return command.explain(spec, self.target, schedule=schedule, shape=shape, of=self.library)
+
+    def compile(self, specs: str | Sequence[str], *, schedule: str | None = None) -> list[dict[str, Any]]:
+        """Compiles for this device into the kernel store, and gives a dict of facts for each kernel."""
+        return command.compile(specs, self.target, schedule=schedule, of=self.library)
+
+    def tune(self, spec: str, shape: str, *, budget: str = "10s", schedule: str | None = None) -> command.Tuning:
+        """Measures schedules for such sizes, and remembers the fastest: prepare finds it where its `shape` says such sizes."""
+        return command.tune(spec, shape, target=self.device, budget=budget, schedule=schedule, of=self.library)
+
+
+class Kernel:
+    """A prepared kernel. Any number of threads may run it."""
+
+    def __init__(self, engine: Engine, handle: c_void_p) -> None:
+        self.engine, self.handle, self.library = engine, handle, engine.library
+
+    def __del__(self) -> None:
+        # The engine keeps its kernels, so that launches under way are not hurt.
+        self.library.kernel_destroy(self.handle)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`spec`, `target`, `schedule`, `family`, `registers`, `notes` and more, as flashjit.h lists them."""
+        import json
+        facts: dict[str, Any] = json.loads(self.library.kernel_facts(self.handle))
+        return facts
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        return f"<flashjit.Kernel {facts['spec']} ({facts['target']}, {facts['schedule']})>"
+
+    def explain(self, *, shape: str | None = None) -> command.Text:
+        """The plan of this kernel, why, and what limits it."""
+        facts = self.facts
+        return command.explain(facts["spec"], facts["target"], schedule=facts["schedule"], shape=shape, of=self.library)
+
+    def bind(self, values: Mapping[str, Any], *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None,
+             like: Any = None) -> Launch:
+        """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
+        memory of the kind of `like`, which is `q` or `o`."""
+        views, scalars = {}, {}
+        if like is None:
+            like = values.get("q") if values.get("q") is not None else values.get("o")
+        if stream is None:
+            stream = tensors.current_stream(like)
+        for name, value in values.items():
+            if value is None:
+                continue
+            if isinstance(value, (int, float)) and name not in FIELDS:
+                scalars[name] = float(value)
+                continue
+            views[name] = tensors.view(value, name, stream)
+            if not views[name].writable and name in OUTPUTS and not (name in READ_BY_BACKWARD and "do" in values):
+                raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
+        launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
+        launch.kept = values
+        if launch.needed:
+            launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
+        return launch
+
+    def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, **values: Any) -> None:
+        """Launches on tensors and scalars that go by their names in the spec. GPU: asynchronous, on `stream`, a CUDA stream as a
+        number, else PyTorch's or CuPy's current one where q is theirs. Processors: the result is there on return."""
+        self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream)()
+
+
+class Launch:
+    """The arguments of a call in the C API's structures. Calls of one launch may not run at the same time where it has a
+    workspace."""
+
+    def __init__(self, kernel: Kernel, views: Mapping[str, tensors.View], scalars: Mapping[str, float], max_q_len: int = 0,
+                 max_k_len: int = 0, stream: int | None = None) -> None:
+        self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
+        self.kept: object = None
+        pointer = ctypes.pointer
+        named = [Param(name.encode(), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
+        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(name.encode(), None, value) for name, value in scalars.items()))
+        for at, name in enumerate(scalars, len(named)):
+            self.scalars[name] = params[at]
+        fields: dict[str, Any] = {name: pointer(tensor) for name, tensor in self.tensors.items() if name in FIELDS}
+        self.arguments = Arguments(ctypes.sizeof(Arguments), max_q_len=max_q_len, max_k_len=max_k_len, params=params,
+                                   param_count=len(params), **fields)
+        self.error = c_void_p()
+        self.run: Callable[..., int] = kernel.library.run
+        self.handle, self.stream = kernel.handle, c_void_p(stream)
+        self.references = byref(self.arguments), byref(self.error)
+        needed = c_int64()
+        kernel.library.call("workspace_bytes", kernel.handle, self.references[0], byref(needed))
+        self.needed = needed.value
+
+    def set_workspace(self, address: int, kept: object = None) -> None:
+        self.arguments.workspace, self.arguments.workspace_bytes, self.workspace = address, self.needed, kept
+
+    def __call__(self) -> None:
+        status = self.run(self.handle, self.references[0], self.stream, self.references[1])
+        if status:
+            raise self.kernel.library.error(status, self.error)

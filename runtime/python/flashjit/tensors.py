@@ -1,0 +1,164 @@
+"""Tensors of others as the C API takes them: PyTorch's, NumPy's arrays, and whatever speaks DLPack. Imports none of them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
+
+HOST, CUDA = 1, 2  # DLPack's device types
+
+# name: code and bits of DLPack, and what the spec calls it
+DTYPES = {
+    "float16": (2, 16, "fp16"), "bfloat16": (4, 16, "bf16"), "float32": (2, 32, "fp32"), "float8_e4m3fn": (10, 8, "e4m3"),
+    "float8_e5m2": (12, 8, "e5m2"), "int8": (0, 8, "int8"), "int32": (0, 32, "i32"), "int64": (0, 64, "i64"),
+    "uint32": (1, 32, "u32"), "uint8": (1, 8, "u8"), "bool": (6, 8, "u8"),
+}
+_WORDS = {(code, bits): word for code, bits, word in DTYPES.values()}
+
+
+class View(NamedTuple):
+    """A tensor in the C API's structure, with what a spec says of it."""
+
+    tensor: Tensor
+    dtype: str  # the spec's word
+    shape: tuple[int, ...]
+    writable: bool = True
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def is_torch(value: object) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_numpy(value: object) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], kept: object = None) -> View:
+    code, bits, word = DTYPES[dtype]
+    count = len(shape)
+    sizes = array(c_int64, count)
+    tensor = Tensor(address, Device(*device), count, Dtype(code, bits, 1), sizes(*shape), sizes(*strides), 0)
+    tensor.kept = kept
+    return View(tensor, word, shape)
+
+
+def view(value: Any, name: str, stream: int | None = None) -> View:
+    """What `value` holds, without a copy. It must live as long as the view."""
+    if isinstance(value, View):
+        return value
+    if is_torch(value):
+        return _view_torch(value, name)
+    if is_numpy(value):
+        return _view_numpy(value, name)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _view_dlpack(value, name, stream)
+    raise InvalidError(f"{name}: {type(value).__name__} is no tensor; give one of PyTorch or NumPy, or anything with __dlpack__")
+
+
+def _dtype_error(name: str, dtype: object) -> InvalidError:
+    return InvalidError(f"{name}: {dtype} is a type that FlashJIT does not know; convert it to one of {', '.join(DTYPES)}")
+
+
+def _view_torch(value: Any, name: str) -> View:
+    torch = _torch()
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise _dtype_error(name, dtype)
+    if value.layout is not torch.strided:
+        raise InvalidError(f"{name}: its layout is {value.layout}, and kernels read strided tensors; use .to_dense()")
+    if value.device.type not in ("cpu", "cuda"):
+        raise InvalidError(f"{name}: lies on {value.device}; move it to cpu or cuda")
+    if value.is_neg():  # the sign is not in memory
+        raise InvalidError(f"{name}: is a view that negates; use .resolve_neg()")
+    return make(value.data_ptr(), torch_device(value.device), dtype, tuple(value.shape), tuple(value.stride()))
+
+
+def torch_device(device: Any) -> tuple[int, int]:
+    return (HOST, 0) if device.type == "cpu" else (CUDA, device.index)
+
+
+def _view_numpy(value: Any, name: str) -> View:
+    dtype, size = value.dtype.name, value.dtype.itemsize
+    if dtype not in DTYPES or not value.dtype.isnative:
+        raise _dtype_error(name, value.dtype.str if dtype in DTYPES else dtype)
+    if hasattr(value, "mask"):
+        raise InvalidError(f"{name}: is a masked array, and kernels do not see its mask; use .filled()")
+    if any(stride % size for stride in value.strides):
+        raise InvalidError(f"{name}: strides of {value.strides} bytes are no multiples of its {size} byte elements; use numpy.ascontiguousarray")
+    made = make(value.__array_interface__["data"][0], (HOST, 0), dtype, value.shape, tuple(stride // size for stride in value.strides))
+    return made._replace(writable=bool(value.flags.writeable))
+
+
+def _pointer(capsule: object, name: bytes) -> int:
+    function = ctypes.pythonapi.PyCapsule_GetPointer
+    function.restype, function.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+    return int(function(capsule, name))
+
+
+# In a DLManagedTensorVersioned, behind version, context and deleter; the lowest flag says that the tensor is read-only.
+_FLAGS, _TENSOR = 24, 32
+
+
+def _view_dlpack(value: Any, name: str, stream: int | None) -> View:
+    """The DLTensor in a DLManagedTensorVersioned or, of those who do not know it, at the beginning of a DLManagedTensor. The
+    capsule, which is not consumed, frees it in the end."""
+    kind = value.__dlpack_device__()[0]
+    if kind not in (HOST, CUDA):
+        raise InvalidError(f"{name}: lies on a device of DLPack's type {int(kind)}; copy it to the processor or a CUDA GPU")
+    options = {"stream": stream or 1} if kind == CUDA else {}  # 1 is CUDA's default stream, which we mean by none
+    try:
+        capsule = value.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:
+        capsule = value.__dlpack__(**options)
+    versioned = "dltensor_versioned" in repr(capsule)
+    address = _pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
+    # JAX's arrays never change, and it does not say so here.
+    writable = not (versioned and c_uint64.from_address(address + _FLAGS).value & 1 or type(value).__module__.startswith("jax"))
+    tensor = Tensor.from_address(address + _TENSOR if versioned else address)
+    tensor.kept = (value, capsule)
+    key = tensor.dtype.code, tensor.dtype.bits
+    if key not in _WORDS or tensor.dtype.lanes != 1:
+        raise _dtype_error(name, f"DLPack's type code {key[0]} of {key[1]} bits")
+    return View(tensor, _WORDS[key], tuple(tensor.shape[:tensor.ndim]), writable)
+
+
+def current_stream(like: Any) -> int | None:
+    """The stream on which the caller of PyTorch or CuPy works; None: on processors, and of others."""
+    if is_torch(like):
+        return int(_torch().cuda.current_stream(like.device).cuda_stream) if like.is_cuda else None
+    if type(like).__module__.startswith("cupy"):
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return None
+
+
+def new_bytes(like: Any, count: int, stream: int | None = None) -> tuple[int, object]:
+    """Memory for a workspace of a call on this stream, where `like` lies: its address, at a multiple of 256, and what keeps it."""
+    more = count + 255
+    kept: Any
+    if is_torch(like):
+        kept = _torch().empty(more, dtype=_torch().uint8, device=like.device)
+        address = kept.data_ptr()
+        if stream and stream != current_stream(like):  # or it would be given to others when the call is made, and not when it is done
+            kept.record_stream(_torch().cuda.ExternalStream(stream, device=like.device))
+    elif not is_numpy(like) and like.__dlpack_device__()[0] == CUDA:
+        if not type(like).__module__.startswith("cupy"):
+            raise InvalidError(f"workspace: this kernel needs {count} bytes of it, and {type(like).__module__} has no way to "
+                               "give them; use PyTorch's or CuPy's tensors, made by their from_dlpack")
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.ExternalStream(stream or 0):  # whose memory it is then
+            kept = cupy.empty(more, dtype="uint8")
+        address = kept.data.ptr
+    else:
+        kept = ctypes.create_string_buffer(more)
+        address = ctypes.addressof(kept)
+    return -(-address // 256) * 256, kept

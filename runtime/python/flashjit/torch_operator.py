@@ -1,0 +1,334 @@
+"""`attention` on PyTorch's tensors. A call that needs no gradient, and that nobody traces, goes straight to the C API; all others
+go through autograd or the operator flashjit::attention, which torch.compile knows."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from flashjit import calls, tensors
+from flashjit.calls import scalar_word
+from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
+from flashjit.engine import Launch
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing
+_modes = torch._C._len_torch_dispatch_stack
+_empty, _empty_like = torch.empty, torch.empty_like
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+NO_GRADIENT = "none"  # in place of the names of parameters that have one
+
+
+def _raw_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+_external_stream: Any = torch.cuda.ExternalStream
+# What Inductor uses; the public way makes an object of it.
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+class _Call:
+    """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
+
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_like_q", "o_shape",
+                 "o_dtype", "lse_shape", "needed")
+
+    def __init__(self, launch: Launch, inputs: Sequence[str], scalars: Sequence[str], q: Tensor, o: Tensor, lse: Tensor | None) -> None:
+        self.launch, self.run, self.handle = launch, launch.run, launch.handle
+        self.arguments, self.error = launch.references
+        self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in inputs)
+        self.scalars = [launch.scalars[name] for name in scalars]
+        self.o, self.lse, self.needed = launch.tensors["o"], launch.tensors.get("lse"), launch.needed
+        self.o_like_q, self.o_shape, self.o_dtype = o.shape == q.shape and o.dtype == q.dtype, o.shape, o.dtype
+        self.lse_shape = () if lse is None else lse.shape
+
+
+# Calls that are not in use, by all that their structures hold. A list is taken from and added to in one step, so no lock.
+_ready: dict[Any, list[_Call]] = {}
+_MOST_READY = 1024  # sizes; beyond, all are forgotten
+
+
+def _new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | None]:
+    """O and the LSE, as kernels write them."""
+    dtype = DTYPES.get(calls.word(words, "out") or "", q.dtype)
+    shape = (*q.shape[:-1], v.shape[-1])
+    o = _empty_like(q) if shape == q.shape and dtype == q.dtype else _empty(shape, dtype=dtype, device=q.device)
+    if calls.word(words, "lse") in (None, "none"):
+        return o, None
+    return o, _empty(calls.lse_shape(words, tuple(q.shape)), dtype=torch.float32, device=q.device)
+
+
+def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None, max_q_len: int,
+          max_k_len: int, stream: int | None) -> _Call:
+    words = options if isinstance(options, str) else calls.words_of(*options)
+    views = {name: tensors.view(tensor, name) for name, tensor in given.items()}
+    q, v = given["q"], given["v"]
+    rank = calls.axes_of(words)[0]
+    calls.check_rank("q", views["q"], rank, words)
+    calls.check_rank("v", views["v"], 4 if "paged" in words else rank, words)
+    o, lse = _new_outputs(q, v, words)
+    if out is not None:
+        o = out
+    views["o"] = tensors.view(o, "out")
+    if calls.word(words, "out") is None and views["o"].dtype != views["q"].dtype:
+        words += f" out={views['o'].dtype}"
+    if lse is not None:
+        views["lse"] = tensors.view(lse, "lse")
+    kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("fwd", words, views, scalars), stream)
+    return _Call(Launch(kernel, views, scalars, max_q_len, max_k_len), list(given), list(scalars), q, o, lse)
+
+
+def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
+            out: Tensor | None, max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor | None]:
+    """`options`: the arguments of calls.words_of, or the words."""
+    try:
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        device = q.device
+        key: Any = (options, device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
+                    v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
+        if more or scalars or out is not None:
+            key += tuple([(name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15, t.is_neg()) for name, t in more.items()])
+            key += tuple([(name, scalar_word(value)) for name, value in scalars.items()])
+            if out is not None:
+                key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
+    except RuntimeError:  # PyTorch's word for tensors without memory of their own
+        for name, tensor in (("q", q), ("k", k), ("v", v), *more.items()):
+            tensors.view(tensor, name)
+        raise
+    stream = _current_stream(device.index) if q.is_cuda else None
+    pool = _ready.get(key)
+    if pool is None:
+        pool = _new_pool(key)
+    try:
+        call = pool.pop()
+    except IndexError:
+        call = _make(options, {"q": q, "k": k, "v": v, **more}, scalars, out, max_q_len, max_k_len, stream)
+    call.q.data, call.k.data, call.v.data = at_q, at_k, at_v
+    if more:
+        for structure, tensor in zip(call.more, more.values()):
+            structure.data = tensor.data_ptr()
+    if scalars:
+        for parameter, value in zip(call.scalars, scalars.values()):
+            parameter.scalar = value
+    if out is not None:
+        o = out
+    elif call.o_like_q:
+        o = _empty_like(q)
+    else:
+        o = _empty(call.o_shape, dtype=call.o_dtype, device=device)
+    call.o.data = o.data_ptr()
+    lse = None
+    if call.lse is not None:
+        lse = _empty(call.lse_shape, dtype=torch.float32, device=device)
+        call.lse.data = lse.data_ptr()
+    if call.needed:
+        call.launch.set_workspace(*tensors.new_bytes(q, call.needed))
+    status = call.run(call.handle, call.arguments, stream, call.error)
+    if status:
+        raise call.launch.kernel.library.error(status, call.launch.error)
+    if call.needed:
+        call.launch.set_workspace(0)
+    pool.append(call)
+    return o, lse
+
+
+def _new_pool(key: Any) -> list[_Call]:
+    if len(_ready) >= _MOST_READY:
+        _ready.clear()
+    return _ready.setdefault(key, [])
+
+
+def _check_out(out: Any) -> None:
+    if not isinstance(out, Tensor):
+        raise InvalidError(f"out: {type(out).__name__} is no tensor of PyTorch, and q is one; convert it")
+    if out.requires_grad and _is_grad_enabled():
+        raise InvalidError("out: has requires_grad, and what is written into it has no gradient; call under torch.no_grad(), or leave it out")
+
+
+def _written(*changed: Tensor) -> None:
+    """Autograd then knows that what it may have kept of these is of before."""
+    torch.autograd.graph.increment_version([tensor for tensor in changed if not tensor.is_inference()])
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
+              max_k_len: int, params: Mapping[str, Any]) -> Any:
+    """`options`: the arguments of calls.words_of."""
+    plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
+    more, scalars = calls.split(params) if params else (params, params)
+    needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad if plain else False
+    if more or not plain:
+        every = (q, k, v, *more.values())
+        for name, tensor in zip(("q", "k", "v", *more), every):
+            if not isinstance(tensor, Tensor):
+                raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch, and q is one; convert it")
+        plain = all(type(tensor) in _PLAIN for tensor in every)
+        needs_gradient = any(tensor.requires_grad for tensor in every)
+    needs_gradient = needs_gradient and _is_grad_enabled()
+    if stream is not None and q.is_cuda and not needs_gradient:  # what is made here is of the stream on which it is used
+        device = q.device
+        with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
+            return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
+    traced = not plain or _is_compiling() or _modes() or _is_tracing()
+    if not traced and not needs_gradient:
+        if out is not None:
+            _check_out(out)
+        o, lse = _launch(options, q, k, v, more, scalars, out, max_q_len, max_k_len)
+        if out is not None:
+            _written(out)
+        if "k_new" in more:
+            _written(k, v)
+        return o if lse is None else (o, lse)
+
+    why = "the call needs gradients" if needs_gradient else "the call is traced"
+    if out is not None:
+        raise InvalidError(f"out: given, and {why}; leave it out, or call under torch.no_grad()")
+    if stream is not None and q.is_cuda:
+        raise InvalidError("stream: given, and the call needs gradients, which run on the current stream; use torch.cuda.stream(...)")
+    if "k_new" in more:
+        raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
+    mask, score, wanted, layout, scale, align, spec = options
+    words = calls.words_of(mask, score, wanted or needs_gradient, layout, scale, align, spec)
+    names = ",".join(more) + ";" + ",".join([f"{name}:{scalar_word(value)}" for name, value in scalars.items()])
+    values = [float(value) for value in scalars.values()]
+    if needs_gradient:
+        grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
+        o, lse = _Differentiable.apply(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
+    else:
+        o, lse = torch.ops.flashjit.attention(q, k, v, list(more.values()), words, names, values, NO_GRADIENT, max_q_len, max_k_len)
+    return (o, lse) if wanted else o
+
+
+def _listed(names: str) -> list[str]:
+    return names.split(",") if names else []
+
+
+def _named(names: str, more: Sequence[Tensor], values: Sequence[float]) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The tensors and scalars of a call by their names: "table,sink;cap:fp32,n:i32"."""
+    of_tensors, _, of_scalars = names.partition(";")
+    scalars: dict[str, float] = {}
+    for text, value in zip(_listed(of_scalars), values):
+        name, _, dtype = text.partition(":")
+        scalars[name] = value if dtype == "fp32" else int(value)
+    return dict(zip(_listed(of_tensors), more)), scalars
+
+
+_make_library: Any = torch.library.Library
+_library = _make_library("flashjit", "DEF")
+_library.define("attention(Tensor q, Tensor k, Tensor v, Tensor[] more, str words, str names, float[] scalars, str grads, "
+                "int max_q_len, int max_k_len) -> (Tensor, Tensor)")
+_library.define("attention_backward(Tensor do_, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor[] more, "
+                "str words, str names, float[] scalars, str grads, int max_q_len, int max_k_len) -> Tensor[]")
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: str, names: str, scalars: list[float], grads: str,
+             max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
+    given, values = _named(names, more, scalars)
+    if grads != NO_GRADIENT:
+        _check_backward(q, k, v, given, values, words, grads)
+    o, lse = _launch(words, q, k, v, given, values, None, max_q_len, max_k_len)
+    return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, more: list[Tensor], words: str, names: str, scalars: list[float], grads: str,
+                  max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
+    o, lse = _new_outputs(q, v, words)
+    return o, _empty(0, dtype=torch.float32, device=q.device) if lse is None else lse
+
+
+_with_backward: set[Any] = set()
+
+
+def _check_backward(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], words: str, grads: str) -> None:
+    """Where there is no backward, the forward call says so."""
+    key = (words, grads, q.dtype, k.dtype, v.dtype, q.device, q.shape[-1], v.shape[-1], q.shape[1:3], k.shape[1:3], tuple(more),
+           tuple((t.dtype, t.dim()) for t in more.values()), tuple(scalars))
+    if key in _with_backward:
+        return
+    views = {name: tensors.view(t.detach(), name) for name, t in {"q": q, "k": k, "v": v, **more}.items()}
+    try:
+        calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, scalars, _listed(grads)),
+                      _current_stream(q.device.index) if q.is_cuda else None)
+    except FlashJitError as error:
+        raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or call under "
+                          "torch.no_grad()", error.kind, error.detail) from None
+    if calls.word(words, "out") is not None:
+        raise UnsupportedError("out=: has no backward; leave it out and convert the result, or call under torch.no_grad()")
+    if len(_with_backward) >= _MOST_READY:
+        _with_backward.clear()
+    _with_backward.add(key)
+
+
+def _gradients(q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor], names: str, grads: str) -> list[Tensor]:
+    """Of q, k, v, and in fp32 of what `grads` names."""
+    named, _ = _named(names, more, [])
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v)] + [
+        _empty(named[name].shape, dtype=torch.float32, device=q.device) for name in _listed(grads)]
+
+
+def _backward(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor], words: str,
+              names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
+    given, values = _named(names, more, scalars)
+    made = _gradients(q, k, v, more, names, grads)
+    if calls.axes_of(words)[0] == 3:  # packed: rows before the first and behind the last sequence are none of the call
+        for gradient in made[:3]:
+            gradient.zero_()
+    tensors_of = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do_.contiguous(), **given,
+                  **dict(zip(("dq", "dk", "dv", *("d" + name for name in _listed(grads))), made))}
+    if dlse is not None:
+        tensors_of["dlse"] = dlse.contiguous()
+    views = {name: tensors.view(tensor, name) for name, tensor in tensors_of.items()}
+    stream = _current_stream(q.device.index) if q.is_cuda else None
+    kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, values, _listed(grads)), stream)
+    kernel.bind({**views, **values}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)()
+    return made
+
+
+def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor],
+                   words: str, names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
+    return _gradients(q, k, v, more, names, grads)
+
+
+def _refuse_gradients(ctx: Any, *gradients: Any) -> Any:
+    """_Differentiable differentiates, and calls the operators below autograd."""
+    raise UnsupportedError("gradients have no gradients, and the operators none of their own; leave create_graph=True out, or use "
+                           "flashjit.attention")
+
+
+for _name, _real, _fake in (("attention", _forward, _forward_fake), ("attention_backward", _backward, _backward_fake)):
+    for _device in ("CPU", "CUDA"):
+        _library.impl(_name, _real, _device)
+    torch.library.register_fake(f"flashjit::{_name}", _fake, lib=_library)
+    torch.library.register_autograd(f"flashjit::{_name}", _refuse_gradients, lib=_library)
+
+
+class _Differentiable(torch.autograd.Function):
+    """`traced`: through the operators; else past them, which is faster."""
+
+    @staticmethod
+    def forward(ctx: Any, traced: bool, words: str, names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int,
+                q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
+        call = torch.ops.flashjit.attention if traced else _forward
+        o, lse = call(q, k, v, list(more), words, names, scalars, grads, max_q_len, max_k_len)
+        ctx.save_for_backward(q, k, v, o, lse, *more)
+        ctx.traced, ctx.rest = traced, (words, names, scalars, grads, max_q_len, max_k_len)
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, do_: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+        if not ctx.traced and _is_grad_enabled():
+            raise UnsupportedError("gradients have no gradients; leave create_graph=True out, or use PyTorch's attention")
+        q, k, v, o, lse, *more = ctx.saved_tensors
+        _, names, _, grads, _, _ = ctx.rest
+        call = torch.ops.flashjit.attention_backward if ctx.traced else _backward
+        dq, dk, dv, *rest = call(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more, *ctx.rest)
+        named = dict(zip(grads.split(","), rest))
+        of_more = [named[name].to(tensor.dtype) if name in named else None for name, tensor in zip(names.partition(";")[0].split(","), more)]
+        return *[None] * 7, dq, dk, dv, *of_more

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What a call of flashjit.attention costs the CPU, on PyTorch's tensors: beside a launch that is bound to its tensors, and PyTorch's own.
+
+    call_cost.py [cuda|cpu]
+
+Median of rounds, in microseconds. A launch takes its time on the device beside that, so the tensors are tiny."""
+
+import itertools
+import os
+import statistics
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "runtime", "python"))
+import flashjit
+import torch
+
+
+def cost(function, on_gpu, calls=500, rounds=41):
+    times = []
+    for _ in range(rounds):
+        if on_gpu:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+    return statistics.median(times)
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else "cuda" if torch.cuda.is_available() else "cpu"
+    on_gpu = device == "cuda"
+    dtype, word = (torch.bfloat16, "bf16") if on_gpu else (torch.float32, "fp32")
+    q, k, v = torch.randn(3, 1, 16, 1, 64, device=device, dtype=dtype)
+    o = torch.empty_like(q)
+    engine = flashjit.Engine("gpu" if on_gpu else "host", torch.cuda.current_device() if on_gpu else 0)
+    stream = torch.cuda.current_stream().cuda_stream if on_gpu else None
+    leaf = q.clone().requires_grad_()
+    by_heads = [x.transpose(1, 2) for x in (q, k, v)]
+    lengths = itertools.cycle(range(16, 2016))  # more than are kept
+    keys = torch.randn(1, 2016, 1, 64, device=device, dtype=dtype)
+
+    def new_sizes():
+        length = next(lengths)
+        flashjit.attention(q, keys[:, :length], keys[:, :length], mask="causal")
+
+    for name, function in (
+        ("the C API: a launch bound to its tensors", engine.prepare(f'fwd {word} d=64 mask="causal"').bind({"q": q, "k": k, "v": v, "o": o}, stream=stream)),
+        ("flashjit.attention", lambda: flashjit.attention(q, k, v, mask="causal")),
+        ("the same with out=", lambda: flashjit.attention(q, k, v, mask="causal", out=o)),
+        ("the same with a scalar", lambda: flashjit.attention(q, k, v, mask="k < n", n=9)),
+        ("the same, keys of other lengths in every call", new_sizes),
+        ("the same with requires_grad", lambda: flashjit.attention(leaf, k, v, mask="causal")),
+        ("PyTorch's scaled_dot_product_attention", lambda: torch.nn.functional.scaled_dot_product_attention(*by_heads, is_causal=True)),
+        ("torch.empty_like", lambda: torch.empty_like(q)),
+    ):
+        function()
+        print(f"{cost(function, on_gpu):8.2f} us  {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,484 @@
+"""The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads. On a GPU where PyTorch sees one (bf16), else on the
+processor (fp32, fewer cases)."""
+
+import concurrent.futures
+import math
+import random
+import shutil
+import sys
+import threading
+
+import support
+from support import Skip, harness, load, refused
+
+
+class Setting:
+    def __init__(self):
+        try:
+            import torch
+        except ImportError as error:
+            raise Skip(f"no PyTorch ({error})") from None
+        self.torch, self.gpu = torch, torch.cuda.is_available()
+        self.flashjit, = load(device="gpu" if self.gpu else "host")
+        import flashjit.torch
+        self.ours = flashjit.torch
+        self.device, self.dtype = ("cuda", torch.bfloat16) if self.gpu else ("cpu", torch.float32)
+        self.limit = 0.03 if self.gpu else 2e-5
+        self.cases = 200 if self.gpu else 12
+        torch.manual_seed(1)
+
+    def tensors(self, *shapes, grad=False):
+        return [self.torch.randn(shape, device=self.device, dtype=self.dtype).requires_grad_(grad) for shape in shapes]
+
+    def close(self, got, wanted, what=""):
+        """As a share of the largest element: what is wrong is that by far more."""
+        assert got.shape == wanted.shape, f"{what}: {got.shape} and not {wanted.shape}"
+        if got.numel() == 0:
+            return
+        error = (got.double() - wanted.double()).abs().max().item() / max(1, wanted.double().abs().max().item())
+        assert error < self.limit, f"{what}: {error}"
+
+
+def gradients(torch, function, inputs, seed):
+    """What the function gives, and the gradients of its inputs."""
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    o = function(*inputs)
+    o.backward(torch.randn(o.shape, generator=torch.Generator().manual_seed(seed)).to(o.device, o.dtype))
+    return [o.detach(), *(x.grad for x in inputs)]
+
+
+def drawn(setting, draw):
+    """Shapes of a case [batch, heads, tokens, d], and tensors of it, some of them views of others."""
+    torch = setting.torch
+    kv_heads, group, d = (draw.choice(choices) for choices in (((1, 2), (1, 4), (64, 128)) if setting.gpu else ((1, 2, 3), (1, 2, 4), (8, 16, 32, 40))))
+    heads, batch = kv_heads * group, draw.randint(1, 3)
+    q_len, k_len = draw.randint(1, 150), draw.randint(1, 150)
+    q, k, v = setting.tensors((batch, heads, q_len, d), (batch, kv_heads, k_len, d), (batch, kv_heads, k_len, d))
+    if draw.random() < 0.5:  # as projections give them
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    if draw.random() < 0.2:
+        wide = torch.zeros(*k.shape[:-1], d + 8, dtype=k.dtype, device=k.device)
+        wide[..., :d] = k
+        k = wide[..., :d]
+    return q, k, v
+
+
+def compare_all(setting, cases):
+    """`cases`: arguments of compare(). On a GPU most of the time goes to compiling, which threads do side by side."""
+    with concurrent.futures.ThreadPoolExecutor(12 if setting.gpu else 1) as pool:
+        for done in [pool.submit(compare, setting, *case) for case in cases]:
+            done.result()
+
+
+def compare(setting, ours, theirs, inputs, seed, what):
+    torch = setting.torch
+    wanted = gradients(torch, theirs, [x.double() for x in inputs], seed)
+    if not setting.gpu:  # what autograd does not see goes past it
+        setting.close(ours(*inputs), wanted[0], what)
+    for name, got, want in zip(("o", "dq", "dk", "dv"), gradients(torch, ours, inputs, seed), wanted):
+        setting.close(got, want, f"{what}: {name}")
+
+
+def test_random_cases_of_scaled_dot_product_attention():
+    setting = Setting()
+    torch, sdpa = setting.torch, setting.torch.nn.functional.scaled_dot_product_attention
+
+    def case(seed):
+        draw = random.Random(seed)
+        q, k, v = drawn(setting, draw)
+        kind, options, theirs = draw.choice(("none", "causal", "bool", "float")), {"enable_gqa": True}, {"enable_gqa": True}
+        shape = [draw.choice((1, full)) for full in (q.shape[0], q.shape[1])] + [q.shape[2], k.shape[2]]
+        if kind == "causal":
+            options["is_causal"] = theirs["is_causal"] = True
+        elif kind == "bool":
+            options["attn_mask"] = theirs["attn_mask"] = torch.rand(shape, device=q.device) < 0.7
+            options["attn_mask"][..., 0] = True  # PyTorch's ways differ in rows that see nothing
+        elif kind == "float":
+            options["attn_mask"] = torch.randn(shape, device=q.device, dtype=q.dtype)
+            theirs["attn_mask"] = options["attn_mask"].double()
+        if draw.random() < 0.3:
+            options["scale"] = theirs["scale"] = 0.2
+        return (lambda *x: setting.ours.scaled_dot_product_attention(*x, **options), lambda *x: sdpa(*x, **theirs), (q, k, v), seed,
+                f"case {seed} ({kind}, {tuple(q.shape)}, {tuple(k.shape)})")
+
+    compare_all(setting, [case(seed) for seed in range(setting.cases)])
+
+
+def dense(torch, q, k, v, mask_mod, score_mod):
+    """Flex attention by its definition."""
+    at = [torch.arange(n, device=q.device).view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((*q.shape[:3], k.shape[2]))]
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    s = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+    s = score_mod(s, *at) if score_mod else s
+    if mask_mod:
+        seen = mask_mod(*at).expand(s.shape)
+        s = s.masked_fill(~seen, -math.inf)
+        return torch.softmax(s, -1).masked_fill(~seen, 0) @ v
+    return torch.softmax(s, -1) @ v
+
+
+def test_random_cases_of_flex_attention():
+    setting = Setting()
+    torch = setting.torch
+    documents = torch.randint(0, 3, (150,), device=setting.device)
+    slopes, half = torch.rand(12, device=setting.device), torch.tensor(0.5, device=setting.device)
+    masks = (None, lambda b, h, q, k: q >= k, lambda b, h, q, k: (q >= k) & (q - k < 40) | (k == 0), lambda b, h, q, k: documents[q] == documents[k],
+             lambda b, h, q, k: ~((q // 8 + k) % 3 == h % 2), lambda b, h, q, k: torch.where(h == 0, k <= q, (k > 2) ^ (q < 9)))
+    scores = (None, lambda s, b, h, q, k: s + slopes[h] * (k - q), lambda s, b, h, q, k: 5 * torch.tanh(s / 5),
+              lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
+              lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
+
+    def case(seed):
+        draw = random.Random(1000 + seed)
+        q, k, v = drawn(setting, draw)
+        mask, score = draw.randrange(len(masks)), draw.randrange(len(scores))
+        return (lambda *x: setting.ours.flex_attention(*x, scores[score], masks[mask], enable_gqa=True),
+                lambda *x: dense(torch, *x, masks[mask], scores[score]), (q, k, v), seed, f"case {seed} (mask {mask}, score {score})")
+
+    compare_all(setting, [case(seed) for seed in range(setting.cases)])
+
+
+def test_block_masks():
+    setting = Setting()
+    torch, flex = setting.torch, setting.ours.flex_attention
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+    q, k, v = setting.tensors(*[(1, 2, 300, 64)] * 3)
+    causal = lambda b, h, q, k: q >= k
+    mask = create_block_mask(causal, None, None, 300, 300, device=setting.device)
+    o, lse = flex(q, k, v, None, mask, return_lse=True)
+    setting.close(o, dense(torch, *(x.double() for x in (q, k, v)), causal, None))
+    assert lse.shape == (1, 2, 300) and lse.dtype == torch.float32
+    refused(setting.flashjit.InvalidError, ["block_mask", "300"], flex, q[:, :, :200], k, v, None, mask)
+    fewer = BlockMask.from_kv_blocks(mask.kv_num_blocks - 1, mask.kv_indices, mask.full_kv_num_blocks * 0, mask.full_kv_indices, mask.BLOCK_SIZE, causal,
+                                     seq_lengths=(300, 300))
+    refused(setting.flashjit.UnsupportedError, "blocks are not those", flex, q, k, v, None, fewer)
+
+
+def test_functions_that_cannot_be_traced():
+    setting = Setting()
+    torch, unsupported = setting.torch, setting.flashjit.UnsupportedError
+    documents, wide = torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.float64)
+
+    def decides(b, h, q, k):
+        if q >= k:
+            return k > 3
+        return q > 3
+
+    for says, mask in ((["torch_test.py", "if q >= k", "torch.where"], decides), ("erf", lambda b, h, q, k: torch.erf(q) > 0),
+                       ("bits", lambda b, h, q, k: (q & 7) == 0), ("bits", lambda b, h, q, k: (q ^ k) == 0), ("bits", lambda b, h, q, k: ~q == 0),
+                       ("two ints", lambda b, h, q, k: q % 2.0 == 0), ("indices", lambda b, h, q, k: documents[q, k] == 0),
+                       ("one of Python's", lambda b, h, q, k: documents[q:k] == 0), ("float64", lambda b, h, q, k: wide[q] > 0),
+                       ("iterated", lambda b, h, q, k: max(q) > 0), ("dimensions", lambda b, h, q, k: documents == q),
+                       ("cannot become an int", lambda b, h, q, k: (q / 2).int() == k), ("exponent", lambda b, h, q, k: q ** k > 3)):
+        refused(unsupported, says, setting.ours.trace, mask)
+    q, k, v = setting.tensors(*[(1, 1, 9, 8)] * 3)
+    refused(setting.flashjit.InvalidError, "an index may not read a tensor", setting.ours.flex_attention, q, k, v, None,
+            lambda b, h, q, k: documents[documents[k]] == 0)
+
+
+def test_tracing_knows_its_tensors():
+    """Also where they are made in the function, and gone when it returns."""
+    setting = Setting()
+    torch = setting.torch
+    table = torch.arange(8.0)
+    text = setting.ours.trace(score_mod=lambda s, b, h, q, k: s + (table * 2)[q] + (table * 3)[k] + table.sum() + table.mean() + table[q])
+    values = [value.tolist() for name, value in text.items() if name not in ("mask", "score")]
+    assert values == [(table * 2).tolist(), (table * 3).tolist(), [28.0], [3.5], table.tolist()], values
+
+
+def test_gradients_of_everything():
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    q, k, v = setting.tensors((2, 50, 4, 32), (2, 60, 2, 32), (2, 60, 2, 32))
+    bias, sink, scalar = (torch.randn(shape, device=q.device) for shape in ((4, 50, 60), (4,), (1,)))
+
+    def ours(q, k, v, bias, sink, scalar):
+        o, lse = attention(q, k, v, score="s + table[h, q, k] * c[0]", mask="causal", table=bias, sink=sink, c=scalar, lse=True)
+        return torch.cat((o.double(), lse.transpose(1, 2).double()[..., None].expand(*o.shape)), 1)
+
+    def theirs(q, k, v, bias, sink, scalar):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
+        s = q @ k.transpose(2, 3) / math.sqrt(32) + bias * scalar
+        s = s.masked_fill(torch.ones(50, 60, dtype=torch.bool, device=q.device).triu(11), -math.inf)
+        s = torch.cat((s, sink.view(1, 4, 1, 1).expand(2, 4, 50, 1)), -1)
+        lse = s.logsumexp(-1)
+        o = ((s[..., :-1] - lse[..., None]).exp() @ v).transpose(1, 2)
+        return torch.cat((o, lse.transpose(1, 2)[..., None].expand(*o.shape)), 1)
+
+    inputs = q, k, v, bias, sink, scalar
+    wanted = gradients(torch, theirs, [x.double() for x in inputs], 1)
+    for name, got, want in zip(("o", "dq", "dk", "dv", "dbias", "dsink", "dc"), gradients(torch, ours, inputs, 1), wanted):
+        setting.close(got, want, name)
+    # The LSE alone, and neither.
+    leaf = q.clone().requires_grad_()
+    attention(leaf, k, v, lse=True)[1].sum().backward()
+    reference = q.double().requires_grad_()
+    (reference.transpose(1, 2) @ k.double().transpose(1, 2).repeat_interleave(2, dim=1).transpose(2, 3) / math.sqrt(32)).logsumexp(-1).sum().backward()
+    setting.close(leaf.grad, reference.grad)
+    # Packed sequences: what lies between them has gradients of 0.
+    offsets = torch.tensor([2, 20, 47], dtype=torch.int32, device=q.device)
+    packed = [x[0, :50].clone().requires_grad_() for x in (q, k, v)]
+    attention(*packed, layout="packed", offsets_q=offsets, offsets_k=offsets, max_q_len=27)[2:47].sum().backward()
+    apart = [x[0, :50].double().transpose(0, 1).requires_grad_() for x in (q, k, v)]
+    sum(dense(torch, *(x[None, :, slice(*part)] for x in apart), None, None).sum() for part in ((2, 20), (20, 47))).backward()
+    for got, want in zip(packed, apart):
+        setting.close(got.grad, want.grad.transpose(0, 1))
+
+
+def test_dropout():
+    setting = Setting()
+    torch, attention, sdpa = setting.torch, setting.flashjit.attention, setting.ours.scaled_dot_product_attention
+    from flashjit.calls import dropped_share
+    q, k, v = setting.tensors((2, 3, 60, 64), (2, 3, 64, 64), (2, 3, 64, 64))
+    state = {"spec": "dropout=0.3", "layout": "bhsd", "seed": torch.tensor([5], device=q.device), "offset": torch.tensor([6], device=q.device)}
+    unit = torch.eye(64, dtype=q.dtype, device=q.device).expand(v.shape)
+    kept = attention(q, torch.zeros_like(k), unit.contiguous(), **state) != 0  # all weights of a query are equal there
+    assert abs(kept.double().mean().item() - (1 - dropped_share(0.3))) < 0.02
+
+    def theirs(q, k, v):
+        return torch.softmax(q @ k.transpose(2, 3) / 8, -1) * kept / (1 - dropped_share(0.3)) @ v
+
+    compare(setting, lambda *x: attention(*x, **state), theirs, (q, k, v), 1, "tensors")
+    compare(setting, lambda *x: attention(*x, **{**state, "seed": 5, "offset": 6}), theirs, (q, k, v), 1, "numbers")
+    results = []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        results += [sdpa(q, k, v, dropout_p=0.3), sdpa(q, k, v, dropout_p=0.3)]
+    assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+    assert not torch.equal(results[0], results[1]) and not torch.equal(results[0], results[4])
+
+
+def test_gradients_that_are_not_there():
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, k, v = setting.tensors(*[(1, 8, 2, 16)] * 3, grad=True)
+    lengths = torch.tensor([5], dtype=torch.int32, device=q.device)
+    refused(flashjit.FlashJitError, ["requires_grad", "no backward", "torch.no_grad()"], flashjit.attention, q, k, v, k_lens=lengths)
+    refused(flashjit.FlashJitError, ["requires_grad", "max_logit"], flashjit.attention, q, k, v, spec="max_logit")
+    refused(flashjit.InvalidError, ["out", "torch.no_grad()"], flashjit.attention, q, k, v, out=torch.empty_like(q))
+    refused(flashjit.FlashJitError, "no gradient", flashjit.attention, q, k, v, mask="w[k] > 0.0",
+            w=torch.ones(8, device=q.device, requires_grad=True))
+    with torch.no_grad():
+        flashjit.attention(q, k, v, k_lens=lengths)
+    refused(flashjit.UnsupportedError, "create_graph", torch.autograd.grad, flashjit.attention(q, k, v).sum(), q, create_graph=True)
+
+
+def test_what_is_refused():
+    setting = Setting()
+    torch, flashjit, sdpa = setting.torch, setting.flashjit, setting.ours.scaled_dot_product_attention
+    q, k, v = setting.tensors(*[(1, 4, 8, 16)] * 3)
+    for error, says, function, arguments, named in (
+        (flashjit.InvalidError, "contiguous", flashjit.attention, (q.transpose(2, 3).contiguous().transpose(2, 3), k, v), {}),
+        (flashjit.InvalidError, ["meta", "cpu or cuda"], flashjit.attention, (q, k.to("meta"), v), {}),
+        (flashjit.InvalidError, "strided", flashjit.attention, (q, k, v), {"mask": "w[k] > 0", "w": torch.ones(8).to_sparse()}),
+        (flashjit.InvalidError, "negates", flashjit.attention, (q, k, v), {"score": "s + w[k]", "w": torch.zeros(8, dtype=torch.complex64).conj().imag}),
+        (flashjit.InvalidError, "complex64", flashjit.attention, (q.to(torch.complex64), k, v), {}),
+        (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k.cpu().float().numpy(), v), {}),
+        (flashjit.InvalidError, ["k", "requires_grad"], flashjit.attention, (q.cpu().float().numpy(), k.detach().cpu().float().clone().requires_grad_(), v), {}),
+        (flashjit.InvalidError, "no tensor of PyTorch", flashjit.attention, (q, k, v), {"out": q.cpu().float().numpy()}),
+        (flashjit.InvalidError, ["out", "requires_grad"], flashjit.attention, (q, k, v), {"out": torch.empty_like(q).requires_grad_()}),
+        (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
+        (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
+        (flashjit.InvalidError, "dropout", sdpa, (q, k, v), {"dropout_p": 1.0}),
+        (flashjit.InvalidError, "is_causal", sdpa, (q, k, v), {"is_causal": True, "attn_mask": torch.ones(8, 8, dtype=torch.bool, device=q.device)}),
+        (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 7, dtype=torch.bool, device=q.device)}),
+        (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 8, dtype=torch.int32, device=q.device)}),
+        (flashjit.InvalidError, "enable_gqa", sdpa, (q, k[:, :2], v[:, :2]), {}),
+        (flashjit.InvalidError, "dimensions", sdpa, (q, k[0], v), {}),
+        (flashjit.InvalidError, "batch", sdpa, (q.expand(2, -1, -1, -1), k, v), {}),
+        (RuntimeError, "", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
+    ):
+        refused(error, says, function, *arguments, **named)
+    weight, out = torch.ones_like(q).requires_grad_(), torch.ones_like(q)
+    product = weight * out
+    flashjit.attention(q, k, v, out=out)
+    refused(RuntimeError, "inplace", product.sum().backward)
+    if setting.gpu:
+        refused(flashjit.InvalidError, "memory", flashjit.attention, q, k.cpu(), v)
+    setting.close(sdpa(q[0], k[0], v[0]), sdpa(q, k, v)[0])
+    setting.close(sdpa(q[0, 0], k[0, 0], v[0, 0]), sdpa(q, k, v)[0, 0])
+    blocked = torch.ones(8, 8, dtype=torch.bool, device=q.device)
+    blocked[3] = False
+    assert (sdpa(q, k, v, attn_mask=blocked)[:, :, 3] == 0).all()
+
+
+def test_autocast_and_subclasses():
+    setting = Setting()
+    torch, ours = setting.torch, setting.ours
+    q, k, v = (torch.randn(1, 2, 9, 16, device=setting.device) for _ in range(3))
+    with torch.autocast(setting.device, torch.bfloat16):
+        assert ours.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+    parameter = torch.nn.Parameter(q.to(setting.dtype))
+    setting.flashjit.attention(parameter, k.to(setting.dtype), v.to(setting.dtype)).sum().backward()
+    assert parameter.grad.shape == q.shape
+
+
+def test_compile():
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    bias, text = torch.randn(4, 40, 40, device=setting.device), setting.ours.trace(lambda b, h, q, k: q >= k)
+
+    def plain(q, k, v):
+        o, lse = flashjit.attention(q * 2, k, v, mask="causal", score="s + table[h, q, k] * c", lse=True, table=bias, c=0.5)
+        return o + 1, lse
+
+    def masked(q, k, v):
+        return setting.ours.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True).transpose(1, 2)
+
+    def traced(q, k, v):
+        return flashjit.attention(q, k, v, **text)
+
+    backends = ["aot_eager"] + ["inductor"] * bool(shutil.which("g++"))  # which compiles what is around
+    for function in (plain, masked, traced):
+        for backend in backends:
+            torch._dynamo.reset()
+            compiled = torch.compile(function, fullgraph=True, backend=backend)
+            for length in (40, 33, 17):  # static at first, and then dynamic
+                inputs = setting.tensors((2, length, 4, 32), (2, length, 2, 32), (2, length, 2, 32))
+                results = lambda f: f(*inputs)[0] if function is plain else f(*inputs)
+                setting.close(results(compiled), results(function), function.__name__)
+                first = lambda f: lambda *x: f(*x)[0] if function is plain else f(*x)
+                for got, want in zip(gradients(torch, first(compiled), inputs, 2), gradients(torch, first(function), inputs, 2)):
+                    setting.close(got, want, function.__name__)
+
+
+def test_the_operators():
+    """By PyTorch's own check: schema, fake tensors, and what torch.compile wants."""
+    setting = Setting()
+    torch = setting.torch
+    import flashjit.torch_operator
+    q, k, v = setting.tensors((1, 20, 4, 32), (1, 24, 2, 32), (1, 24, 2, 32))
+    table = torch.randn(24, device=q.device)
+    words = 'layout=bshd mask="causal" score="s + t[k] * c" lse=ln'
+    rest = [[table], words, "t;c:fp32", [0.5], "t", 0, 0]
+    tests = "test_schema", "test_faketensor", "test_aot_dispatch_dynamic"
+    torch.library.opcheck(torch.ops.flashjit.attention, (q, k, v, *rest), test_utils=tests)
+    o, lse = torch.ops.flashjit.attention(q, k, v, *rest)
+    torch.library.opcheck(torch.ops.flashjit.attention_backward, (torch.ones_like(o), None, q, k, v, o, lse, *rest), test_utils=tests)
+
+
+def test_tracing_sees_the_call():
+    setting = Setting()
+    torch = setting.torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    q, k, v = setting.tensors(*[(1, 9, 2, 16)] * 3)
+    graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
+    other = setting.tensors(*[(1, 9, 2, 16)] * 3)
+    setting.close(graph(*other), setting.flashjit.attention(*other, mask="causal"))
+
+
+def test_threads():
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, k, v = setting.tensors((2, 40, 4, 32), (2, 40, 2, 32), (2, 40, 2, 32))
+    wanted = {c: flashjit.attention(q * c, k, v, mask="causal") for c in range(4)}
+    wrong = []
+
+    def work(c):
+        stream = torch.cuda.Stream() if setting.gpu else None
+        with torch.cuda.stream(stream):
+            mine = q * c
+            for _ in range(200):
+                if not torch.equal(flashjit.attention(mine, k, v, mask="causal"), wanted[c]):
+                    wrong.append(c)
+
+    if setting.gpu:
+        torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(c,)) for c in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+
+
+def test_graph_capture():
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    if not setting.gpu:
+        raise Skip("no GPU that PyTorch can use")
+    q, k, v = setting.tensors((2, 300, 8, 128), (2, 300, 2, 128), (2, 300, 2, 128))
+    step = lambda: (flashjit.attention(q, k, v, mask="causal"), flashjit.attention(q[:, -1:], k, v, mask="causal"))
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+        raise AssertionError("compiled while a stream captures")
+    except flashjit.FlashJitError as error:
+        assert error.kind == "capture", error
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    q.normal_()
+    graph.replay()
+    for got, want in zip(results, step()):
+        assert torch.equal(got, want)
+
+
+def test_several_devices():
+    setting = Setting()
+    torch = setting.torch
+    if not setting.gpu or torch.cuda.device_count() < 2:
+        raise Skip("fewer than two GPUs that PyTorch can use")
+    q, k, v = setting.tensors(*[(1, 64, 2, 64)] * 3)
+    first = setting.flashjit.attention(q, k, v)
+    for device in range(torch.cuda.device_count()):
+        setting.close(setting.flashjit.attention(*(x.to(device) for x in (q, k, v))).cpu(), first.cpu())
+    refused(setting.flashjit.InvalidError, "GPU", setting.flashjit.attention, q, k.to(1), v)
+
+
+def test_a_model_of_transformers():
+    setting = Setting()
+    torch = setting.torch
+    try:
+        import transformers
+    except ImportError as error:
+        raise Skip(f"no transformers ({error})") from None
+    setting.ours.register_with_transformers()
+    config = transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                                      num_key_value_heads=2, max_position_embeddings=128)
+    torch.manual_seed(3)
+    model = transformers.LlamaForCausalLM(config).to(setting.device, setting.dtype)
+    tokens = torch.randint(0, 64, (2, 20), device=setting.device)
+    padding = torch.ones_like(tokens)
+    padding[0, :7] = 0  # on the left
+
+    def results(implementation):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        output = model(tokens, labels=tokens)
+        output.loss.backward()
+        with torch.no_grad():
+            masked = model(tokens, attention_mask=padding).logits[:, 7:]
+            spoken = model.generate(tokens, attention_mask=padding, max_new_tokens=5, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        return [output.logits.detach(), *(p.grad.clone() for p in model.parameters()), masked, spoken.logits[0]]
+
+    for ours, theirs in zip(results("jit_attention"), results("sdpa")):
+        setting.close(ours, theirs)
+
+
+def test_training():
+    """Two layers of a transformer; the loss follows that with PyTorch's attention."""
+    setting = Setting()
+    sys.path.insert(0, support.source("tests", "embed"))
+    import transformer_test
+    model = transformer_test.Setting()
+    ours = transformer_test.losses(model, lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))
+    transformer_test.expect_same(ours, transformer_test.losses(model, transformer_test.pytorchs(model)), 0.9)
+
+
+def test_examples():
+    load("torch")
+    import doctest
+
+    import flashjit.flex
+    import flashjit.torch
+    for module in (flashjit.flex, flashjit.torch):
+        found = doctest.testmod(module)
+        assert found.failed == 0 and found.attempted > 0, found
+
+
+if __name__ == "__main__":
+    harness.main(globals())
