@@ -25,16 +25,18 @@ struct Plain {
   struct ScoreAndSlope {
     float score, slope;
   };
-  __device__ static ScoreAndSlope score_and_slope(const KernelParams&, const Sequence&, float s, int, int) {
+  template <class Params>
+  __device__ static ScoreAndSlope score_and_slope(const Params&, const Sequence&, float s, int, int) {
     return {s, 1.0f};
   }
+  // Does it, or a derivative, read tensors at indices that depend on query or key, behind whose ends there may be nothing,
+  // and that no producer brings?
+  static constexpr bool kLoadsAtPlaces = false;
 
   // At so many places the score reads parameters whose gradients are wanted. Of each: the number of the gradient, how it
   // is summed up, and where its element is. Some are summed by head: numbers of those, and do heads have elements of
   // their own?
   static constexpr int kReads = 0, kHeadReads = 0;
-  static constexpr bool kAdds = true;            // what it reads is added to s, times what depends on places alone
-  static constexpr bool kLoadsAtPlaces = false;  // indices depend on query or key: behind the ends there may be nothing
   static constexpr int gradient_of(int) { return 0; }
   static constexpr GradientSum gradient_sum(int) { return GradientSum::own; }
   static constexpr int head_number(int) { return 0; }
@@ -43,6 +45,8 @@ struct Plain {
   __device__ static Int64 element(Read, const KernelParams&, const Sequence&, int, int) {
     return 0;
   }
+  // It is read where the score is, of a tile that the producer has copied: the gradient goes to memory in tiles as well.
+  static constexpr bool in_tiles(int) { return false; }
   // Scores and keys of all queries, and of no others, have elements of one to themselves.
   static constexpr bool covers_all(int) { return false; }
   // Asks for what is loaded for query q and key k.
@@ -58,6 +62,11 @@ struct Plain {
   // The tensors that score() reads at every key: visit(Parameter<i>(), x, y) with their indices besides query and key.
   template <class Visit>
   __device__ static void visit_inputs(const KernelParams&, const Sequence&, const Visit&) {}
+  // For backward: where the element of such a tensor is.
+  template <class Input>
+  __device__ static Int64 input_element(Input, const KernelParams&, const Sequence&, int, int) {
+    return 0;
+  }
 
   // Queries q_lo..q_hi see nothing before this key ...
   __device__ static int kv_begin(const KernelParams&, const Sequence&, int, int) { return 0; }

@@ -97,6 +97,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("scale", &KernelConfig::scale, true);
   field("has_score", &KernelConfig::has_score, false);
   field("score_has_tanh", &KernelConfig::score_has_tanh, false);
+  field("score_adds", &KernelConfig::score_adds, false);
   field("score_cap", &KernelConfig::score_cap, false);
   field("score_factor", &KernelConfig::score_factor, false);
   field("score_loads", &KernelConfig::score_loads, false);
@@ -179,16 +180,27 @@ Result<std::string> score_function(const Plan& plan) {
       body_of(plan.spec.score, context));
 }
 
+// Does the score read tensors by place that no producer brings, or a derivative any?
+bool reads_by_place(const Plan& plan, const ScoreGradients& gradients) {
+  const auto derivative_does = [](const ReadGradient& of) { return loads_at_places(of.derivative); };
+  return loads_at_places(gradients.score, copied_inputs(plan.spec, plan.config)) ||
+         std::ranges::any_of(gradients.by_params, derivative_does);
+}
+
 // For kernels that go backward. Of plain numbers: nothing is multiplied into an exponent there.
 Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
-  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, {}));
+  FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
   const std::vector<Expr> values = {gradients.score, gradients.by_s};
-  return function("The logit of query q and key k, and its derivative by s, which is scale * q.k.",
-                  fmt::format("ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, "
-                              "{0} q, {0} k)",
-                              plan.wide_ints ? "Int64" : "int"),
-                  locals(values, context) + cuda_function_body(values, context));
+  std::string text =
+      fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", reads_by_place(plan, gradients));
+  return text + function(
+                    "The logit of query q and key k, and its derivative by s, which is scale * q.k.\n"
+                    "template <class Params>",
+                    fmt::format("ScoreAndSlope score_and_slope(const Params& params, const Sequence& seq, float s, "
+                                "{0} q, {0} k)",
+                                plan.wide_ints ? "Int64" : "int"),
+                    locals(values, context) + cuda_function_body(values, context));
 }
 
 // A constexpr function of Variant of the number of a read.
@@ -200,19 +212,6 @@ std::string fact_of_reads(std::string_view type, std::string_view name, const st
   return fmt::format(
       "  static constexpr {0} {1}(int read) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[read];\n  }}\n",
       type, name, values);
-}
-
-bool only_adds(const ScoreGradients& gradients) {
-  const Expr& slope = gradients.by_s;
-  return slope->op == Op::FloatConst && slope->real == 1 &&
-         std::ranges::none_of(gradients.by_params,
-                              [](const ReadGradient& r) { return uses(r.derivative, Variable::S); });
-}
-
-// Does an index of a tensor that is read depend on the query or the key?
-bool loads_at_places(const Expr& expr) {
-  if (expr->op == Op::Load && (uses(expr, Variable::Q) || uses(expr, Variable::K))) return true;
-  return std::ranges::any_of(expr->args, loads_at_places);
 }
 
 // Loads whose places depend on query and key, each once.
@@ -240,9 +239,8 @@ Result<std::string> gradient_functions(const Plan& plan) {
   const auto heads = std::ranges::count(reads, GradientSum::heads, &GradientRead::sum);
   std::string text = fmt::format(
       "\n  // Parameters whose gradients are wanted are read at so many places.\n"
-      "  static constexpr int kReads = {}, kHeadReads = {};\n"
-      "  static constexpr bool kAdds = {}, kLoadsAtPlaces = {};\n",
-      reads.size(), heads, only_adds(gradients), loads_at_places(plan.spec.score));
+      "  static constexpr int kReads = {}, kHeadReads = {};\n",
+      reads.size(), heads);
   text +=
       fact_of_reads("int", "gradient_of", reads, [](const GradientRead& r) { return fmt::format("{}", r.gradient); });
   text += fact_of_reads("GradientSum", "gradient_sum", reads, [](const GradientRead& r) { return literal(r.sum); });
@@ -259,8 +257,13 @@ Result<std::string> gradient_functions(const Plan& plan) {
     text += function(
         fmt::format("Where the gradient of `{}` is.", comment_text(print(reads[i].read))),
         fmt::format("Int64 element(Parameter<{}>, const KernelParams& params, const Sequence& seq, {})", i, ends),
-        locals(reads[i].read->args, context) + cuda_element_body(reads[i].read, reads[i].gradient, context));
+        locals(reads[i].read->args, context) + cuda_gradient_element_body(reads[i].read, reads[i].gradient, context));
   }
+  const std::vector<Expr> inputs = copied_inputs(plan.spec, plan.config);
+  text += fact_of_reads("bool", "in_tiles", reads, [&](const GradientRead& r) {
+    const auto is_it = [&](const Expr& input) { return same(input, r.read); };
+    return std::string(std::ranges::any_of(inputs, is_it) ? "true" : "false");
+  });
   text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
     return std::string(r.sum == GradientSum::own && is_plain(r.read) ? "true" : "false");
   });
@@ -285,12 +288,24 @@ Result<std::string> gradient_functions(const Plan& plan) {
 // For kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
-  const std::vector<Expr> inputs = score_inputs(plan.spec.score);
-  return function(
+  const std::vector<Expr> inputs = copied_inputs(plan.spec, plan.config);
+  std::string text = function(
       "The tensors that score() reads at every key: their indices besides query and key.\n"
       "template <class Visit>",
       "void visit_inputs(const KernelParams& params, const Sequence& seq, const Visit& visit)",
       locals(inputs, context) + cuda_visit_inputs(inputs, context));
+  if (!is_backward(plan.spec)) return text;
+  for (const Expr& input : inputs) {
+    const auto number = std::ranges::find(plan.spec.params, input->param) - plan.spec.params.begin();
+    const std::string_view end = plan.wide_ints ? "Int64" : "int";
+    text += function(
+        fmt::format("Where `{}` is.", comment_text(print(input))),
+        fmt::format(
+            "Int64 input_element(Parameter<{0}>, const KernelParams& params, const Sequence& seq, {1} q, {1} k)",
+            number, end),
+        locals(input->args, context) + cuda_input_element_body(input, context));
+  }
+  return text;
 }
 
 // What the tiles of the mask begin and end with, where it is not what Plain says.

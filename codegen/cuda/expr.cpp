@@ -101,14 +101,13 @@ class CudaPrinter {
     return statements_ + text;
   }
 
-  std::string element(const Expr& read, int gradient) {
+  // `tensor` is what has the strides, its first dimension is of that number.
+  std::string element(const Expr& read, const std::string& tensor, int dimension) {
     std::string sum;
-    const auto rank = static_cast<int>(read->args.size());
-    for (int i = 0; i < rank; ++i) {
-      const Expr& index = read->args[static_cast<std::size_t>(i)];
+    for (const Expr& index : read->args) {
       shorten(index);
-      sum += fmt::format("{}static_cast<Int64>({}) * params.d_extra[{}].stride[{}]", i == 0 ? "" : " +\n         ",
-                         render(index, kTernary), gradient, kMaxParamRank - rank + i);
+      sum += fmt::format("{}static_cast<Int64>({}) * params.{}.stride[{}]", sum.empty() ? "" : " +\n         ",
+                         render(index, kTernary), tensor, dimension++);
     }
     return statements_ + "  return " + (sum.empty() ? "0" : sum) + ";\n";
   }
@@ -417,8 +416,14 @@ std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprCo
   return CudaPrinter(context).body(values);
 }
 
-std::string cuda_element_body(const Expr& read, int gradient, const CudaExprContext& context) {
-  return CudaPrinter(context).element(read, gradient);
+std::string cuda_gradient_element_body(const Expr& read, int gradient, const CudaExprContext& context) {
+  const auto rank = static_cast<int>(read->args.size());
+  return CudaPrinter(context).element(read, fmt::format("d_extra[{}]", gradient), kMaxParamRank - rank);
+}
+
+std::string cuda_input_element_body(const Expr& read, const CudaExprContext& context) {
+  const auto number = std::ranges::find(*context.params, read->param) - context.params->begin();
+  return CudaPrinter(context).element(read, fmt::format("extra[{}]", number), 0);
 }
 
 std::string cuda_prefetch_body(const std::vector<Expr>& loads, const CudaExprContext& context) {

@@ -25,7 +25,9 @@ std::string cuda_function_body(const Expr& expr, const CudaExprContext& context)
 std::string cuda_function_body(const std::vector<Expr>& values, const CudaExprContext& context);
 
 // The body of a function that returns where the gradient of `read`, a Load or Scalar, is in KernelParams::d_extra[gradient].
-std::string cuda_element_body(const Expr& read, int gradient, const CudaExprContext& context);
+std::string cuda_gradient_element_body(const Expr& read, int gradient, const CudaExprContext& context);
+// The same of where `read`, a Load, is in its tensor.
+std::string cuda_input_element_body(const Expr& read, const CudaExprContext& context);
 
 // The body of a function that asks for what `loads` will read.
 std::string cuda_prefetch_body(const std::vector<Expr>& loads, const CudaExprContext& context);

@@ -69,6 +69,41 @@ std::vector<Expr> score_inputs(const Expr& score) {
   return inputs;
 }
 
+void set_inputs(const AttentionSpec& spec, const std::vector<Expr>& inputs, KernelConfig& config) {
+  for (const Expr& input : inputs) {
+    const int bit = 1 << (std::ranges::find(spec.params, input->param) - spec.params.begin());
+    (size_of(input->param.dtype) == 2 ? config.inputs_16 : config.inputs_32) |= bit;
+    if (query_index(input) < 0) continue;
+    config.inputs_q |= bit;
+    config.inputs_of_batches |= !uses(input, Variable::B);
+  }
+}
+
+std::vector<Expr> copied_inputs(const AttentionSpec& spec, const KernelConfig& config) {
+  const int copied = config.inputs_16 | config.inputs_32;
+  if (copied == 0) return {};
+  std::vector<Expr> inputs = score_inputs(spec.score);
+  std::erase_if(inputs, [&](const Expr& input) {
+    return (copied >> (std::ranges::find(spec.params, input->param) - spec.params.begin()) & 1) == 0;
+  });
+  return inputs;
+}
+
+bool loads_at_places(const Expr& expr, const std::vector<Expr>& inputs) {
+  const auto is_input = [&](const Expr& input) { return same(input, expr); };
+  if (expr->op == Op::Load && (uses(expr, Variable::Q) || uses_key(expr)) && std::ranges::none_of(inputs, is_input))
+    return true;
+  return std::ranges::any_of(expr->args, [&](const Expr& arg) { return loads_at_places(arg, inputs); });
+}
+
+bool only_adds(const Expr& score) {
+  if (is(score, Variable::S)) return true;
+  if (score->op != Op::Add && score->op != Op::Sub) return false;
+  const Expr &first = score->args[0], &second = score->args[1];
+  if (!uses(second, Variable::S)) return only_adds(first);
+  return score->op == Op::Add && !uses(first, Variable::S) && only_adds(second);
+}
+
 bool reads_beside_inputs(const Expr& score) {
   const std::vector<Load> loads = loads_of(score);
   const auto keyed = std::count_if(loads.begin(), loads.end(), [](const Load& load) { return uses_key(load.expr); });

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "compiler/language/expr.h"
+#include "compiler/spec/spec.h"
+#include "templates/kernel_config.h"
 
 namespace flashjit {
 
@@ -12,6 +14,10 @@ namespace flashjit {
 // more indices, the outer ones, that are the same for all queries of a tile. None where it takes tanh, because then it
 // is evaluated twice. Of the simplified score, in order of first use, kMaxInputs at most.
 std::vector<Expr> score_inputs(const Expr& score);
+
+// A kernel's producer copies `inputs`, some of those; which of them does it copy?
+void set_inputs(const AttentionSpec& spec, const std::vector<Expr>& inputs, KernelConfig& config);
+std::vector<Expr> copied_inputs(const AttentionSpec& spec, const KernelConfig& config);
 
 inline constexpr int kMostOuterIndices = 2;
 std::vector<Expr> outer_indices(const Expr& input);
@@ -23,5 +29,10 @@ bool loads_per_key(const Expr& expr);
 
 // Does it read anything else that depends on the key?
 bool reads_beside_inputs(const Expr& score);
+
+// Does the expression read a tensor, but for `inputs`, at an index that depends on the query or the key?
+bool loads_at_places(const Expr& expr, const std::vector<Expr>& inputs = {});
+// Is the score `s` plus what does not depend on `s`?
+bool only_adds(const Expr& score);
 
 }  // namespace flashjit

@@ -64,6 +64,7 @@ ScoreFacts facts_of(const AttentionSpec& spec) {
   ScoreFacts facts;
   if (!spec.score) return facts;
   facts.has_tanh = uses(spec.score, Op::Tanh);
+  facts.adds = only_adds(simplify(spec.score));
   facts.loads = loads_per_key(spec.score);
   set_cap(spec, facts);
   return facts;

@@ -12,6 +12,7 @@ namespace flashjit {
 // What loops that evaluate scores on symbolic numbers know of a score function.
 struct ScoreFacts {
   bool has_tanh = false;
+  bool adds = false;          // to `s` what depends on places alone
   bool loads = false;         // from tensors, at places that depend on the key
   float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
 };

@@ -267,9 +267,8 @@ Result<void> encode(const Driver& driver, const TensorMapLayout& layout, TensorM
 
 std::vector<InputPlace> input_places(const Plan& plan) {
   std::vector<InputPlace> places;
-  if (inputs_bytes(plan.config) == 0) return places;
   const std::vector<Param>& params = plan.spec.params;
-  for (const Expr& input : score_inputs(plan.spec.score)) {
+  for (const Expr& input : copied_inputs(plan.spec, plan.config)) {
     const auto param = std::find(params.begin(), params.end(), input->param);
     places.push_back({param->name, static_cast<int>(param - params.begin()), query_index(input), param->dtype});
   }

@@ -5,6 +5,7 @@
 //   runs          a sum for each key as long as the element stays the same, then added to memory
 //   keys          a sum for each key over all queries of a head, added to memory
 //   heads         a sum over all scores of a head, to the workspace: sum_gradients() adds those up, in a fixed order
+// (Of what a producer has copied, hopper_backward writes own and pairs in tiles: gradient_tiles.cuh.)
 #pragma once
 
 #include "templates/row_algebra.cuh"
@@ -71,6 +72,12 @@ __device__ inline void zero_gradients(const KernelParams& params) {
       float* to =
           g.data + plane / g.size[1] * g.stride[0] + plane % g.size[1] * g.stride[1] + row % g.size[2] * g.stride[2];
       const Int64 end = first + kPiece < g.size[3] ? first + kPiece : g.size[3];
+      if (end - first == kPiece && g.stride[3] == 1 && reinterpret_cast<Int64>(to) % 16 == 0) {
+#pragma unroll
+        for (int at = 0; at < kPiece; at += 128)
+          reinterpret_cast<float4*>(to + first + at)[threadIdx.x % 32] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        continue;
+      }
       for (Int64 at = first + threadIdx.x % 32; at < end; at += 32) to[at * g.stride[3]] = 0.0f;
     }
   }
@@ -115,6 +122,7 @@ struct ParameterSums {
     each_read([&](auto number) {
       constexpr int read = decltype(number)::value;
       constexpr GradientSum how = Variant::gradient_sum(read);
+      if constexpr (Variant::in_tiles(read)) return;
       // 0 times an infinite derivative is 0: it counts for nothing.
       const float value = by_logit == 0.0f ? 0.0f : by_logit * derivatives.by_read[read];
       if constexpr (how == GradientSum::own) {

@@ -3,6 +3,7 @@
 // The four lanes of a quad share the rows.
 #pragma once
 
+#include "templates/hopper/inputs.cuh"
 #include "templates/hopper/work.cuh"
 #include "templates/mask_bits.cuh"
 #include "templates/row_algebra.cuh"
@@ -56,11 +57,6 @@ __device__ inline int first_key(u32 thread, int tile) { return tile * kTileKv + 
 
 constexpr int kRowPairs = kTileKv / 8, kPairs = 2 * kRowPairs;
 constexpr int kPairsAhead = 8;
-
-// Words of a pair, and of those the first of parameter i.
-__device__ constexpr int pair_words(int i) { return config.inputs_16 >> i & 1 ? 1 : config.inputs_32 >> i & 1 ? 2 : 0; }
-__device__ constexpr int word_of(int i) { return i == 0 ? 0 : word_of(i - 1) + pair_words(i - 1); }
-constexpr int kPairWords = word_of(kMaxParams);
 
 // The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before.
 // Chunks of 16 bytes are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is
@@ -155,23 +151,6 @@ struct Tile {
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
 };
-
-// The parameters for one score: those elements that have been read are found there.
-struct ReadParams {
-  const KernelParams& params;
-  const u32* words;  // of its pair
-  int second;        // 1 for the second of the pair
-  __device__ operator const KernelParams&() const { return params; }
-};
-template <class T, class... Index>
-__device__ inline T element(const ReadParams& from, int i, Index... index) {
-  if constexpr (sizeof(T) == 2) {
-    if (config.inputs_16 >> i & 1) return static_cast<T>(from.words[word_of(i)] >> 16 * from.second);
-  } else if constexpr (sizeof(T) == 4) {
-    if (config.inputs_32 >> i & 1) return reinterpret_cast<const T&>(from.words[word_of(i) + from.second]);
-  }
-  return element<T>(from.params, i, index...);
-}
 
 // ---- logits ----
 

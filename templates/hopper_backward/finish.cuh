@@ -50,7 +50,7 @@ __device__ inline void finish_backward(const KernelParams& params, const float* 
         for (int i = 0; i < 4; ++i)
           pairs[i] =
               pack<config.output_dq>((h == 0 ? sum[i].x : sum[i].z) * kScale, (h == 0 ? sum[i].y : sum[i].w) * kScale);
-        exchange_pairs(pairs);
+        exchange<1>(pairs);
         const int eight = four * 4 + thread % 4, column = first_column + eight * 8;
         if (eight >= kEights || column >= config.head_dim_qk || left <= 8 * h) continue;
         *reinterpret_cast<uint4*>(static_cast<u16*>(params.dq) + at + column) =

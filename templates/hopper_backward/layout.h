@@ -52,10 +52,23 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K | V | Q stages | dO stages | row terms, stages | exchanges | barriers | key of dropout ], tiles on 1024 bytes. An exchange is what
-// warpgroups tell each other of a step: dS, two of them in turns, or with roles P as threads have it.
+// [ K | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | key of dropout ],
+// tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS, two of them in turns, or with roles P
+// as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
+
+// What the score reads at every query and key of a step is copied as well, if TMA can: for each warpgroup the queries of
+// the step by its 64 keys, in panels of 128 bytes a row, one panel below the other and one input below the other.
+constexpr bool has_inputs(const KernelConfig& c) { return (c.inputs_16 | c.inputs_32) != 0; }
+constexpr int tile_input_bytes(const KernelConfig& c, int i) {
+  return is_input(c, i) ? c.tile_q * kRowsPerWarpgroup * input_bytes_per_key(c, i) : 0;
+}
+// Where the input of parameter i begins; i = kMaxParams: where they end.
+constexpr int tile_input_offset(const KernelConfig& c, int i) {
+  return i == 0 ? 0 : tile_input_offset(c, i - 1) + tile_input_bytes(c, i - 1);
+}
+constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offset(c, kMaxParams); }
 
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
@@ -67,6 +80,7 @@ struct HopperBackwardLayout {
   PanelLayout q, k, v, d_o, ds;
   int exchange_bytes = 0;
   int k_offset = 0, v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0;
+  int inputs_offset = 0;
   int barrier_offset = 0;
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
@@ -121,8 +135,9 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
   s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
-  s.barrier_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
-  s.barriers = 2 + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c));
+  s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
+  s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
+  s.barriers = 2 + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) + (has_inputs(c) ? 2 * c.warpgroups : 0);
   s.dropout_offset = s.barrier_offset + s.barriers * 8;
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;

@@ -26,6 +26,7 @@ struct Consumer {
   static constexpr bool kDqApart = dq_sums_by == DqSums::launch;
 
   const KernelParams& params;
+  const TensorMaps& maps;
   const SharedMemory& shared;
   BackwardItem& item;
   float* dq_sums;
@@ -77,6 +78,12 @@ struct Consumer {
     }
   }
 
+  __device__ void copy_own_inputs(const Steps& at) const {
+    const ScorePlace place(item, keys, at);
+    flashjit::copy_own_inputs(shared, turns.warpgroup, params, place.seq, at.tile * kTileQ,
+                              place.key - static_cast<int>(lane_id() / 4));
+  }
+
   // S and dP are issued, relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
   // dS = P dP is made.
   __device__ void make_score_gradients(int number, const Steps& at) {
@@ -89,6 +96,10 @@ struct Consumer {
     wait_products<0>();
     pin_fragments(p);
     pin_fragments(ds);
+    if constexpr (kHasInputs) {
+      if (!maps.has_inputs) copy_own_inputs(at);  // here there are registers for it
+    }
+    if constexpr (kGradientTiles) ones.set(0, recompute(threadIdx.x));  // kept, it would be one register too many
     begin_products();
     issue_scores(s, shared, ones, keys, stage);
     commit_products();
@@ -97,10 +108,14 @@ struct Consumer {
     turns.end();
     if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
     if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
+    InputWords words;
+    if constexpr (kHasInputs) {
+      read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item.seq, number);
+    }
     wait_products<1>();
     pin_registers(s);
     if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_probabilities(s, p, params, item, keys, at, shared.terms(stage));
+    make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if constexpr (kSignsTell) mark_dropped(s, kept);
     pin_registers(s);
@@ -143,6 +158,13 @@ struct Consumer {
     commit_products();
   }
 
+  // When dV is there, which takes no time by now, P leaves room for this.
+  __device__ void put_gradients(const Steps& at) {
+    wait_products<0>();
+    pin_fragments(p);
+    put_gradient_tiles(s, params, item, keys, at);
+  }
+
   // To the next step; false: this was the last.
   __device__ bool advance(Steps& at, const Steps& before) {
     const bool more = at.advance(params, item);
@@ -163,6 +185,7 @@ struct Consumer {
     make_score_gradients(number, at);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
+    if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
     if (number > 0) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
@@ -180,6 +203,7 @@ struct Consumer {
 
   __device__ void step_without_dq(int number, const Steps& at) {
     make_score_gradients(number, at);
+    if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
     begin_products();
     issue_dk(number % kStages);
@@ -279,7 +303,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
       else GradientRole{params, shared, item, {1}}.run();
     } else {
-      Consumer<dq_sums_by> consumer{params, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
+      Consumer<dq_sums_by> consumer{params, maps, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
       consumer.run();
     }

@@ -16,17 +16,18 @@ __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   }
 }
 
-// Each lane of four has a pair of columns of four groups of eight; after this it has all eight of its own group.
-__device__ inline void exchange_pairs(u32 (&pairs)[4]) {
-  const u32 lane = threadIdx.x % 4;
+// Four lanes, so far from each other, have four values each; after this the first has the first of each, and so on.
+template <int distance, class T>
+__device__ inline void exchange(T (&values)[4]) {
+  const u32 lane = threadIdx.x / distance % 4;
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
     const bool upper = lane & bit;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i & bit) continue;
-      const u32 other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i | bit], bit);
-      (upper ? pairs[i] : pairs[i | bit]) = other;
+      const T other = __shfl_xor_sync(0xffffffff, upper ? values[i] : values[i | bit], bit * distance);
+      (upper ? values[i] : values[i | bit]) = other;
     }
   }
 }
@@ -52,7 +53,7 @@ __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int f
 #pragma unroll
         for (int i = 0; i < 4 && four + i < dims / 8; ++i)
           pairs[i] = pack<output>(sums[4 * (four + i) + 2 * h] * scale, sums[4 * (four + i) + 2 * h + 1] * scale);
-        exchange_pairs(pairs);
+        exchange<1>(pairs);  // a lane has a pair of columns of each group of eight, then all eight of its own
         if (row < end && four + static_cast<int>(lane) < dims / 8)
           *reinterpret_cast<uint4*>(static_cast<u16*>(tensor) + at + (four + lane) * 8) =
               make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);

@@ -39,6 +39,32 @@ __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemor
               (first + panel) * kLayout.k.panel_columns(), key);
 }
 
+// What the score reads at every query and key of a step, for each warpgroup its keys: as soon as it has read what it needs
+// for the step before, which is before that step's Q is free.
+__device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
+                                   const BackwardItem& item, const Steps& at, int step) {
+  Sequence seq = item.seq;
+  seq.h = at.head;
+#pragma unroll 1
+  for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+    const u32 full = shared.inputs_full(warpgroup);
+    wait_barrier(shared.inputs_empty(warpgroup), step % 2 ^ 1);
+    constexpr int kBytes = tile_inputs_bytes(config);
+    arrive_expecting(full, kBytes);
+    Variant::visit_inputs(params, seq, [&](auto input, int x, int y) {
+      constexpr int i = decltype(input)::value, keys = kPanelWidth / input_bytes_per_key(config, i),
+                    number = input_number(config, i);
+      u32 to = shared.inputs<i>(warpgroup);
+#pragma unroll
+      for (int key = 0; key < kRowsPerWarpgroup; key += keys)
+#pragma unroll
+        for (int row = 0; row < kTileQ; row += input_rows(config, i), to += input_rows(config, i) * kPanelWidth)
+          copy_box(to, maps.inputs[number], full, kEvictNormal, item.k_lo + warpgroup * kRowsPerWarpgroup + key,
+                   at.tile * kTileQ + row, x, y);
+    });
+  }
+}
+
 __device__ inline void produce(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                const SharedMemory& shared, BackwardItem& item) {
   Steps at;
@@ -49,6 +75,9 @@ __device__ inline void produce(const KernelParams& params, const TensorMaps& map
   Sequence seq = item.seq;
   int step = 0;
   do {
+    if constexpr (kHasInputs) {
+      if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
+    }
     const u32 stage = step % kStages, full = shared.q_full(stage);
     wait_barrier(shared.q_empty(stage), step / kStages % 2 ^ 1);
     arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + (kInClusters ? 0 : kLayout.d_o.bytes()));

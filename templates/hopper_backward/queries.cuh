@@ -40,7 +40,7 @@ __device__ inline DqItem dq_item(const KernelParams& params, int block) {
     item.seq = sequence_of(params, numbered.b, place.head);
     item.q_lo = numbered.tile * kDqTileQ;
   } else {
-    item.seq = sequence_of(params, place.head / config.heads_q, place.head % config.heads_q);
+    item.seq = sequence_of_place(params, place, config.heads_q, 1);
     item.q_lo = place.tile * kDqTileQ;
   }
   const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;

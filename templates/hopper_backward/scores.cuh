@@ -4,6 +4,8 @@
 
 #include "matrix.gen.cuh"
 #include "templates/hopper_backward/dropout.cuh"
+#include "templates/hopper_backward/gradient_tiles.cuh"
+#include "templates/hopper_backward/inputs.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/work.cuh"
 
@@ -11,16 +13,11 @@ namespace flashjit {
 
 constexpr int kScores = kTileQ / 2, kQuerySteps = kTileQ / 16;
 constexpr float kExponentScale = config.scale * kLog2e;
-#define kHidden (config.scale > 0 ? -kInfinity : kInfinity)  // a score that becomes 0
+// Does a score function need the products themselves? If it only adds to them, they are relative to the LSE all the same.
+constexpr bool kScoresApart = config.has_score && !config.score_adds;
+#define kHidden (config.has_score || config.scale > 0 ? -kInfinity : kInfinity)  // a score that becomes 0
 using Scores = float[kScores];
 using Fragments = u32[kQuerySteps][4];
-
-__device__ inline u32 lane_id() { return threadIdx.x % 32; }
-
-// The warp is done with what this barrier stands for.
-__device__ inline void release(u32 barrier) {
-  if (lane_id() == 0) arrive(barrier);
-}
 
 // Warpgroups take turns at issuing products, the first one first, so that one exponentiates beside the products of the
 // other. The second begins one turn more than it ends.
@@ -40,19 +37,19 @@ struct Turns {
 // behind them.
 struct Ones {
   u32 of[1][4];
-  __device__ void set(u32 first = 0) {
-    const u32 lane = lane_id() % 4, one = pack<Element::bf16>(1.0f, 0.0f);
+  __device__ void set(u32 first = 0, u32 thread = threadIdx.x) {
+    const u32 lane = thread % 4, one = pack<Element::bf16>(1.0f, 0.0f);
     of[0][0] = of[0][1] = lane == first ? one | one << 16 : lane == first + 1 ? one : 0;
     of[0][2] = of[0][3] = 0;
   }
 };
 
-// S = K Q^T of 64 keys, relative to the LSE unless a score function needs the products themselves; and dP = V dO^T,
-// relative to D unless some of it is dropped. (Templates: row terms that nothing needs are then not asked for.)
+// S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
+// is dropped. (Templates: row terms that nothing needs are then not asked for.)
 template <int scores>
 __device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 keys,
                                     u32 stage) {
-  if constexpr (!config.has_score) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
+  if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
   multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
 }
 template <int scores>
@@ -63,18 +60,22 @@ __device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared,
   multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
 }
 
-// dS of 64 keys to a panel, not transposed: a row for each query. A warp has 16 of the keys, two chunks of 16 bytes.
+// dS of 64 keys to a panel, not transposed: a row for each query.
 __device__ inline void store_ds(u32 panel, const Fragments& ds) {
-  const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
-  const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
-  const u32 to = panel + row * kPanelWidth + chunk * 16;
+  const u32 to = matrices_of_warp(panel);
 #pragma unroll
   for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
   fence_async_proxy();
 }
 
+// (What the score reads behind the last query may be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, int tile) {
-  return tile < item.full_first || tile > item.full_last;
+  return tile < item.full_first || tile > item.full_last || (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len);
+}
+
+// All queries and keys of the tile exist.
+__device__ inline bool is_whole(const BackwardItem& item, int tile) {
+  return (tile + 1) * kTileQ <= item.seq.q_len && item.k_lo + kTileKv <= item.seq.k_len;
 }
 
 // Where a thread's scores lie: score i is of key k(i) and query q(i).
@@ -93,7 +94,8 @@ struct ScorePlace {
   // Opaque from group to group, or what is computed of each query is kept in registers that are not there.
   __device__ bool hides(const KernelParams& params, int i) {
     if (i % 8 == 0) query = static_cast<int>(recompute(query));
-    return k(i) >= seq.k_len || !Variant::visible(params, seq, q(i), k(i));
+    const bool hidden = k(i) >= seq.k_len || !Variant::visible(params, seq, q(i), k(i));
+    return kHasInputs ? hidden | (q(i) >= seq.q_len) : hidden;
   }
 };
 
@@ -125,9 +127,20 @@ __device__ inline void convert(Fragments& fragments, const Scores& s) {
   for (int i = 0; i < kScores; i += 2) fragments[i / 8][i % 8 / 2] = pack<element>(s[i], s[i + 1]);
 }
 
+// Makes logits of products where that is to add to them: they are relative to the LSE already.
+__device__ inline void add_to_scores(Scores& s, const KernelParams& params, ScorePlace place, const InputWords& words) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    if (i % 8 == 0) place.query = static_cast<int>(recompute(place.query));
+    const int q = Variant::kLoadsAtPlaces ? min(place.q(i), place.seq.q_len - 1) : place.q(i),
+              k = Variant::kLoadsAtPlaces ? min(place.k(i), place.seq.k_len - 1) : place.k(i);
+    s[i] = Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale, q, k).score;
+  }
+}
+
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
 __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
-                                    bool mixed) {
+                                    bool mixed, const InputWords& words) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     float relative[2];
@@ -144,8 +157,8 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
       for (int c = 0; c < 2; ++c) {
         const int i = j + e + c;
         const auto both =
-            Variant::score_and_slope(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
-                                     min(place.k(i), place.seq.k_len - 1));
+            Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale,
+                                     min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
         s[i] = exp2_approx(both.score * kLog2e + relative[c]);
         slope[c] = both.slope;
       }
@@ -216,12 +229,13 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
 
 // S to P, which goes to `p` as well.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
-                                          u32 keys, const Steps& at, u32 terms) {
+                                          u32 keys, const Steps& at, u32 terms, const InputWords& words = {}) {
   const bool mixed = is_mixed(item, at.tile);
-  if constexpr (config.has_score) {
-    apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed);
+  if constexpr (kScoresApart) {
+    apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed, words);
     return;
   }
+  if constexpr (config.has_score) add_to_scores(s, params, ScorePlace(item, keys, at), words);
   if (mixed) {
     ScorePlace place(item, keys, at);
     HiddenBits<kScores> hidden;
@@ -229,31 +243,54 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
     hide(s, hidden);
   }
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale);
+  for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));
   convert<config.element>(p, s);
 }
 
-// Where scores do not load anything by place, that spills less.
-constexpr bool kSumsLater = Variant::kAdds && !Variant::kLoadsAtPlaces;
+// Where scores load nothing by place but what the producer brings, that spills less.
+constexpr bool kSumsLater = config.score_adds && !Variant::kLoadsAtPlaces;
 
-// dS = P dP, where P is all that derivatives by what the score reads are multiplied with.
-__device__ inline void make_ds_and_sums(Fragments& ds, const Scores& p, const ByWeight& by_weight, OfParameters& sums,
+// dS = P dP, where P is all that derivatives by what the score reads are multiplied with. P becomes dS.
+__device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight& by_weight, OfParameters& sums,
                                         const KernelParams& params, ScorePlace place) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
-    float of_ds[4];
     place.query = static_cast<int>(recompute(place.query));
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int q = place.q(j + e), k = place.k(j + e);
-      of_ds[e] = p[j + e] == 0.0f ? 0.0f : four.times(e, p[j + e]);
-      sums.add(params, place.seq, q, k, e / 2, e % 2, of_ds[e] * kDropoutFactor,
+    for (int i = j; i < j + 4; ++i) {
+      const int q = place.q(i), k = place.k(i);
+      p[i] = p[i] == 0.0f ? 0.0f : four.times(i - j, p[i]);
+      sums.add(params, place.seq, q, k, i % 4 / 2, i % 2, p[i] * kDropoutFactor,
                Variant::score_and_derivatives(params, place.seq, 0.0f, q, k));
     }
-    ds[j / 8][j % 8 / 2] = pack<config.element>(of_ds[0], of_ds[1]);
-    ds[j / 8][j % 8 / 2 + 1] = pack<config.element>(of_ds[2], of_ds[3]);
+    ds[j / 8][j % 8 / 2] = pack<config.element>(p[j], p[j + 1]);
+    ds[j / 8][j % 8 / 2 + 1] = pack<config.element>(p[j + 2], p[j + 3]);
   }
+}
+
+// What dS gives for tensors that are read in tiles.
+template <bool in_one>
+__device__ inline void put_gradients(const Scores& ds, GradientTiles& tiles, const KernelParams& params,
+                                     const ScorePlace& place) {
+#pragma unroll
+  for (int j = 0; j < kScores; j += 4) {
+    float by_logit[4];
+    typename Variant::Derivatives derivatives[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      by_logit[e] = ds[j + e] * kDropoutFactor;
+      derivatives[e] = Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(j + e), place.k(j + e));
+    }
+    tiles.add<in_one>(place.seq, j * 2, by_logit, derivatives);
+  }
+}
+__device__ inline void put_gradient_tiles(const Scores& ds, const KernelParams& params, const BackwardItem& item,
+                                          u32 keys, const Steps& at) {
+  const ScorePlace place(item, keys, at);
+  GradientTiles tiles = {params, item, keys, at.tile};
+  if (tiles.begin(place.seq, is_whole(item, at.tile))) put_gradients<true>(ds, tiles, params, place);
+  else put_gradients<false>(ds, tiles, params, place);
 }
 
 // dS = P dP.

@@ -15,6 +15,7 @@ constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config);
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr int kExchanges = exchanges(config);
+constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
 constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;  // with roles: of the exchange
@@ -51,15 +52,26 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
 // queries, and what is left for the end is short.
 // (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
 // 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
+// What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
+// taken together.
+constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
 constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
 struct Place {
   int head, tile;
 };
 __device__ inline Place place_of(const KernelParams& params, int block, int blocks, int heads, int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
-  const int group = kUneven ? heads_together : 1;
+  int group = kUneven ? heads_together : 1;
+  if constexpr (kBatchesTogether) group = max(group / params.batch, 1) * params.batch;
   const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
   return {first + at % those, at / those};
+}
+
+// Of dense sequences, where `heads` groups of so many are counted.
+__device__ inline Sequence sequence_of_place(const KernelParams& params, const Place& place, int heads, int group) {
+  if constexpr (kBatchesTogether)
+    return sequence_of(params, place.head % params.batch, place.head / params.batch * group);
+  return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
 __device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
@@ -71,7 +83,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int blo
     item.seq = sequence_of(params, numbered.b, place.head * kGroup);
     item.k_lo = numbered.tile * kTileKv;
   } else {
-    item.seq = sequence_of(params, place.head / config.heads_kv, place.head % config.heads_kv * kGroup);
+    item.seq = sequence_of_place(params, place, config.heads_kv, kGroup);
     item.k_lo = place.tile * kTileKv;
   }
   find_queries(params, item);
@@ -131,6 +143,21 @@ __device__ inline int dq_panels() {
 
 // ---- shared memory ----
 
+__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+
+// Where this lane's row of four matrices is in a panel with a row for each query: those of 16 queries and the warp's 16
+// keys, of 16 bits.
+__device__ inline u32 matrices_of_warp(u32 panel) {
+  const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
+  const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
+  return panel + row * kPanelWidth + chunk * 16;
+}
+
+// The warp is done with what this barrier stands for.
+__device__ inline void release(u32 barrier) {
+  if (lane_id() == 0) arrive(barrier);
+}
+
 struct SharedMemory {
   u32 base;
 
@@ -154,6 +181,15 @@ struct SharedMemory {
   __device__ u32 q_empty(u32 stage) const { return barrier(2 + kStages + stage); }
   __device__ u32 exchange_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
   __device__ u32 exchange_empty(u32 stage) const { return barrier(2 + 2 * kStages + kExchanges + stage); }
+
+  // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
+  template <int i>
+  __device__ u32 inputs(u32 warpgroup) const {
+    constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
+    return base + kLayout.inputs_offset + warpgroup * kBytes + kOffset;
+  }
+  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 + 2 * kStages + 2 * kExchanges + warpgroup); }
+  __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
   // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
   __device__ u32 other_k() const { return base + kLayout.other_k_offset; }
@@ -185,6 +221,10 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     for (int i = 0; !kHasRoles && i < kExchanges; ++i) {
       init_barrier(shared.exchange_full(i), kConsumerWarps);
       init_barrier(shared.exchange_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
+      init_barrier(shared.inputs_full(i), 1);
+      init_barrier(shared.inputs_empty(i), 4);
     }
     if constexpr (kInClusters) {
       init_barrier(shared.other_k_full(), 1);

@@ -81,6 +81,7 @@ constexpr const char* kBackward[] = {
     " layout=packed mask=\"causal & window(1024, 0)\" score=\"softcap(50.0)\"",
     " mask=\"document(doc)\" score=\"alibi\" dlse bytes=2",
     " mask=\"causal\" score=\"bias(extra, bf16)\" out=fp32 numerics=deterministic",
+    " mask=\"causal\" score=\"bias(extra, bf16)\" grads=\"extra\"",
     " mask=\"causal\" out=fp32/bf16/fp16",
     " layout=packed mask=\"causal\" dropout=0.1",
 };

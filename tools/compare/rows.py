@@ -336,8 +336,13 @@ def training_ratios():
     plain = dict(s=4096, b=4)
     ratios += [Ratio(f"time of gradients, {name} over plain, causal, 4k", row(**plain, **more), row(**plain), "time", limit)
                for name, limit, more in ((f"softcap({SOFTCAP:g})", 1.25, dict(score="softcap")), ("alibi", 1.15, dict(score="alibi")),
+                                         ("bias[h,q,k]", 1.35, dict(score="bias_bf16")),
                                          ("bias[h,q,k] with its gradient", 1.80, dict(score="bias_bf16", grads="table")),
                                          (f"dropout {DROPOUT:g}", 1.15, dict(dropout=DROPOUT)))]
+    ratios += [Ratio(f"time of gradients, bias[h,q,k]{name} over plain, {mask}, 4k, d{d}",
+                     row(mask, d, **plain, score="bias_bf16", **more), row(mask, d, **plain), "time", limit)
+               for d in (64, 128) for mask in ("full", "causal") if (d, mask) != (128, "causal")
+               for name, limit, more in (("", 1.35, {}), (" with its gradient", 1.80, dict(grads="table")))]
     forward = Row("dropout", 128, "causal", 4096, 4, 16, 16)
     return ratios + [Ratio(f"time forward, dropout {DROPOUT:g} over none, causal, 4k", dataclasses.replace(forward, dropout=DROPOUT),
                            forward, "time", 1.15)]

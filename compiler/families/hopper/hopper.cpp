@@ -40,17 +40,10 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
   return {};
 }
 
-// Sets which tensors of the score the producer copies. They are read 32 keys at a time, and rows of several heads in a
-// tile are no box of such a tensor: the score function reads memory then.
-void set_inputs(const AttentionSpec& spec, KernelConfig& c) {
-  if (!spec.score || c.tile_kv % 32 != 0 || c.head_tiles == HeadTiles::grouped) return;
-  for (const Expr& input : score_inputs(spec.score)) {
-    const auto i = std::find(spec.params.begin(), spec.params.end(), input->param) - spec.params.begin();
-    (size_of(input->param.dtype) == 2 ? c.inputs_16 : c.inputs_32) |= 1 << i;
-    if (query_index(input) < 0) continue;
-    c.inputs_q |= 1 << i;
-    c.inputs_of_batches |= !uses(input, Variable::B);
-  }
+// Tensors of the score are read 32 keys at a time, and rows of several heads in a tile are no box of such a tensor: the
+// score function reads memory then.
+bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
+  return spec.score && c.tile_kv % 32 == 0 && c.head_tiles != HeadTiles::grouped;
 }
 
 void configure(const Problem& problem, KernelConfig& c) {
@@ -59,7 +52,7 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.score_loads = problem.score.loads;
   c.score_cap = problem.score.cap;
   c.score_factor = problem.score.factor;
-  set_inputs(problem.spec, c);
+  if (copies_inputs(problem.spec, c)) set_inputs(problem.spec, score_inputs(problem.spec.score), c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "compiler/analysis/gradient_reads.h"
+#include "compiler/analysis/score_inputs.h"
 #include "compiler/choice/cost_parts.h"
+#include "compiler/language/gradient.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"
@@ -80,9 +83,11 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
   if (in_clusters(c))
     return {32 + sums + c.tile_q * 3 / 4 + score_registers(problem.spec), backward_consumer_registers(c)};
-  // With 128 queries and a score to be computed 68 bytes spill.
-  const int fragments = c.tile_q > 64 && c.has_score ? 16 : 0;
-  return {kBase + sums + c.tile_q + fragments + (c.gradients > 0 ? 0 : score_registers(problem.spec)),
+  // With 128 queries and a score that is more than a sum 68 bytes spill.
+  const Expr& score = problem.spec.score;
+  const int fragments = c.tile_q > 64 && c.has_score && !c.score_adds ? 16 : 0;
+  const bool reads = c.has_score && c.gradients == 0 && loads_at_places(score, copied_inputs(problem.spec, c));
+  return {kBase + sums + c.tile_q + fragments + (reads ? score_registers(problem.spec) : 0),
           backward_consumer_registers(c)};
 }
 
@@ -112,6 +117,26 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   return false;
 }
 
+// What the producer copies of what the score reads: a thread has two registers for it where there is a pair of scores.
+// Gradients of parameters want scores to be made once for all, before dP is there.
+std::vector<Expr> inputs_of(const Problem& problem) {
+  constexpr int kMostBytes = 4;
+  const AttentionSpec& spec = problem.spec;
+  if (!spec.score || needs_roles(spec)) return {};
+  std::vector<Expr> inputs;
+  int bytes = 0;
+  for (const Expr& input : score_inputs(spec.score)) {
+    if (query_index(input) < 0 || bytes + size_of(input->param.dtype) > kMostBytes) continue;
+    bytes += size_of(input->param.dtype);
+    inputs.push_back(input);
+  }
+  if (params_with_gradients(spec).empty()) return inputs;
+  const auto gradients = gradients_of(spec.score, spec.mask, names_of_gradients(spec));
+  if (!gradients || !problem.score.adds || loads_at_places(gradients->score, inputs)) return {};
+  const auto loads = [](const ReadGradient& of) { return loads_at_places(of.derivative); };
+  return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
+}
+
 void configure(const Problem& problem, KernelConfig& c) {
   c.warpgroups = kWarpgroups;
   c.stages = kStages;
@@ -120,6 +145,8 @@ void configure(const Problem& problem, KernelConfig& c) {
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
   c.ranges_differ = keys_differ_by_head(problem);
+  c.score_adds = problem.score.adds;
+  set_inputs(problem.spec, inputs_of(problem), c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }

@@ -166,8 +166,9 @@ std::vector<Product> dk_dv_products(const KernelConfig& c) {
   const Product scores = product(c, "scores", "S", "Ks", "Qs", c.tile_q, padded_dim_qk(c)),
                 dp = product(c, "dp", "dS", "Vs", "dOs", c.tile_q, padded_dim_v(c));
   std::vector<Product> all;
-  if (!c.has_score) all.push_back(terms(c, "S"));
-  all.push_back(c.has_score ? anew(scores) : onto(scores));
+  const bool relative = !c.has_score || c.score_adds;
+  if (relative) all.push_back(terms(c, "S"));
+  all.push_back(relative ? onto(scores) : anew(scores));
   if (c.dropped == 0) all.push_back(terms(c, "dS"));
   all.push_back(c.dropped == 0 ? onto(dp) : anew(dp));
   const auto add_sums = [&](std::string_view name, std::string_view rest, std::string_view target, std::string_view a,

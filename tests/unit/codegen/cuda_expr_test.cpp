@@ -107,19 +107,22 @@ TEST(CudaExpr, ScoresWithTheirSlopes) {
   }
 }
 
+std::string variant_of(std::string_view text, std::string_view target) {
+  const auto plan = make_plan(*parse_spec(text), **find_target(target), {});
+  EXPECT_TRUE(plan) << text;
+  const Result<KernelSource> source = emit_cuda(*plan);
+  EXPECT_TRUE(source) << text;
+  return source->generated.at(1).text;
+}
+
 // Of kernels that go backward alone.
 TEST(CudaExpr, VariantsHaveSlopes) {
-  const auto variant = [](std::string_view text) {
-    const auto plan = make_plan(*parse_spec(text), **find_target("sm_80"), {});
-    EXPECT_TRUE(plan) << text;
-    const Result<KernelSource> source = emit_cuda(*plan);
-    EXPECT_TRUE(source) << text;
-    return source->generated.at(1).text;
-  };
+  const auto variant = [](std::string_view text) { return variant_of(text, "sm_80"); };
   EXPECT_EQ(variant("fwd bf16 d=64 score=\"softcap(50)\"").find("slope"), std::string::npos);
   const std::string softcap = variant("bwd bf16 d=64 score=\"softcap(50)\"");
   EXPECT_NE(softcap.find(R"(
-  __device__ static ScoreAndSlope score_and_slope(const KernelParams& params, const Sequence& seq, float s, int q, int k) {
+  template <class Params>
+  __device__ static ScoreAndSlope score_and_slope(const Params& params, const Sequence& seq, float s, int q, int k) {
     const float squashed = tanh_(s * 0.02f);
     return {50.0f * squashed, 1.0f - squashed * squashed};
   }
@@ -128,6 +131,19 @@ TEST(CudaExpr, VariantsHaveSlopes) {
       << softcap;
   const std::string wide = variant("bwd bf16 d=64 params=\"n: i64\" score=\"where(k < n, s, h * s)\"");
   EXPECT_NE(wide.find("float s, Int64 q, Int64 k) {\n    const Int64 h = seq.h;\n"), std::string::npos) << wide;
+}
+
+// What a producer copies, and the gradients of that.
+TEST(CudaExpr, VariantsOfBackwardKnowTheirInputs) {
+  const std::string text = variant_of(
+      "bwd bf16 d=64 params=\"t: bf16[3], w: fp32[1]\" "
+      "score=\"s + t[h, q, k] + w[h]\" grads=\"w, t\"",
+      "sm_90a");
+  for (const char* line : {"kLoadsAtPlaces = false;", "constexpr bool values[] = {true, false};",
+                           "visit(Parameter<0>(), h, 0);",
+                           "input_element(Parameter<0>, const KernelParams& params, const Sequence& seq, int q, int k)",
+                           "static_cast<Int64>(k) * params.extra[0].stride[2];"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
 }
 
 TEST(CudaExpr, InputsAndTheirOuterIndices) {

@@ -60,6 +60,51 @@ TEST(ScoreInputs, WhatComesInTiles) {
   }
 }
 
+// Scores that kernels of gradients may add to products which are relative to the LSE, and what those read elsewhere.
+TEST(ScoreInputs, SumsAndOtherPlaces) {
+  struct Sum {
+    const char* score;
+    bool only_adds, elsewhere;
+  };
+  constexpr Sum kSums[] = {
+      {"s", true, false},
+      {"s + table[h, q, k]", true, false},
+      {"table[h, q, k] - gate[0] + s - 1.0", true, false},
+      {"s + gate[0] * (k - q) + table[h, q, k]", true, false},
+      {"s + gate[q] + table[h, q, k]", true, true},
+      {"s + gate[h] * gate[k]", true, true},
+      {"2.0 * s + table[h, q, k]", false, false},
+      {"table[h, q, k] - s", false, false},
+      {"s + s", false, false},
+      {"s + where(s > 0.0, 1.0, 2.0)", false, false},  // its derivative is 1 all the same
+      {"where(table[h, q, k] > 0.0, s, s + 1.0)", false, false},
+  };
+  for (const Sum& row : kSums) {
+    std::vector<Param> params = {{"table", Dtype::BF16, 3}, {"gate", Dtype::F32, 1}};
+    const Result<Expr> score = parse_expr(row.score, {&params, true, true});
+    ASSERT_TRUE(score) << row.score << ": " << score.error().message;
+    EXPECT_EQ(only_adds(*score), row.only_adds) << row.score;
+    EXPECT_EQ(loads_at_places(*score, score_inputs(*score)), row.elsewhere) << row.score;
+  }
+}
+
+TEST(ScoreInputs, WhatAProducerCopies) {
+  AttentionSpec spec;
+  spec.params = {{"gate", Dtype::F32, 1}, {"table", Dtype::BF16, 3}};
+  const Result<Expr> score = parse_expr("s + table[h, q, k] * gate[k]", {&spec.params, true, true});
+  ASSERT_TRUE(score);
+  spec.score = *score;
+  KernelConfig config;
+  EXPECT_TRUE(copied_inputs(spec, config).empty());
+  set_inputs(spec, {score_inputs(*score)[0]}, config);
+  EXPECT_EQ(config.inputs_16, 2);
+  EXPECT_EQ(config.inputs_32, 0);
+  EXPECT_EQ(config.inputs_q, 2);
+  EXPECT_TRUE(config.inputs_of_batches);
+  ASSERT_EQ(copied_inputs(spec, config).size(), 1u);
+  EXPECT_EQ(print(copied_inputs(spec, config)[0]), "table[h, q, k]");
+}
+
 TEST(ScoreInputs, OneCopyTakesSoMany) {
   std::vector<Param> params;
   std::string score = "s";
