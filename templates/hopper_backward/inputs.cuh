@@ -90,8 +90,6 @@ __device__ inline void read_inputs(InputWords& words, const SharedMemory& shared
     if constexpr (config.inputs_16 >> i & 1) read_halves<i>(shared.inputs<i>(warpgroup), words);
     else read_words<i>(shared.inputs<i>(warpgroup), words);
   });
-  __syncwarp();
-  if (copied) release(shared.inputs_empty(warpgroup));
 }
 
 }  // namespace flashjit

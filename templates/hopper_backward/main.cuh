@@ -122,6 +122,8 @@ struct Consumer {
     begin_products();
     issue_dv(stage);
     commit_products();
+    // Not where they are read: loads are still on their way then, behind those of the products, when the next inputs come.
+    if (kHasInputs && maps.has_inputs) release(shared.inputs_empty(turns.warpgroup));
     wait_products<1>();
     pin_registers(dp);
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
