@@ -55,7 +55,8 @@ void add_gradients_of_parameters(Case& c, const AttentionSpec& spec, Random& ran
       next *= std::max<std::int64_t>(1, tensor.shape[i]);
       if (random.chance(0.2)) ++next;
     }
-    allocate(tensor, 4, true);
+    // Whether four elements are 16 bytes is for the kernel to find out.
+    allocate(tensor, tensor.shape.back() % 4 == 0 ? 16 : 4, true);
   }
   if (!has_sink_gradient(spec)) return;
   plain(c.params["dsink"], Dtype::F32, {spec.heads_q}, [](std::int64_t) { return 0.0; });
