@@ -37,7 +37,7 @@ struct Turns {
 // behind them.
 struct Ones {
   u32 of[1][4];
-  __device__ void set(u32 first = 0, u32 thread = threadIdx.x) {
+  __device__ void set(u32 first = 0, u32 thread = lane_id()) {
     const u32 lane = thread % 4, one = pack<Element::bf16>(1.0f, 0.0f);
     of[0][0] = of[0][1] = lane == first ? one | one << 16 : lane == first + 1 ? one : 0;
     of[0][2] = of[0][3] = 0;
