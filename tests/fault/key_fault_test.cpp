@@ -340,6 +340,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"merge bf16 d=64 heads=8 max_logit shared_prefix", ""},
       {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
       {"bwd bf16 d=64 heads=8 score=\"alibi\" sink grads=\"slope, sink\"", "family=sync_backward"},
+      {"bwd bf16 d=64 heads=8 score=\"alibi\"", "family=hopper_backward"},
       {"bwd bf16 d=64 heads=8 dropout=0.1", "family=naive_backward"},
       {long_mask.c_str(), "family=sync"},
   };
