@@ -11,6 +11,7 @@
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
 #include "compiler/spec/text_form.h"
+#include "templates/dropout.h"
 
 namespace flashjit {
 
@@ -141,6 +142,10 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
     notes.push_back(
         fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                     spec.d_v, output->columns));
+  }
+  if (const int dropped = dropped_of(spec.dropout); dropped != spec.dropout * kDropoutNumbers) {
+    notes.push_back(fmt::format("dropout={} counts as {}/{}: the random numbers of weights are bytes", spec.dropout,
+                                dropped, kDropoutNumbers));
   }
   if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
   const Family family = plan.schedule.family, first = first_choice(spec, plan.target);

@@ -165,6 +165,8 @@ TEST(Plan, SlowPathsAreReported) {
   };
   EXPECT_TRUE(has_note(planned("fwd bf16 d=64 bytes=4", "sm_80"), "slow path: inputs are only 4-byte aligned"));
   EXPECT_TRUE(has_note(planned("fwd bf16 d=72", "sm_80"), "d=72 is padded to 80"));
+  EXPECT_TRUE(has_note(planned("fwd bf16 d=64 dropout=0.1", "sm_80"), "dropout=0.1 counts as 26/256"));
+  EXPECT_FALSE(has_note(planned("fwd bf16 d=64 dropout=0.25", "sm_80"), "dropout"));
   EXPECT_TRUE(planned("fwd bf16 d=64", "sm_80").notes.empty());
 }
 
