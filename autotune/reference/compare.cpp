@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "compiler/spec/half.h"
 #include "fmt/format.h"
 
 namespace flashjit::reference {
@@ -37,7 +38,9 @@ void check_element(const Problem& problem, const RowId& row, int c, const ExactR
     return;
   }
   if (!std::isfinite(ours)) {
-    if (tally.special.empty()) {
+    // Of a key whose weight the recipe loses and whose V is far beyond the dtype's range.
+    const bool beyond = round_to(problem.spec().out_dtype, static_cast<float>(truth)) == ours;
+    if (!beyond && tally.special.empty()) {
       tally.special = fmt::format("o is {} where the reference is {:.6g} ({}, column {})", ours, truth, name(row), c);
     }
     return;

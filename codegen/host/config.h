@@ -128,6 +128,11 @@ struct TileCall {
   PhiloxKey key;                     // of dropout
 };
 
+// Keys that a call may see: outside of them it reads neither K nor V.
+struct SeenKeys {
+  std::int64_t begin, end;
+};
+
 // One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
 struct PackCall {
   const void* const* rows;  // by key; up to a whole panel rows of zeros
@@ -155,6 +160,7 @@ struct NaiveCall {
 };
 
 using TileFunction = void (*)(const TileCall*);
+using SeenKeysFunction = void (*)(const TileCall*, SeenKeys*);
 using PackFunction = void (*)(const PackCall*);
 using NaiveFunction = void (*)(const NaiveCall*);
 

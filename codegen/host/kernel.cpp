@@ -63,8 +63,14 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
 class BlockedKernel final : public HostKernel {
  public:
   BlockedKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, TileFunction tile,
-                PackFunction pack_k, PackFunction pack_v)
-      : spec_(plan.spec), config_(config), code_(std::move(code)), tile_(tile), pack_k_(pack_k), pack_v_(pack_v) {
+                SeenKeysFunction seen_keys, PackFunction pack_k, PackFunction pack_v)
+      : spec_(plan.spec),
+        config_(config),
+        code_(std::move(code)),
+        tile_(tile),
+        seen_keys_(seen_keys),
+        pack_k_(pack_k),
+        pack_v_(pack_v) {
     if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
   }
 
@@ -75,6 +81,7 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
+    SeenKeys seen;  // by any of its queries; only these are packed
     std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0,
                  scales_at = 0;                   // bytes from the start of the packed area
     std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
@@ -98,6 +105,7 @@ class BlockedKernel final : public HostKernel {
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
                  std::vector<Pair> pairs, char* packed, char* scratch) const;
+  SeenKeys seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& sequence) const;
   void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const;
   void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                std::int64_t tile, const char* packed, char* scratch) const;
@@ -106,6 +114,7 @@ class BlockedKernel final : public HostKernel {
   HostConfig config_;
   std::unique_ptr<Code> code_;
   TileFunction tile_;
+  SeenKeysFunction seen_keys_;
   PackFunction pack_k_, pack_v_;
   std::optional<Widener> widener_;  // of caches of 8 bits
   mutable WorkspacePool workspaces_;
@@ -116,9 +125,30 @@ std::vector<BlockedKernel::Pair> BlockedKernel::all_pairs(const Problem& problem
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const Sequence sequence = problem.sequence(b);
     if (sequence.q_len == 0) continue;
-    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) pairs.push_back({b, hk, sequence});
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk)
+      pairs.push_back({b, hk, sequence, seen_keys(params, b, hk, sequence)});
   }
   return pairs;
+}
+
+// Of all queries and heads that share the keys: a window of a long cache is all that a few queries read.
+SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk,
+                                  const Sequence& sequence) const {
+  const std::int64_t group = spec_.heads_q / spec_.heads_kv;
+  TileCall call{};
+  call.params = &params;
+  call.b = b;
+  call.hk = hk;
+  call.q_len = call.rows = sequence.q_len;
+  call.k_len = sequence.k_len;
+  SeenKeys all = {sequence.k_len, 0};
+  for (call.h = hk * group; call.h < (hk + 1) * group; ++call.h) {
+    SeenKeys of_head{};
+    seen_keys_(&call, &of_head);
+    if (of_head.begin >= of_head.end) continue;
+    all = {std::min(all.begin, of_head.begin), std::max(all.end, of_head.end)};
+  }
+  return all.begin < all.end ? all : SeenKeys{0, 0};
 }
 
 Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
@@ -164,12 +194,12 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
   for (Pair& pair : pairs) {
     pair.first_pack = chunks;
     pair.first_tile = tiles;
-    chunks += (pair.sequence.k_len + kPackKeys - 1) / kPackKeys;
+    chunks += (pair.seen.end + kPackKeys - 1) / kPackKeys - pair.seen.begin / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
   parallel.run(chunks, [&](std::int64_t item, int) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
-    pack(problem, pair, item - pair.first_pack, packed);
+    pack(problem, pair, pair.seen.begin / kPackKeys + item - pair.first_pack, packed);
   });
   parallel.run(tiles, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
@@ -239,7 +269,9 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.o_token = params.o_stride.token;
   call.v_panel_words = config_.v_panel_words(s.k_len);
   const auto* flags = reinterpret_cast<const std::uint8_t*>(packed) + pair.flags_at;
-  call.not_finite = std::memchr(flags, 1, static_cast<std::size_t>(s.k_len)) ? flags : nullptr;
+  const SeenKeys seen = pair.seen;
+  const bool finite = !std::memchr(flags + seen.begin, 1, static_cast<std::size_t>(seen.end - seen.begin));
+  call.not_finite = finite ? nullptr : flags;
   call.v_rows = reinterpret_cast<const void* const*>(packed + pair.rows_at);
   call.b = pair.b;
   call.h = head;
@@ -366,10 +398,11 @@ Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive,
         std::make_unique<NaiveKernel>(plan, config, std::move(code), scores, softmax, product));
   }
   FLASHJIT_ASSIGN(tile, code->find<TileFunction>(kTileName));
+  FLASHJIT_ASSIGN(seen_keys, code->find<SeenKeysFunction>(kSeenKeysName));
   FLASHJIT_ASSIGN(pack_k, code->find<PackFunction>(kPackKName));
   FLASHJIT_ASSIGN(pack_v, code->find<PackFunction>(kPackVName));
   return std::unique_ptr<HostKernel>(
-      std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, pack_k, pack_v));
+      std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, seen_keys, pack_k, pack_v));
 }
 
 }  // namespace

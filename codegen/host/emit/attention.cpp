@@ -88,6 +88,7 @@ class TileEmitter {
     emit_end(tile);
     if (c_.product == Product::Amx) emit_amx_end(ir_);
     ir_.finish();
+    emit_seen_keys();
   }
 
  private:
@@ -104,6 +105,7 @@ class TileEmitter {
   };
   void set_places(ExprEmitter& expressions, const RowPlace& place, Value* q_lo, Value* q_hi);
   Range emit_range(const RowPlace& place, Value* q_lo, Value* q_hi);
+  void emit_seen_keys();
   void emit_kv_loop(const Tile& tile);
   llvm::Function* emit_kv_tile(const char* name, bool masked, llvm::Function* softmax);
   void emit_values_that_are_not_finite(const Tile& tile, Value* k_lo, Value* columns,
@@ -264,6 +266,19 @@ TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, V
   return {larger(bound(tiles.begin, ir_.integer(0)), ir_.integer(0)),
           smaller(bound(tiles.end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
           bound(tiles.full_end, place.k_len)};
+}
+
+// Of all queries of a call together.
+void TileEmitter::emit_seen_keys() {
+  llvm::Function* function = ir_.function(kSeenKeysName, {ir_.ptr, ir_.ptr}, true);
+  call_ = function->getArg(0);
+  const Tile tile(ir_, plan_, call_);
+  const RowPlace place = tile.place(ir_.integer(0));
+  const Range range = emit_range(place, place.q, b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1)));
+  Value* keys = function->getArg(1);
+  ir_.store(range.begin, ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, begin)}), 8);
+  ir_.store(range.end, ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, end)}), 8);
+  ir_.finish();
 }
 
 // KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each starts at one.

@@ -6,7 +6,9 @@
 namespace flashjit::host {
 
 inline constexpr char kTileName[] = "flashjit_tile";
-void emit_tile(Ir& ir, const Plan& plan);  // void flashjit_tile(const TileCall*)
+inline constexpr char kSeenKeysName[] = "flashjit_seen_keys";
+// void flashjit_tile(const TileCall*), and void flashjit_seen_keys(const TileCall*, SeenKeys*): what it will read.
+void emit_tile(Ir& ir, const Plan& plan);
 
 // The textbook version: void step(const NaiveCall*), for one row.
 inline constexpr char kNaiveScoresName[] = "flashjit_naive_scores";
