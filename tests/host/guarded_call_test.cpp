@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -77,6 +78,29 @@ TEST(GuardedCalls, AreRefusedOrStayInside) {
   fmt::print("{} calls ran, {} were refused\n", ran, refused);
   EXPECT_GT(ran, 20);
   EXPECT_GT(refused, 20);
+}
+
+// A window of a long cache: pages behind it cannot be read.
+TEST(GuardedCalls, KeysThatNoQuerySeesAreNotRead) {
+  auto engine = Engine::create({.device = Device::Host, .threads = 1});
+  if (!engine) GTEST_SKIP() << engine.error().message;
+  auto kernel = (*engine)->prepare("fwd fp32 d=64 heads=2/1 mask=\"k < 100\"");
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  constexpr std::int64_t kKeys = 4096, kReadable = 128;
+  constexpr std::size_t kBytes = kKeys * 64 * sizeof(float), kReadableBytes = kReadable * 64 * sizeof(float);
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::fill_n(static_cast<float*>(memory), kReadable * 64, 1.0f);
+  mprotect(static_cast<char*>(memory) + kReadableBytes, kBytes - kReadableBytes, PROT_NONE);
+  std::vector<float> q(3 * 2 * 64, 0.5f), o(q.size());
+  Arguments call;
+  call.q = {q.data(), "fp32", {1, 3, 2, 64}, {}};
+  call.k = call.v = {memory, "fp32", {1, kKeys, 1, 64}, {}};
+  call.o = {o.data(), "fp32", {1, 3, 2, 64}, {}};
+  const auto done = (*kernel)->run(call);
+  EXPECT_TRUE(done) << done.error().message;
+  for (const float x : o) EXPECT_FLOAT_EQ(x, 1);
+  munmap(memory, kBytes);
 }
 
 }  // namespace
