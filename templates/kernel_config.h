@@ -67,7 +67,7 @@ struct KernelConfig {
   bool has_score = false;      // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   bool score_adds = false;  // backward: it is s plus what depends on places alone
-  float score_cap = 0;  // not 0: score() is this times tanh(score_factor * q.k), both positive
+  float score_cap = 0;      // not 0: score() is this times tanh(score_factor * q.k), both positive
   float score_factor = 0;
   bool score_loads = false;  // from tensors, at places that depend on the key
   int inputs_16 = 0;  // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and

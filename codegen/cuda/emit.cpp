@@ -192,8 +192,7 @@ Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
   const std::vector<Expr> values = {gradients.score, gradients.by_s};
-  std::string text =
-      fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", reads_by_place(plan, gradients));
+  std::string text = fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", reads_by_place(plan, gradients));
   return text + function(
                     "The logit of query q and key k, and its derivative by s, which is scale * q.k.\n"
                     "template <class Params>",
