@@ -5,7 +5,7 @@
 namespace flashjit {
 
 // Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_words.h has the words of each.
-enum class Element : unsigned char { f16, bf16, f32, f8 };  // f8: e4m3 or e5m2, as memory has them
+enum class Element : unsigned char { f16, bf16, f32, f8 };     // f8: e4m3 or e5m2, as memory has them
 enum class Narrow : unsigned char { none, e4m3, e5m2, int8 };  // elements of 8 bits that memory has
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device

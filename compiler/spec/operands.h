@@ -78,8 +78,8 @@ struct Operand {
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
   Dim (*rows)(const AttentionSpec& spec) = nullptr;  // instead of the dimension of queries or keys in `dims`
-  bool aligned = false;                                    // as the spec says; else to its elements
-  std::size_t pointer = 0;                                 // where KernelParams has its address
+  bool aligned = false;                              // as the spec says; else to its elements
+  std::size_t pointer = 0;                           // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;

@@ -28,7 +28,8 @@ namespace {
 constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
 constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;
-constexpr int kScaleBlockStep = 64, kMaxScaleBlock = 1024;  // rows: tiles of any kernel hold whole ones, or parts of one
+constexpr int kScaleBlockStep = 64,
+              kMaxScaleBlock = 1024;  // rows: tiles of any kernel hold whole ones, or parts of one
 constexpr std::size_t kMaxParamName = 32;
 constexpr double kMaxRopeBase = 1e12;
 
@@ -133,15 +134,18 @@ Result<void> check_scale_block(const AttentionSpec& spec) {
   const int rows = spec.scale_block;
   if (rows == 0) return {};
   if (rows < 0 || rows > kMaxScaleBlock || rows % kScaleBlockStep != 0) {
-    return invalid(fmt::format("scales: {0} rows of a block are no multiple of {1} from {1} to {2}; use block({3})", rows,
-                               kScaleBlockStep, kMaxScaleBlock,
+    return invalid(fmt::format("scales: {0} rows of a block are no multiple of {1} from {1} to {2}; use block({3})",
+                               rows, kScaleBlockStep, kMaxScaleBlock,
                                std::clamp(round_up(rows, kScaleBlockStep), kScaleBlockStep, kMaxScaleBlock)));
   }
-  const auto refuse = [&](std::string_view why) { return invalid(fmt::format("scales: block({}), and {}", rows, why)); };
+  const auto refuse = [&](std::string_view why) {
+    return invalid(fmt::format("scales: block({}), and {}", rows, why));
+  };
   if (!has_scaled_keys(spec)) return refuse("no elements have a scale; use e4m3 or e5m2, or leave scales out");
   if (spec.token_scales) return refuse("token_scales gives each key its own; leave one of them out");
   if (is_paged(spec)) {
-    return refuse("pages of a sequence lie anywhere, so that a block of keys has no place; leave it out, or use token_scales");
+    return refuse(
+        "pages of a sequence lie anywhere, so that a block of keys has no place; leave it out, or use token_scales");
   }
   if (is_packed(spec)) {
     return refuse("packed sequences begin anywhere, so that a block has no place; leave it out, or use layout=bshd");

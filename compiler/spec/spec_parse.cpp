@@ -23,8 +23,8 @@ constexpr auto kFlagNames = [] {
 }();
 constexpr auto kFieldNames = [] {
   constexpr std::array<std::string_view, 21> with_values = {
-      "kv",      "out", "d",     "heads", "layout", "mask",     "score", "params",    "grads", "scale", "align", "lse",
-      "dropout", "b",   "q_len", "k_len", "bytes",  "numerics", "rope",  "rope_base", "scales"};
+      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale", "align",
+      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
