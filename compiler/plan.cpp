@@ -20,7 +20,7 @@ namespace {
 constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
-  if (target.gpu && spec.dtype == Dtype::F32 && attends(spec)) {
+  if (target.gpu && spec.dtype == Dtype::F32 && !merges(spec)) {
     return unsupported(fmt::format(
         "dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
         target.name));

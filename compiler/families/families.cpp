@@ -10,6 +10,7 @@
 #include "compiler/families/merge/merge.h"
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/naive/naive.h"
+#include "compiler/families/quantize/quantize.h"
 #include "compiler/families/sync/sync.h"
 #include "compiler/families/sync_backward/sync_backward.h"
 
@@ -18,7 +19,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::array<Family, kFamilyCount> kFamilies = {
-    &kHopper, &kDecode, &kMla, &kSync, &kNaive, &kNaiveBackward, &kMerge, &kHopperBackward, &kSyncBackward, &kHost};
+    &kHopper, &kDecode, &kMla, &kSync, &kNaive, &kNaiveBackward, &kMerge, &kQuantize, &kHopperBackward, &kSyncBackward, &kHost};
 
 }  // namespace
 

@@ -300,7 +300,7 @@ void expect_refused(std::span<const std::pair<const char*, const char*>> rows) {
 
 TEST(Spec, RefusalsNameFieldValueAndLimit) {
   const std::pair<const char*, const char*> rows[] = {
-      {"", "the operation (fwd, bwd or merge) is missing"},
+      {"", "the operation (fwd, bwd, merge or quantize) is missing"},
       {"fwd", "the dtype is missing"},
       {"forward bf16 d=64", "`forward` is none of fwd, bwd"},
       {"fwd b16 d=64", "dtype: `b16` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `bf16`?"},
