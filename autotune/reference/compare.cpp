@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 
@@ -132,6 +133,7 @@ Tally merge(const std::vector<Tally>& parts) {
 
 Comparison compare(const Problem& problem, const CompareOptions& options) {
   if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
+  if (problem.spec().operation == Operation::Quantize) return compare_quantized(problem, options);
   const std::vector<RowId> rows = choose_rows(problem, options);
   std::vector<Tally> tallies(std::max(1, options.threads));
   const auto work = [&](std::size_t part) {

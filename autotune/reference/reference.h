@@ -20,6 +20,9 @@
 
 namespace flashjit::reference {
 
+// As the tensor says, or contiguous.
+std::vector<std::int64_t> strides_of(const Tensor& tensor);
+
 // One query row. q counts from the start of its sequence.
 struct RowId {
   std::int64_t b = 0, h = 0, q = 0;

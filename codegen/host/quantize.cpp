@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "compiler/spec/half.h"
@@ -18,7 +19,7 @@ constexpr float kNothing = 0x1p-100f;  // where nothing is larger, the scale is 
 // Multiplies rows with the matrix of templates/quantize/rotation.h.
 class Rotation {
  public:
-  explicit Rotation(int d) : d_(d), parts_(rotation_parts(d)), each_(d / parts_) {}
+  explicit Rotation(int d) : d_(d), parts_(rotation_parts(d)), each_(d / parts_), factor_(rotation_factor(d)) {}
 
   void apply(float* row) const {
     for (int c = 0; c < d_; ++c) row[c] = rotation_sign(c) ? -row[c] : row[c];
@@ -32,7 +33,7 @@ class Rotation {
       }
     }
     if (parts_ > 1) mix_parts(row);
-    for (int c = 0; c < d_; ++c) row[c] *= rotation_factor(d_);
+    for (int c = 0; c < d_; ++c) row[c] *= factor_;
   }
 
  private:
@@ -53,11 +54,14 @@ class Rotation {
     }
   }
   int d_, parts_, each_;
+  float factor_;
 };
 
 class QuantizeKernel final : public HostKernel {
  public:
-  explicit QuantizeKernel(const AttentionSpec& spec) : spec_(spec) {}
+  explicit QuantizeKernel(const AttentionSpec& spec) : spec_(spec) {
+    if (spec.rotate) rotation_.emplace(spec.d_qk);
+  }
 
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
     const std::int64_t heads = std::int64_t{p.batch} * spec_.heads_q;
@@ -108,10 +112,11 @@ class QuantizeKernel final : public HostKernel {
   void load(const KernelParams& p, std::int64_t head, std::int64_t token, float* row) const {
     const std::int64_t from = at(p.q_stride, head, token);
     for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.q, from + i);
-    if (spec_.rotate) Rotation(spec_.d_qk).apply(row);
+    if (rotation_) rotation_->apply(row);
   }
 
   AttentionSpec spec_;
+  std::optional<Rotation> rotation_;
 };
 
 }  // namespace

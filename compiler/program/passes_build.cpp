@@ -169,6 +169,7 @@ Result<Program> build(Program p, const PassContext& context) {
 }
 
 Result<Program> analyse_mask(Program p, const PassContext& context) {
+  if (quantizes(context.problem.spec)) return p;  // nothing loops
   const bool masked = context.config.has_mask;
   // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
   // without a mask only the tile that k_len cuts is mixed.

@@ -65,7 +65,8 @@ __device__ inline Values numbers_of(const Raw& raw) {
   return v;
 }
 
-constexpr int kParts = rotation_parts(config.head_dim_qk);  // with 3 or 5, four columns of a lane are mixed with others
+// With 3 or 5, four columns of a lane are mixed with others; without a rotation it is of no use.
+constexpr int kParts = config.rotate ? rotation_parts(config.head_dim_qk) : 1;
 
 // What mma.sync multiplies 16 columns of a row with: row 4 t + e of the matrix is the e-th of lane t's, and so is its
 // column. Two halves of 8 columns, each of two words.

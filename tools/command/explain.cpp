@@ -147,10 +147,14 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
                      r.predicted_tbs, plan.target.memory_tbs, r.limit);
 }
 
-std::string merge_text(const Plan& plan, const Shape& shape, const Roofline& r) {
-  return fmt::format("what it costs at b={},q={},parts={}\n", shape.b, shape.q_len, shape.k_len) +
-         fmt::format("  memory traffic     {}: the parts read and O written once\n", bytes_text(r.fused_bytes)) +
-         predicted_text(plan, r);
+// Of what does not attend: memory is all that it takes.
+std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+  const bool merge = merges(plan.spec);
+  return fmt::format("what it costs at b={},q={}{}\n", shape.b, shape.q_len,
+                     merge ? fmt::format(",parts={}", shape.k_len) : "") +
+         fmt::format("  memory traffic     {}: {} once\n", bytes_text(r.fused_bytes),
+                     merge ? "the parts read and O written" : "x read and y written") +
+         footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
@@ -308,7 +312,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
     const Footprint calls = footprint(plan, shape);
     line["launches"] = calls.launches;
     line["workspace_bytes"] = calls.bytes;
-    text += (merges(plan.spec) ? merge_text(plan, shape, r) : roofline_text(plan, shape, r)) + "\n";
+    text += (attends(plan.spec) ? roofline_text(plan, shape, r) : traffic_text(plan, shape, r)) + "\n";
     if (attends(plan.spec)) {
       const auto map = mask_map(plan, shape.q_len, shape.k_len);
       if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};

@@ -1,7 +1,5 @@
 #include "compiler/families/quantize/quantize.h"
 
-#include <array>
-
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
@@ -81,9 +79,6 @@ std::string describe(const KernelConfig& c) {
   return "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
 }
 
-// What attention's loop does with keys has no meaning here.
-constexpr std::array<std::string_view, 1> kHonoured = {"direction=first_to_last"};
-
 }  // namespace
 
 const FamilyRow kQuantize = {
@@ -92,7 +87,6 @@ const FamilyRow kQuantize = {
     .loop_file = "templates/quantize/quantize.cuh",
     .fields = "tile_q",
     .computes = quantizes,
-    .from_first = true,
     .why_not = why_not,
     .enumerate = enumerate,
     .refuses = refuses,
@@ -102,7 +96,6 @@ const FamilyRow kQuantize = {
     .matrix_rate = matrix_rate,
     .finish = finish,
     .why_rejected = why_rejected,
-    .honoured = kHonoured,
     .describe = describe,
 };
 

@@ -1,0 +1,15 @@
+// Cases of quantize: rows of normal numbers, with outliers, zeros, infinity and NaN, and quotients that are halfway.
+#pragma once
+
+#include "tests/random/spec_generator.h"
+
+namespace flashjit::testing_random {
+
+constexpr std::uint64_t kQuantizesAmong = 20;  // cases one is a quantize
+
+Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options);
+
+// As many tokens as each of q_lens says.
+Case make_quantize(std::uint64_t seed, const FixedCase& row);
+
+}  // namespace flashjit::testing_random
