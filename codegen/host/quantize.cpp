@@ -93,11 +93,11 @@ class QuantizeKernel final : public HostKernel {
       const std::int64_t head = item / of_block / blocks, block = item / of_block % blocks;
       if (item == first) p.scale_y[at(p.scale_y_stride, head, block)] = scale;
       each_row(item, [&](std::int64_t of_head, std::int64_t token, const std::vector<float>& row) {
-        const std::int64_t to = at(p.o_stride, of_head, token);
+        const std::int64_t to = at(p.y_stride, of_head, token);
         for (std::size_t i = 0; i < row.size(); ++i) {
           // Infinity has no place among numbers that share a scale.
           const float x = std::isfinite(row[i]) ? row[i] / scale : std::numeric_limits<float>::quiet_NaN();
-          reference::store_float(spec_.out_dtype, p.o, to + static_cast<std::int64_t>(i), x);
+          reference::store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(i), x);
         }
       });
     });
@@ -110,8 +110,8 @@ class QuantizeKernel final : public HostKernel {
     return head / spec_.heads_q * stride.batch + head % spec_.heads_q * stride.head + token * stride.token;
   }
   void load(const KernelParams& p, std::int64_t head, std::int64_t token, float* row) const {
-    const std::int64_t from = at(p.q_stride, head, token);
-    for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.q, from + i);
+    const std::int64_t from = at(p.x_stride, head, token);
+    for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.x, from + i);
     if (rotation_) rotation_->apply(row);
   }
 

@@ -18,17 +18,17 @@ Result<void> check_rotate(const AttentionSpec& spec) {
   if (rotation_parts(spec.d_qk) != 0) return {};
   int wider = spec.d_qk + 1;
   while (rotation_parts(wider) == 0) ++wider;
-  return invalid(
-      fmt::format("rotate: there is no matrix for d={}; it takes a multiple of 16 that is 1, 3 or 5 times a power of two: "
-                  "pad Q and K with zeros to d={}",
-                  spec.d_qk, wider));
+  return invalid(fmt::format(
+      "rotate: there is no matrix for d={}; it takes a multiple of 16 that is 1, 3 or 5 times a power of two: "
+      "pad Q and K with zeros to d={}",
+      spec.d_qk, wider));
 }
 
 // Of specs whose Q, K and V are rounded first.
 Result<void> check_compute(const AttentionSpec& spec) {
   if (!narrows(spec)) return {};
   const auto refuse = [&](std::string_view field, std::string_view why) {
-    return invalid(fmt::format("{}: compute={} rounds Q, K and V of the call, {}", field, name(spec.compute_dtype), why));
+    return invalid(fmt::format("{}: compute={} rounds Q, K and V of the call, {}", field, name(*spec.compute), why));
   };
   if (!is_forward(spec)) return refuse("compute", "and they are those of fwd; leave it out");
   if (size_of(spec.dtype) == 1) return refuse("compute", "which have 8 bits already; leave it out");

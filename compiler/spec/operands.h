@@ -107,7 +107,8 @@ struct OperandAxes {
 };
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
-inline constexpr std::string_view kOfAttention = "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
+inline constexpr std::string_view kOfAttention =
+    "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
 inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
@@ -199,12 +200,12 @@ inline constexpr std::array kOperands = {
             .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::max_parts_stride},
     Operand{.name = "x", .what = "Rows to round to 8 bits", .dtype = &AttentionSpec::dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = quantizes, .absent = kOfQuantize,
-            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, q),
-            .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, x),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::x_stride},
     Operand{.name = "y", .what = "Rows of 8 bits", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = quantizes, .absent = kOfQuantize,
-            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, o),
-            .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, y),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::y_stride},
     Operand{.name = "scale", .what = "What rows of 8 bits are multiplied with", .role = OperandRole::Output,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = quantizes, .absent = kOfQuantize,
             .has_field = false, .rows = rows_of_query_scales, .pointer = offsetof(KernelParams, scale_y),

@@ -237,7 +237,7 @@ Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, 
 AttentionSpec without_keys(const AttentionSpec& spec, int d) {
   AttentionSpec plain;
   plain.operation = spec.operation;
-  plain.dtype = plain.kv_dtype = plain.compute_dtype = spec.dtype;
+  plain.dtype = plain.kv_dtype = spec.dtype;
   plain.out_dtype = spec.out_dtype;
   plain.d_qk = plain.d_v = d;
   plain.heads_q = plain.heads_kv = spec.heads_q;
@@ -491,7 +491,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (narrows(spec)) out += fmt::format(" compute={}", name(spec.compute_dtype));
+  if (spec.compute) out += fmt::format(" compute={}", name(*spec.compute));
   if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));

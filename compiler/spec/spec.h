@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,7 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype compute_dtype = Dtype::BF16;         // compute=...  default: dtype; e4m3 | e5m2, to which Q, K and V are rounded
+  std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O. Of quantize e4m3 | e5m2
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
   Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
@@ -107,8 +108,8 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
-// Are Q, K and V rounded to elements of 8 bits, by launches of their own, before they are multiplied (cascade.h)?
-inline bool narrows(const AttentionSpec& spec) { return spec.compute_dtype != spec.dtype; }
+// Are Q, K and V rounded to elements of 8 bits, by launches of their own, before they are multiplied (compiler/narrowing.h)?
+inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }

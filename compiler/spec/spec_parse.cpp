@@ -23,8 +23,8 @@ constexpr auto kFlagNames = [] {
 }();
 constexpr auto kFieldNames = [] {
   constexpr std::array<std::string_view, 22> with_values = {
-      "kv",      "out", "d",     "heads", "layout", "mask",     "score", "params",    "grads", "scale", "align", "lse",
-      "dropout", "b",   "q_len", "k_len", "bytes",  "numerics", "rope",  "rope_base", "scales", "compute"};
+      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale",  "align",
+      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales", "compute"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -333,7 +333,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   }
   if (key == "compute") {
     FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kNarrowDtypeNames));
-    spec.compute_dtype = dtype;
+    spec.compute = dtype;
     return {};
   }
   if (key == "out") return parse_out(word, spec);
@@ -474,7 +474,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
   auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
-  spec.dtype = spec.kv_dtype = spec.compute_dtype = *dtype;
+  spec.dtype = spec.kv_dtype = *dtype;
   set_out(spec, usual_out(spec));
   FLASHJIT_TRY(parse_fields(cursor, spec));
   FLASHJIT_TRY(validate(spec));

@@ -40,8 +40,8 @@ struct Rows {
 };
 
 __device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const Rows& rows) {
-  const Int64 at[2] = {tile.row(p.q_stride, rows.token[0]), tile.row(p.q_stride, rows.token[1])};
-  return load_rows(p.q, at, rows.valid, threadIdx.x % 32);
+  const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
+  return load_rows(p.x, at, rows.valid, threadIdx.x % 32);
 }
 __device__ inline Values values_of(const Raw& raw) {
   if constexpr (config.rotate) return rotated(raw, threadIdx.x % 32);
@@ -113,7 +113,7 @@ __device__ inline void store_tile(const KernelParams& p, const Tile& tile, const
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (!rows.valid[r]) continue;
-    auto* row = static_cast<unsigned char*>(p.o) + tile.row(p.o_stride, rows.token[r]);
+    auto* row = static_cast<unsigned char*>(p.y) + tile.row(p.y_stride, rows.token[r]);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       if (!has_column(column_of(piece, lane))) continue;

@@ -22,9 +22,7 @@ __device__ inline int column_of(int piece, int lane) {
   return piece * 16 * kGroupsOfPiece + lane % 4 * kColumnsOfPiece;
 }
 // Head dims are multiples of 8, and the last piece may be longer.
-__device__ inline bool has_column(int column) {
-  return config.head_dim_qk % 16 == 0 || column < config.head_dim_qk;
-}
+__device__ inline bool has_column(int column) { return config.head_dim_qk % 16 == 0 || column < config.head_dim_qk; }
 
 // What a lane has of rows lane / 4 and lane / 4 + 8 of its warp.
 using Piece = Words<2 * kColumnsOfPiece, config.copy_bytes>;

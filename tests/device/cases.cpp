@@ -125,6 +125,16 @@ const FixedCase kCases[] = {
     {"quantize-nan-heads",  "quantize fp16 d=64 heads=2", {300, 300}, {}, Data::NotFinite},
     {"quantize-nan-e5m2",   "quantize bf16 d=64 heads=2 out=e5m2 scales=block(64)", {300}, {}, Data::NotFinite},
     {"quantize-none",       "quantize bf16 d=128 heads=4 rotate scales=block(128)", {0, 0}, {}},
+    // attention to Q, K and V that are rounded to 8 bits first
+    {"compute-128",         "fwd bf16 d=128 heads=4/2 compute=e4m3 rotate scales=block(128)", {300, 300}, {400, 400}},
+    {"compute-causal",      "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln compute=e4m3 rotate", {200, 200}, {500, 500}},
+    {"compute-packed",      "fwd fp16 d=96 heads=2 layout=packed mask=\"causal\" lse=ln compute=e4m3 rotate", {100, 0, 37}, {100, 20, 300}},
+    {"compute-bhsd",        "fwd bf16 d=128/64 heads=2 layout=bhsd compute=e4m3 scales=block(64)", {130}, {257}},
+    {"compute-plain",       "fwd bf16 d=72 heads=3 out=fp32 score=\"softcap(20)\" compute=e4m3", {100}, {300}},
+    {"compute-e5m2",        "fwd fp16 d=64 heads=2 compute=e5m2", {70}, {333}},
+    {"compute-256",         "fwd bf16 d=256 heads=2/1 mask=\"window(100, 0)\" compute=e4m3 rotate scales=block(64)", {300}, {300}},
+    {"compute-decode",      "fwd bf16 d=128 heads=8/2 q_len=1 max_logit compute=e4m3 rotate", {1, 1, 1}, {700, 700, 700}},
+    {"compute-none",        "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate", {5, 5}, {0, 0}},
     // pages, in no order, with infinity and NaN in all that holds no key; tiles in a page, pages in a tile, neither
     {"paged-16",        "fwd bf16 d=128 heads=4/2 layout=paged(16) mask=\"causal\" lse=ln max_logit", {70, 70, 70, 70}, {70, 400, 16, 17}},
     {"paged-64",        "fwd fp16 d=64 heads=8/2 layout=paged(64) lse=ln", {100, 100, 100}, {63, 64, 600}},

@@ -75,7 +75,8 @@ void draw_strides(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> sha
   }
 }
 
-void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, int align, std::int64_t gap, bool output) {
+void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, int align, std::int64_t gap,
+             bool output) {
   tensor.dtype = name(dtype);
   tensor.strides.assign(shape.size(), 1);
   for (std::size_t i = shape.size() - 1; i-- > 0;) {

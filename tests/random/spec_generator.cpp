@@ -46,7 +46,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return draw_dropout(draw_shared_prefix(std::move(case_)));
+    return draw_dropout(draw_compute(draw_shared_prefix(std::move(case_))));
   }
 
   Case make(const FixedCase& row) {

@@ -109,6 +109,13 @@ Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uin
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (narrows(spec)) {
+    line["unrounded_rel_err"] = c.unrounded_rel_err;
+    line["unrounded_rms"] = c.unrounded_rms;
+    text += fmt::format(
+        "            of q, k and v in 8 bits, that is; as they are given: relative error {:.2e}, RMS {:.2e}\n",
+        c.unrounded_rel_err, c.unrounded_rms);
+  }
   if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
     text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,

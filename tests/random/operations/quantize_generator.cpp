@@ -63,6 +63,20 @@ Case make_quantize(std::uint64_t seed, const FixedCase& row) {
   return make(seed, row.spec, batch, batch == 0 ? 0 : row.q_lens[0], row.data);
 }
 
+Case draw_compute(Case c) {
+  constexpr std::uint64_t kComputesAmong = 12;  // cases one is
+  Random random(c.seed ^ 0x636f6d70);
+  if (random.bits() % kComputesAmong != 0 || c.data != kDataNames[static_cast<std::size_t>(Data::Normal)]) return c;
+  std::string spec = c.spec + random.pick<std::string_view>({" compute=e4m3", " compute=e5m2"});
+  if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
+  if (random.chance(0.5) && spec.find("packed") == spec.npos)
+    spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
+  if (!parse_spec(spec)) return c;  // pages, new rows and the like
+  c.spec = std::move(spec);
+  c.any_schedule = false;
+  return c;
+}
+
 Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
   Random random(seed ^ 0x7175616e74);
   const bool on_host = options.device == Device::Host;

@@ -12,4 +12,7 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options);
 // As many tokens as each of q_lens says.
 Case make_quantize(std::uint64_t seed, const FixedCase& row);
 
+// A case of attention whose Q, K and V may be rounded first, or the case as it is.
+Case draw_compute(Case c);
+
 }  // namespace flashjit::testing_random
