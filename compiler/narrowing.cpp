@@ -23,7 +23,38 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, int d, int heads, cons
   return part;
 }
 
+constexpr std::int64_t kRowAlignment = 16;
+
+constexpr std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 }  // namespace
+
+CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys) {
+  const std::int64_t tokens = keys ? call.k_tokens : call.q_tokens;
+  if (is_packed(spec)) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
+  return {.batch = call.batch, .q_len = keys ? call.k_len : call.q_len, .k_len = 1, .q_tokens = tokens};
+}
+
+NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
+  NarrowedRoom room;
+  const auto add = [&](bool keys, std::int64_t heads, std::int64_t d) {
+    const CallSizes sizes = rounding_sizes(spec, call, keys);
+    NarrowedPlace place;
+    place.row_bytes = next_multiple(d, kRowAlignment);
+    place.blocks = spec.scale_block > 0 ? (sizes.q_len + spec.scale_block - 1) / spec.scale_block : 1;
+    place.rows = room.bytes;
+    place.scales = place.rows + next_multiple(sizes.q_tokens * heads * place.row_bytes, kWorkspaceAlignment);
+    const std::int64_t scales = sizes.batch * place.blocks * heads * size_of(Dtype::F32);
+    room.bytes = place.scales + next_multiple(scales, kWorkspaceAlignment);
+    return place;
+  };
+  room.q = add(false, spec.heads_q, spec.d_qk);
+  room.k = add(true, spec.heads_kv, spec.d_qk);
+  room.v = add(true, spec.heads_kv, spec.d_v);
+  return room;
+}
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
   FLASHJIT_ASSIGN(q, rounding(spec, spec.d_qk, spec.heads_q, spec.q_len, spec.rotate));

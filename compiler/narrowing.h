@@ -2,6 +2,7 @@
 // and one attends to what they leave in the workspace, as it does to tensors of 8 bits that a caller brings.
 #pragma once
 
+#include "compiler/launch.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit {
@@ -11,5 +12,18 @@ struct Narrowing {
 };
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec);
+
+// The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there.
+CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);
+
+// Where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.
+struct NarrowedPlace {
+  std::int64_t rows = 0, scales = 0, row_bytes = 0, blocks = 0;  // blocks: of a sequence, that have scales
+};
+struct NarrowedRoom {
+  NarrowedPlace q, k, v;
+  std::int64_t bytes = 0;  // behind it is what one launch after the other needs
+};
+NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call);
 
 }  // namespace flashjit

@@ -7,36 +7,23 @@
 
 namespace flashjit {
 
-namespace {
-
-constexpr std::int64_t kRowAlignment = 16;
-
-// Of a tensor that is rounded: all of its tokens as those of one sequence where they are packed.
-CallSizes sizes_of(const AttentionSpec& spec, const CallSizes& call, bool keys) {
-  const std::int64_t tokens = keys ? call.k_tokens : call.q_tokens;
-  if (is_packed(spec)) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
-  return {.batch = call.batch, .q_len = keys ? call.k_len : call.q_len, .k_len = 1, .q_tokens = tokens};
-}
-
-}  // namespace
-
 // The calls of the parts.
 struct NarrowingKernel::Call {
   Call(const NarrowingKernel& kernel, const CallArguments& call, const CallSizes& sizes)
-      : spec(kernel.spec_), whole(call), room(kernel.room(sizes)), attention(call) {
-    make(0, "q", "scale_q", room.q, sizes_of(spec, sizes, false), spec.heads_q, spec.d_qk);
-    make(1, "k", "scale_k", room.k, sizes_of(spec, sizes, true), spec.heads_kv, spec.d_qk);
-    make(2, "v", "scale_v", room.v, sizes_of(spec, sizes, true), spec.heads_kv, spec.d_v);
+      : spec(kernel.spec_), whole(call), room(narrowed_room(spec, sizes)), attention(call) {
+    make(0, "q", "scale_q", room.q, rounding_sizes(spec, sizes, false), spec.heads_q, spec.d_qk);
+    make(1, "k", "scale_k", room.k, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_qk);
+    make(2, "v", "scale_v", room.v, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_v);
     give_rest(attention);
   }
   Call(const Call&) = delete;  // views point into it
 
   void* at(std::int64_t bytes) const { return static_cast<char*>(whole.workspace) + bytes; }
   void give_rest(CallArguments& call) const {
-    call.workspace = at(room.rest);
-    call.workspace_bytes = whole.workspace_bytes - room.rest;
+    call.workspace = at(room.bytes);
+    call.workspace_bytes = whole.workspace_bytes - room.bytes;
   }
-  void make(std::size_t number, std::string_view name, std::string_view scale, const Place& place,
+  void make(std::size_t number, std::string_view name, std::string_view scale, const NarrowedPlace& place,
             const CallSizes& sizes, std::int64_t heads, std::int64_t d) {
     const std::int64_t row = place.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
     Shaped &of_rows = places[2 * number], &of_scales = places[2 * number + 1];
@@ -76,7 +63,7 @@ struct NarrowingKernel::Call {
 
   const AttentionSpec& spec;
   const CallArguments& whole;
-  const Room room;
+  const NarrowedRoom room;
   CallArguments attention;
   std::array<CallArguments, 3> rounding;
   std::array<Shaped, 6> places;
@@ -99,26 +86,11 @@ std::shared_ptr<NarrowingKernel> NarrowingKernel::create(int ordinal, const Atte
   return std::shared_ptr<NarrowingKernel>(new NarrowingKernel(plan, std::move(facts), ordinal, std::move(kernels)));
 }
 
-NarrowingKernel::Room NarrowingKernel::room(const CallSizes& sizes) const {
-  Room room;
-  std::int64_t at = 0, rest = kernels_.attention->workspace_bytes(sizes);
-  const auto add = [&](const RunnableKernel& kernel, bool keys, std::int64_t heads, std::int64_t d) {
-    const CallSizes own = sizes_of(spec_, sizes, keys);
-    Place place;
-    place.row_bytes = (d + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
-    place.blocks = spec_.scale_block > 0 ? (own.q_len + spec_.scale_block - 1) / spec_.scale_block : 1;
-    place.rows = at;
-    place.scales = at + aligned_bytes(own.q_tokens * heads * place.row_bytes);
-    at = place.scales + aligned_bytes(own.batch * place.blocks * heads * static_cast<std::int64_t>(sizeof(float)));
-    rest = std::max(rest, kernel.workspace_bytes(own));
-    return place;
-  };
-  room.q = add(*kernels_.q, false, spec_.heads_q, spec_.d_qk);
-  room.k = add(*kernels_.k, true, spec_.heads_kv, spec_.d_qk);
-  room.v = add(*kernels_.v, true, spec_.heads_kv, spec_.d_v);
-  room.rest = at;
-  room.bytes = at + rest;
-  return room;
+std::int64_t NarrowingKernel::bytes_of(const CallSizes& sizes) const {
+  const CallSizes of_q = rounding_sizes(spec_, sizes, false), of_keys = rounding_sizes(spec_, sizes, true);
+  return narrowed_room(spec_, sizes).bytes +
+         std::max({kernels_.q->workspace_bytes(of_q), kernels_.k->workspace_bytes(of_keys),
+                   kernels_.v->workspace_bytes(of_keys), kernels_.attention->workspace_bytes(sizes)});
 }
 
 Result<std::int64_t> NarrowingKernel::workspace_bytes(const CallArguments& call) const {
@@ -126,14 +98,14 @@ Result<std::int64_t> NarrowingKernel::workspace_bytes(const CallArguments& call)
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
-  return room(sizes).bytes;
+  return bytes_of(sizes);
 }
 
 Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
-  const std::int64_t bytes = room(sizes).bytes;
+  const std::int64_t bytes = bytes_of(sizes);
   if (gpu_) {
     FLASHJIT_TRY(check_workspace(call, bytes));
     return launch_in(call, sizes, stream);

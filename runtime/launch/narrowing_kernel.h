@@ -2,9 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <vector>
 
+#include "compiler/narrowing.h"
 #include "runtime/launch/parts.h"
 
 namespace flashjit {
@@ -23,16 +22,9 @@ class NarrowingKernel : public RunnableKernel {
 
  private:
   struct Call;
-  // Of one of the tensors, in bytes from the beginning of the workspace. Rows are padded to 16 bytes.
-  struct Place {
-    std::int64_t rows = 0, scales = 0, row_bytes = 0, blocks = 0;
-  };
-  struct Room {
-    Place q, k, v;
-    std::int64_t rest = 0, bytes = 0;  // rest: of one launch after the other
-  };
   NarrowingKernel(const Plan& plan, Facts facts, int ordinal, NarrowingKernels kernels);
-  Room room(const CallSizes& sizes) const;
+  // Of the workspace; behind Q, K and V in 8 bits is room for one launch after the other.
+  std::int64_t bytes_of(const CallSizes& sizes) const;
   Result<void> launch(const CallArguments& call, void* stream) override;
   Result<void> launch_in(const CallArguments& call, const CallSizes& sizes, void* stream) const;
 

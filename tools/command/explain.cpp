@@ -10,6 +10,7 @@
 #include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
+#include "compiler/narrowing.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
 #include "runtime/compile/request.h"
@@ -68,12 +69,15 @@ struct Footprint {
   std::int64_t bytes = 0;
   std::vector<std::pair<std::string, std::int64_t>> buffers;
 };
+CallSizes sizes_of(const Shape& shape) {
+  return {.batch = shape.b,
+          .q_len = shape.q_len,
+          .k_len = shape.k_len,
+          .q_tokens = shape.b * shape.q_len,
+          .k_tokens = shape.b * shape.k_len};
+}
 Footprint footprint(const Plan& plan, const Shape& shape) {
-  const CallSizes sizes = {.batch = shape.b,
-                           .q_len = shape.q_len,
-                           .k_len = shape.k_len,
-                           .q_tokens = shape.b * shape.q_len,
-                           .k_tokens = shape.b * shape.k_len};
+  const CallSizes sizes = sizes_of(shape);
   Footprint all;
   for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
   all.bytes = bytes_of(plan.workspace, sizes);
@@ -326,12 +330,33 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   return {};
 }
 
+// What none of the kernels shows that round Q, K and V, and attend to them.
+Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Output& output) {
+  const AttentionSpec& spec = request.spec;
+  FLASHJIT_ASSIGN(shape, shape_of(args, spec));
+  const std::int64_t bytes = narrowed_room(spec, sizes_of(shape)).bytes;
+  Json line = result_line(request.text, request.target.name, args.schedule);
+  line["workspace_bytes"] = bytes;
+  const NarrowingError error = narrowing_error(spec);
+  line["rel_err_normal"] = error.normal;
+  line["rel_err_outliers"] = error.outliers;
+  output.result(
+      line,
+      fmt::format("{}\nfor {}: the four kernels below, one after the other\n\n"
+                  "  workspace          {} at {}: Q, K and V in 8 bits; behind it what one kernel needs at a time\n"
+                  "  error              {:.2g} of O on normal numbers, {:.2g} with outliers (measured at {})\n",
+                  request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape), error.normal,
+                  error.outliers, kNarrowingMeasured));
+  return {};
+}
+
 // One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
 Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
   ExplainArgs of_part = args;
   if (kernels.size() > 1) of_part.shape.clear();
+  if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, output));
   for (const Request& kernel : kernels) FLASHJIT_TRY(explain_kernel(of_part, kernel, store, output));
   return {};
 }
