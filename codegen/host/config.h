@@ -81,7 +81,8 @@ struct HostConfig {
 inline HostConfig config_of(const Plan& plan) {
   const Capabilities& can = plan.target.can;
   HostConfig c;
-  c.dtype = plan.spec.dtype;
+  // Elements of 8 bits are widened, those of Q times their scales.
+  c.dtype = has_scaled_queries(plan.spec) ? Dtype::F32 : plan.spec.dtype;
   c.out_dtype = plan.spec.out_dtype;
   c.d_qk = plan.spec.d_qk;
   c.d_v = plan.spec.d_v;
@@ -124,7 +125,7 @@ struct TileCall {
   std::int64_t q_lo, rows;
   float sink;
   float scale_k, scale_v;            // of caches of 8 bits
-  const float *scales_k, *scales_v;  // ... by key, where each has its own: 1 in place of those then
+  const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then
   PhiloxKey key;                     // of dropout
 };
 

@@ -72,7 +72,8 @@ class BlockedKernel final : public HostKernel {
         seen_keys_(seen_keys),
         pack_k_(pack_k),
         pack_v_(pack_v) {
-    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
+    if (has_scaled_queries(spec_)) query_widener_.emplace(spec_.dtype, config_.dtype);
   }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
@@ -92,16 +93,16 @@ class BlockedKernel final : public HostKernel {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
            flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys);
   }
-  // Of K or V, where each key has its own.
+  // Of K or V, where keys have several.
   std::int64_t scales_bytes(std::int64_t keys) const {
-    return spec_.token_scales ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
+    return has_key_scales(spec_) ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
   }
   std::int64_t flags_bytes(std::int64_t keys) const {  // one for each key of V
     return round_up(keys + config_.panel, 64);
   }
   // V, which may be needed as it is, where it has to be widened.
   std::int64_t wide_bytes(std::int64_t keys) const {
-    return widener_ ? round_up(keys * spec_.d_v * size_of(spec_.dtype), 64) : 0;
+    return widener_ ? round_up(keys * spec_.d_v * size_of(config_.dtype), 64) : 0;
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
@@ -117,7 +118,7 @@ class BlockedKernel final : public HostKernel {
   TileFunction tile_;
   SeenKeysFunction seen_keys_;
   PackFunction pack_k_, pack_v_;
-  std::optional<Widener> widener_;  // of caches of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
 
@@ -227,12 +228,12 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   problem.v_rows(pair.b, pair.hk, first, call.keys, v_rows);
   std::vector<char> wide_keys;
   if (widener_) {
-    const int row = spec_.d_v * size_of(spec_.dtype);
-    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(spec_.dtype)));
+    const int row = spec_.d_v * size_of(config_.dtype);
+    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(config_.dtype)));
     widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
     widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row);
   }
-  if (spec_.token_scales) {
+  if (has_key_scales(spec_)) {
     auto* const k_scales = reinterpret_cast<float*>(packed + pair.scales_at) + first;
     float* const v_scales = k_scales + scales_bytes(pair.sequence.k_len) / std::int64_t{sizeof(float)};
     for (std::int64_t i = 0; i < padded; ++i) {
@@ -281,9 +282,19 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.k_len = s.k_len;
   call.q_lo = q_lo;
   call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
+  std::vector<float> wide_queries;
+  if (query_widener_) {
+    wide_queries.resize(static_cast<std::size_t>(call.rows * spec_.d_qk));
+    for (std::int64_t i = 0; i < call.rows; ++i) {
+      query_widener_->widen(problem.q(pair.b, head, token + i), spec_.d_qk, problem.scale_q(pair.b, head, q_lo + i),
+                            wide_queries.data() + i * spec_.d_qk);
+    }
+    call.q = wide_queries.data();
+    call.q_token = spec_.d_qk;
+  }
   call.sink = problem.sink(head);
-  call.scale_k = spec_.token_scales ? 1 : problem.scale_k(pair.b, pair.hk, 0);
-  call.scale_v = spec_.token_scales ? 1 : problem.scale_v(pair.b, pair.hk, 0);
+  call.scale_k = has_key_scales(spec_) ? 1 : problem.scale_k(pair.b, pair.hk, 0);
+  call.scale_v = has_key_scales(spec_) ? 1 : problem.scale_v(pair.b, pair.hk, 0);
   call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
   call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
   call.key = dropout_key(params);
@@ -295,7 +306,8 @@ class NaiveKernel final : public HostKernel {
   NaiveKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, NaiveFunction scores,
               NaiveFunction softmax, NaiveFunction product)
       : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {
-    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
+    if (has_scaled_queries(spec_)) query_widener_.emplace(spec_.dtype, config_.dtype);
   }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
@@ -308,7 +320,7 @@ class NaiveKernel final : public HostKernel {
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
     const std::int64_t lists = params.batch * spec_.heads_kv;          // of rows, for K and for V
-    const std::int64_t element = widener_ ? size_of(spec_.dtype) : 0;  // of widened rows
+    const std::int64_t element = widener_ ? size_of(config_.dtype) : 0;  // of widened rows
     const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
     const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;
     if (matrix < kLargest) workspace = workspaces_.take(bytes + 1);
@@ -333,8 +345,14 @@ class NaiveKernel final : public HostKernel {
         if (q_row >= s.q_len) return;
         const std::int64_t token = s.q_first + q_row;
         float* own = scores + row * row_floats;
+        const void* query = problem.q(b, h, token);
+        float wide_query[kMaxLatentDimQk];
+        if (query_widener_) {
+          query_widener_->widen(query, spec_.d_qk, problem.scale_q(b, h, q_row), wide_query);
+          query = wide_query;
+        }
         const NaiveCall call{&params,
-                             problem.q(b, h, token),
+                             query,
                              k_rows + (b * spec_.heads_kv + hk) * most_keys,
                              v_rows + (b * spec_.heads_kv + hk) * most_keys,
                              problem.o(b, h, token),
@@ -383,7 +401,7 @@ class NaiveKernel final : public HostKernel {
   HostConfig config_;
   std::unique_ptr<Code> code_;
   NaiveFunction steps_[3];
-  std::optional<Widener> widener_;  // of caches of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
 

@@ -1,4 +1,4 @@
-// Caches of 8 bits: rows of K and V as the generated code reads them, in the dtype of Q. Exact; scales are applied
+// Elements of 8 bits: rows of Q, K and V as the generated code reads them. Exact; scales of K and V are applied
 // elsewhere.
 #pragma once
 
@@ -17,6 +17,8 @@ class Widener {
   Widener(Dtype from, Dtype to);
   // `count` rows of `columns` elements: to `target`, where the addresses in `rows` point then.
   void widen(const void** rows, std::int64_t count, int columns, char* target) const;
+  // A row to fp32, times a scale.
+  void widen(const void* row, int columns, float scale, float* target) const;
 
  private:
   int bytes_;

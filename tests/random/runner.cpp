@@ -272,6 +272,7 @@ Outcome Runner::run(Case& c) const {
   });
   if (auto status = launch(c, *spec, **kernel, one_call); !status) return fail("run: " + text_of(status.error()));
 
+  problem->round_weights_to((*kernel)->facts().weights);
   outcome.comparison = reference::compare(*problem, {.work = options_.work, .seed = c.seed});
   if (!outcome.comparison.ok) return fail(outcome.comparison.problem);
   if (!outcome.comparison.unchecked.empty())

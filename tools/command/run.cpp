@@ -86,9 +86,11 @@ Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec
   return {};
 }
 
-Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed, Json& line) {
+Result<std::string> check(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed,
+                          Json& line) {
   const Arguments arguments = data.host_arguments();
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  problem.round_weights_to(facts.weights);
   reference::CompareOptions options;
   options.seed = seed;
   options.threads = usable_cores();
@@ -159,7 +161,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   for (const std::string& note : kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (args.check) {
     FLASHJIT_TRY(kernel->run_checked_outputs());
-    FLASHJIT_ASSIGN(checked, check(spec, data, args.inputs.seed, line));
+    FLASHJIT_ASSIGN(checked, check(spec, kernel->facts(), data, args.inputs.seed, line));
     text += checked;
   }
   return text;

@@ -98,6 +98,7 @@ struct Facts {
   std::vector<std::string> notes;  // what is slower than it could be, and why
   std::string layer;               // where it was found: a directory or a bundle; empty: in memory, or it was compiled
   std::string miss;                // why it had to be compiled: what was looked at, and what was wrong there
+  std::string weights;             // the dtype of probabilities where they are multiplied with V: what limits accuracy
 };
 
 // Keeps what it needs of its engine alive.
