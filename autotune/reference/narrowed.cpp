@@ -40,13 +40,11 @@ void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* sc
         block.push_back(load_float(given.dtype, tensor.data, at(from, b, h, token) + c));
     }
     const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), rotate, *given.compute);
-    const auto kept = static_cast<float>(rounded.scale);
-    scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = kept;
-    for (std::size_t j = 0; j < rounded.exact.size(); ++j) {
+    scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
+    for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
-      const double x = rounded.exact[j];
-      const double y = std::isfinite(x) ? round_narrow(*given.compute, x / kept) : NAN;
-      store_float(*given.compute, elements.data(), at(to, b, h, first + row) + column, static_cast<float>(y));
+      store_float(*given.compute, elements.data(), at(to, b, h, first + row) + column,
+                  static_cast<float>(rounded.y[j]));
     }
   }
   std::vector<std::int64_t> of_scales = packed ? std::vector{heads} : std::vector{batch, heads};

@@ -116,7 +116,7 @@ std::vector<Block> blocks_of(const AttentionSpec& spec, const Tensors& tensors) 
 
 std::string wrong_scale(const QuantizedRows& rows, const Block& block, Dtype dtype, double ours) {
   const double uncertain = *std::max_element(rows.uncertain.begin(), rows.uncertain.end());
-  const double tolerance = uncertain / largest_number(dtype) + rows.scale * 0x1p-22;
+  const double tolerance = uncertain > 0 ? uncertain / largest_number(dtype) + rows.scale * 0x1p-22 : 0;
   const bool either = std::fabs(rows.largest - kNothing) <= uncertain + kNothing * 0x1p-20;  // 1, or what it is
   if (std::fabs(ours - rows.scale) <= tolerance || (either && ours == 1)) return {};
   return fmt::format("scale is {} instead of {} (batch {}, head {}, rows {} to {})", ours, rows.scale, block.b, block.h,
@@ -135,8 +135,6 @@ void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block&
     if (tally.wrong.empty()) tally.wrong = std::move(text);
   };
   if (std::string wrong = wrong_scale(rows, block, spec.out_dtype, scale); !wrong.empty()) return report(wrong);
-  int exponent = 0;
-  const bool is_power_of_two = std::frexp(scale, &exponent) == 0.5;  // it divides exactly, and what is halfway stays so
   for (std::size_t i = 0; i < rows.exact.size(); ++i) {
     const std::int64_t row = static_cast<std::int64_t>(i) / d, token = block.first + row;
     const int column = static_cast<int>(static_cast<std::int64_t>(i) % d);
@@ -149,17 +147,16 @@ void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block&
       continue;
     }
     const double quotient = exact / scale;
-    const double of_division = is_power_of_two ? 0 : std::fabs(quotient) * 0x1p-21;
-    const double off = rows.uncertain[static_cast<std::size_t>(row)] / scale + of_division;
-    const double least = round_narrow(spec.out_dtype, quotient - off),
-                 most = round_narrow(spec.out_dtype, quotient + off);
+    const double off = rows.uncertain[static_cast<std::size_t>(row)] / scale + std::fabs(quotient) * 0x1p-21;
+    const double least = spec.rotate ? round_narrow(spec.out_dtype, quotient - off) : rows.y[i],
+                 most = spec.rotate ? round_narrow(spec.out_dtype, quotient + off) : rows.y[i];
     if (!(y >= least && y <= most)) {
       report(fmt::format("y is {} where {:.9g} is rounded, to {} {}", y, quotient,
                          least == most ? fmt::format("{}", least) : fmt::format("{} or {}", least, most), place()));
       continue;
     }
     const double error = y * scale - exact;
-    const double ideal = round_narrow(spec.out_dtype, exact / rows.scale) * rows.scale - exact;
+    const double ideal = rows.y[i] * rows.scale - exact;
     tally.worst = std::max(tally.worst, std::fabs(error));
     tally.ideal_worst = std::max(tally.ideal_worst, std::fabs(ideal));
     tally.squares += error * error;
@@ -200,26 +197,35 @@ double round_narrow(Dtype dtype, double x) {
 
 QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate, Dtype dtype) {
   QuantizedRows result;
-  result.exact = rows;
   const std::size_t count = rows.size() / static_cast<std::size_t>(d), width = static_cast<std::size_t>(d);
+  const double length = rotate ? 1 / std::sqrt(d) : 1;
   result.uncertain.assign(count, 0);
+  std::vector<double> sums = rows;  // rotated, without the length
   const std::vector<double> matrix = rotate ? rotation_matrix(d) : std::vector<double>();
   for (std::size_t row = 0; rotate && row < count; ++row) {
     const double* x = &rows[row * width];
     for (std::size_t i = 0; i < width; ++i) {
       double sum = 0;
-      for (std::size_t j = 0; j < width; ++j) sum += matrix[i * width + j] * x[j];
-      result.exact[row * width + i] = sum;
+      for (std::size_t j = 0; j < width; ++j) sum += matrix[i * width + j] > 0 ? x[j] : -x[j];
+      sums[row * width + i] = sum;
     }
     double sizes = 0;
     for (std::size_t j = 0; j < width; ++j) sizes += std::fabs(x[j]);
-    if (std::isfinite(sizes)) result.uncertain[row] = 0x1p-20 * sizes / std::sqrt(d);
+    if (std::isfinite(sizes)) result.uncertain[row] = 0x1p-20 * sizes * length;
   }
-  for (double& x : result.exact) {
-    if (std::fabs(x) > kLargestFloat) x = INFINITY;
-    if (std::isfinite(x)) result.largest = std::max(result.largest, std::fabs(x));
+  float largest = 0;
+  for (double& sum : sums) {
+    if (std::fabs(sum) > kLargestFloat) sum = INFINITY;
+    if (std::isfinite(sum)) largest = std::max(largest, static_cast<float>(std::fabs(sum)));
+    result.exact.push_back(sum * length);
   }
-  if (result.largest > kNothing) result.scale = result.largest / largest_number(dtype);
+  const auto most = static_cast<float>(largest_number(dtype)), short_length = static_cast<float>(length);
+  const float size = largest * short_length;
+  const float factor = size > kNothing ? most / largest : short_length;
+  result.largest = largest * length;
+  result.scale = size > kNothing ? size / most : 1;
+  for (const double sum : sums)
+    result.y.push_back(std::isfinite(sum) ? round_narrow(dtype, static_cast<float>(sum) * factor) : NAN);
   return result;
 }
 

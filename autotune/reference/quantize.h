@@ -1,9 +1,10 @@
 // Rounding to 8 bits by its definition (compiler/SPEC.md, "Quantising"), in float64: the rotation as a product with the
 // whole matrix, numbers of 8 bits from a list of them all.
 //
-// The rule for `quantize`: a scale is the exact one, up to what fp32 makes of a row (2^-20 of the sum of its sizes, over
-// sqrt(d), where it is rotated) and of a quotient; and y is what x over the scale that was written is rounded to, for
-// some x as near to the exact one. So codes are exact but where two are as near, up to that.
+// The rule for `quantize`: without a rotation y and scale are exactly what fp32 makes of the definition. A rotation may
+// differ by its order, by 2^-20 of the sum of a row's sizes over sqrt(d): so much may the scale be off, and y is what x
+// over the scale that was written is rounded to, for some x as near to the exact one. So codes are exact but where two
+// are as near, up to that.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,9 @@ double round_narrow(Dtype dtype, double x);
 struct QuantizedRows {
   std::vector<double> exact;      // rotated, not rounded
   std::vector<double> uncertain;  // of each row: how far fp32 may be from that
+  std::vector<double> y;          // numbers of 8 bits
   double largest = 0;             // of the numbers that are finite
-  double scale = 1;
+  float scale = 1;
 };
 // `rows`: so many of d columns, one after the other.
 QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate, Dtype dtype);

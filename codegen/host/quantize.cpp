@@ -16,10 +16,10 @@ namespace {
 constexpr std::int64_t kRowsOfItem = 64;
 constexpr float kNothing = 0x1p-100f;  // where nothing is larger, the scale is 1: a quotient with it would overflow
 
-// Multiplies rows with the matrix of templates/quantize/rotation.h.
+// Multiplies rows with the matrix of templates/quantize/rotation.h, without dividing them by the root of d.
 class Rotation {
  public:
-  explicit Rotation(int d) : d_(d), parts_(rotation_parts(d)), each_(d / parts_), factor_(rotation_factor(d)) {}
+  explicit Rotation(int d) : d_(d), parts_(rotation_parts(d)), each_(d / parts_) {}
 
   void apply(float* row) const {
     for (int c = 0; c < d_; ++c) row[c] = rotation_sign(c) ? -row[c] : row[c];
@@ -33,7 +33,6 @@ class Rotation {
       }
     }
     if (parts_ > 1) mix_parts(row);
-    for (int c = 0; c < d_; ++c) row[c] *= factor_;
   }
 
  private:
@@ -54,13 +53,12 @@ class Rotation {
     }
   }
   int d_, parts_, each_;
-  float factor_;
 };
 
 class QuantizeKernel final : public HostKernel {
  public:
   explicit QuantizeKernel(const AttentionSpec& spec) : spec_(spec) {
-    if (spec.rotate) rotation_.emplace(spec.d_qk);
+    if (spec.rotate) rotation_.emplace(spec.d_qk), length_ = rotation_factor(spec.d_qk);
   }
 
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
@@ -88,15 +86,17 @@ class QuantizeKernel final : public HostKernel {
     });
     parallel.run(items, [&](std::int64_t item, int) {
       const std::int64_t first = item / of_block * of_block;
-      const float size = *std::max_element(largest.begin() + first, largest.begin() + first + of_block);
-      const float scale = size > kNothing ? size / largest_number() : 1.0f;
+      const float most = *std::max_element(largest.begin() + first, largest.begin() + first + of_block);
+      const bool has_any = most * length_ > kNothing;
+      const float factor = has_any ? largest_number() / most : length_;
       const std::int64_t head = item / of_block / blocks, block = item / of_block % blocks;
-      if (item == first) p.scale_y[at(p.scale_y_stride, head, block)] = scale;
+      if (item == first)
+        p.scale_y[at(p.scale_y_stride, head, block)] = has_any ? most * length_ / largest_number() : 1.0f;
       each_row(item, [&](std::int64_t of_head, std::int64_t token, const std::vector<float>& row) {
         const std::int64_t to = at(p.y_stride, of_head, token);
         for (std::size_t i = 0; i < row.size(); ++i) {
           // Infinity has no place among numbers that share a scale.
-          const float x = std::isfinite(row[i]) ? row[i] / scale : std::numeric_limits<float>::quiet_NaN();
+          const float x = std::isfinite(row[i]) ? row[i] * factor : std::numeric_limits<float>::quiet_NaN();
           reference::store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(i), x);
         }
       });
@@ -117,6 +117,7 @@ class QuantizeKernel final : public HostKernel {
 
   AttentionSpec spec_;
   std::optional<Rotation> rotation_;
+  float length_ = 1;  // that a rotated row is to have beside what the matrix makes of it
 };
 
 }  // namespace

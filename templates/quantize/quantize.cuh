@@ -105,10 +105,10 @@ __device__ inline u32 narrowed(const float (&x)[4], float factor) {
 #endif
 }
 
-// `largest` is without the length of the rotation.
+// `largest` is without the length of the rotation. Quotients are rounded as everywhere, so that all devices give the same.
 __device__ inline void store_tile(const KernelParams& p, const Tile& tile, const Rows& rows, const Values& v,
                                   float largest) {
-  const float factor = largest * kLength > kNothing ? kLargestNarrow / largest : kLength;
+  const float factor = largest * kLength > kNothing ? __fdiv_rn(kLargestNarrow, largest) : kLength;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -127,7 +127,7 @@ __device__ inline void store_tile(const KernelParams& p, const Tile& tile, const
 __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int block, float largest) {
   if (threadIdx.x != 0) return;
   const float size = largest * kLength;
-  p.scale_y[tile.row(p.scale_y_stride, block)] = size > kNothing ? size / kLargestNarrow : 1.0f;
+  p.scale_y[tile.row(p.scale_y_stride, block)] = size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
 }
 
 // Where the rows of a block are those of a scale.
