@@ -440,8 +440,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   std::vector<float> query;
   const float query_scale = this->query_scale(row);
-  for (const double x : this->query(row))
-    query.push_back(round_to(spec_->dtype, static_cast<float>(x)) * query_scale);
+  for (const double x : this->query(row)) query.push_back(round_to(spec_->dtype, static_cast<float>(x)) * query_scale);
   const float scale = static_cast<float>(spec_->effective_scale());
   Position at = position(row);
   std::vector<std::int64_t> keys;

@@ -49,7 +49,9 @@ def test_checked_on_host():
                         ("fwd fp32 d=64 heads=2 layout=paged(16) k_len=40", "b=2,q=1"), ("fwd fp32 d=8 layout=paged(16)", "b=0,q=3"),
                         ("fwd fp32 d=64 heads=2 layout=paged(16)", "b=2,q=3,k=0"),
                         ('fwd bf16 kv=e4m3 d=64 heads=4/2 layout=paged(16) mask="causal"', "q=5,k=100+64"),
-                        ("fwd fp16 kv=e5m2 d=40 heads=2 layout=packed lse=ln", "q=5+2,k=30+64"), ("fwd fp32 kv=int8 d=64", "b=2,q=1,k=300")]:
+                        ("fwd fp16 kv=e5m2 d=40 heads=2 layout=packed lse=ln", "q=5+2,k=30+64"), ("fwd fp32 kv=int8 d=64", "b=2,q=1,k=300"),
+                        ('fwd e4m3 d=64 heads=4/2 scales=block(64) mask="causal" lse=ln', "b=2,q=70,k=200"),
+                        ("fwd e5m2 kv=e4m3 d=40 heads=2 layout=packed bytes=8 out=fp32", "q=5+2,k=30+64")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         assert line["ok"] and line["rel_err"] <= line["ref_err"], line
 
@@ -100,6 +102,34 @@ def test_eight_bits():
             assert run.line()["ok"]
         dense, small = (parse(read(output))[1] for output in outputs)
         assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), kv
+
+
+def test_eight_bits_of_queries():
+    """The same of Q, with scales of its heads or blocks; LSE and O are those of the numbers that codes stand for."""
+    need("host")
+    values, rows = {0x38: 1.0, 0x30: 0.5, 0xc4: -3.0, 0x01: 2.0**-9, 0x80: -0.0, 0x41: 2.25}, 70
+    codes = {name: [list(values)[i * step % len(values)] for i in range(rows * HEADS * DIM)] for name, step in (("q", 1), ("k", 5), ("v", 1))}
+    for blocks in (1, 2):
+        scales, shape = [0.5 * (i + 1) for i in range(blocks * HEADS)], (1, rows, HEADS, DIM)
+        outputs = []
+        for wide in (True, False):
+            files = []
+            for name in ("q", "k", "v"):
+                numbers = [values[code] for code in codes[name]]
+                if wide and name == "q":
+                    numbers = [x * scales[(i // DIM // HEADS // 64 if blocks > 1 else 0) * HEADS + i // DIM % HEADS] for i, x in enumerate(numbers)]
+                data = npy(shape, struct.pack(f"<{len(numbers)}f", *numbers)) if wide else npy(shape, bytes(codes[name]), "|u1")
+                files += ["--" + name, write(name + ".npy", data)]
+            if not wide:
+                shape_of = (1, blocks, HEADS) if blocks > 1 else (1, HEADS)
+                files += ["--scale_q", write("scale_q.npy", npy(shape_of, struct.pack(f"<{len(scales)}f", *scales)))]
+                files += [part for name in ("k", "v") for part in (f"--scale_{name}", write(f"scale_{name}.npy", npy((1,), struct.pack("<f", 1.0))))]
+            outputs.append(scratch("o.npy"))
+            spec = f"fwd fp32 d={DIM} heads={HEADS}" if wide else f"fwd e4m3 out=fp32 d={DIM} heads={HEADS}{' scales=block(64)' if blocks > 1 else ''}"
+            run = flashjit("run", spec, "--shape", f"b=1,q={rows},k={rows}", *HOST, *files, "--o", outputs[-1], "--check", "--json")
+            assert run.line()["ok"] and (wide or run.line()["weights"] == "fp16"), run.line()
+        dense, small = (parse(read(output))[1] for output in outputs)
+        assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), blocks
 
 
 def test_numbers_outside_the_pool():
