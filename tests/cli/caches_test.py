@@ -132,6 +132,23 @@ def test_eight_bits_of_queries():
         assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), blocks
 
 
+def test_scales_that_are_no_numbers():
+    """A scale counts as if it were in all elements that it is of: 0 makes all keys alike, infinity and NaN show in O."""
+    need("host")
+    shape, count = (1, 3, 1, DIM), 3 * DIM
+    files = [part for name, code in (("q", 0x38), ("k", 0x38), ("v", 0x40)) for part in ("--" + name, write(name + ".npy", npy(shape, bytes([code] * count), "|u1")))]
+    inf, nan = float("inf"), float("nan")
+    for name, scale, holds in [("scale_q", 0.0, lambda o: o == 2), ("scale_k", 0.0, lambda o: o == 2), ("scale_v", 0.0, lambda o: o == 0),
+                               ("scale_q", nan, lambda o: o != o), ("scale_k", inf, lambda o: o != o), ("scale_k", -inf, lambda o: o == 0),
+                               ("scale_v", inf, lambda o: o == inf), ("scale_v", nan, lambda o: o != o)]:
+        for blocks in ("", " scales=block(64)"):
+            numbers = {other: scale if other == name else 1.0 for other in ("scale_q", "scale_k", "scale_v")}
+            given = [part for other, x in numbers.items() for part in ("--" + other, write(other + ".npy", npy((1,), struct.pack("<f", x))))]
+            output = scratch("o.npy")
+            run = flashjit("run", f"fwd e4m3 d={DIM} out=fp32{blocks}", "--shape", "q=3,k=3", *HOST, *files, *given, "--o", output, "--check", "--json")
+            assert run.line()["ok"] and all(map(holds, parse(read(output))[1])), (name, scale, blocks, parse(read(output)))
+
+
 def test_numbers_outside_the_pool():
     need("host")
     for change, says in [(6, "block_table[0, 2]: 6"), (-1, "block_table[0, 2]: -1")]:
