@@ -158,11 +158,6 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
 
 }  // namespace
 
-Dtype weights_of(const Plan& plan) {
-  if (!has_scaled_queries(plan.spec)) return plan.spec.dtype;
-  return plan.config.element == Element::f8 ? Dtype::E4M3 : Dtype::F16;
-}
-
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_TRY(check_target(spec, target));

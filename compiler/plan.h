@@ -50,10 +50,6 @@ struct Plan {
   int smem_bytes() const;
 };
 
-// The dtype of P where it is multiplied with V: what limits the accuracy of a plan. Of Q of 8 bits it has 16 bits, unless
-// products are of 8 bits.
-Dtype weights_of(const Plan& plan);
-
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 

@@ -1,8 +1,7 @@
-// Elements of 8 bits of K and V, and of Q: how matrix instructions get theirs, and their scales, which no element is
-// multiplied with.
+// Elements of 8 bits of K and V, and of Q, that are widened: how matrix instructions get theirs.
 #pragma once
 
-#include "templates/sequence.cuh"
+#include "templates/scales.cuh"
 
 namespace flashjit {
 
@@ -76,32 +75,6 @@ __device__ inline uint4 widened(uint2 bytes) {
   const HalfPairs first = halves_of<narrow>(bytes.x), second = halves_of<narrow>(bytes.y);
   return {element_pair_of(first.low), element_pair_of(first.high), element_pair_of(second.low),
           element_pair_of(second.high)};
-}
-
-// ---- scales ----
-
-__device__ inline float cache_scale(const float* scales, const Strides& stride, const Sequence& seq) {
-  return scales ? scales[seq.b * stride.batch + seq.hk * stride.head] : 1.0f;
-}
-
-// The scale of a query; where those of a sequence share one, that of all.
-__device__ inline float query_scale(const KernelParams& params, const Sequence& seq, int q) {
-  const Strides& stride = params.scale_q_stride;
-  if (!has_scaled_queries(config) || !params.scale_q) return 1.0f;
-  const int block = config.scale_block > 0 ? q / config.scale_block : 0;
-  return params.scale_q[seq.b * stride.batch + seq.h * stride.head + block * stride.token];
-}
-
-// What makes scores of products of a query and K; where keys have scales of their own (kv_rows.cuh), without these.
-__device__ inline float score_scale(const KernelParams& params, const Sequence& seq, int q) {
-  if constexpr (!is_scaled(config)) return config.scale;
-  const float scale = config.scale * query_scale(params, seq, q);
-  return has_key_scales(config) ? scale : scale * cache_scale(params.scale_k, params.scale_k_stride, seq);
-}
-// What makes O of sums of V.
-__device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
-  return cache_scale(params.scale_v, params.scale_v_stride, seq);
 }
 
 }  // namespace flashjit

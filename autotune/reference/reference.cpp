@@ -152,7 +152,9 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   return problem;
 }
 
-void Problem::round_weights_to(std::string_view dtype) { weights_ = parse_dtype(dtype).value_or(weights_); }
+void Problem::round_weights_to(std::string_view dtype) {
+  if (!merge(*spec_)) weights_ = parse_dtype(dtype).value_or(weights_);
+}
 
 std::int64_t Problem::q_len(std::int64_t b) const {
   if (packed(*spec_)) {

@@ -263,8 +263,7 @@ class Tuning::Parts {
   Result<void> check_default() {
     FLASHJIT_TRY(run_once(entries_[untuned_place_]));
     expected_ = outputs_of(*data_);
-    if (options_.check)
-      FLASHJIT_TRY(options_.check(job_.spec, entries_[untuned_place_].kernel->facts(), *data_));
+    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, entries_[untuned_place_].kernel->facts(), *data_));
     return {};
   }
 

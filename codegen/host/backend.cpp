@@ -21,7 +21,8 @@ Result<void> check_plan(const Plan& plan) {
   const auto writes_known = [&](const OutField& out) { return quantizes(spec) || known(spec.*out.dtype); };
   if (!(known(spec.dtype) || has_scaled_queries(spec)) || !std::ranges::all_of(out_fields(spec), writes_known) ||
       (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec))) {
-    return unsupported("dtype: the host backend computes fp16, bf16, fp32, e4m3 and e5m2, with K and V of Q's type or of 8 bits");
+    return unsupported(
+        "dtype: the host backend computes fp16, bf16, fp32, e4m3 and e5m2, with K and V of Q's type or of 8 bits");
   }
   return {};
 }

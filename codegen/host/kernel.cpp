@@ -319,7 +319,7 @@ class NaiveKernel final : public HostKernel {
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
-    const std::int64_t lists = params.batch * spec_.heads_kv;          // of rows, for K and for V
+    const std::int64_t lists = params.batch * spec_.heads_kv;            // of rows, for K and for V
     const std::int64_t element = widener_ ? size_of(config_.dtype) : 0;  // of widened rows
     const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
     const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;

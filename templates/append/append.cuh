@@ -195,7 +195,7 @@ __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, 
 __device__ inline float new_scale(const KernelParams& p, const float* scales, const Strides& stride,
                                   const Sequence& seq, int position) {
   if constexpr (has_key_scales(config)) return key_scale(p, scales, stride, seq, position);
-  else return cache_scale(scales, stride, seq);
+  else return scale_of(scales, stride, seq.b, seq.hk, 0);
 }
 
 __device__ inline void append_key(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,

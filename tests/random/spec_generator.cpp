@@ -5,6 +5,7 @@
 #include <optional>
 #include <tuple>
 
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -33,10 +34,11 @@ class Generator {
   Case draw() {
     draw_problem();
     take_latent(draw_latent(case_.seed));
-    elements_.draw(dtype_);
+    draw_elements();
     draw_lengths();
     draw_append();
     cache_.draw(k_lens_, layout_ != Layout::Bhsd);
+    elements_.draw_blocks(layout_ != Layout::Packed && cache_.page_size == 0);
     if (append_.drawn()) cache_.own_ends(q_lens_);
     measure_lengths();
     draw_expressions();
@@ -100,6 +102,13 @@ class Generator {
     data_ = draw_data(random_);
   }
 
+  // Results of 8 bits there are none, whatever Q has.
+  void draw_elements() {
+    const bool as_q = out_ == dtype_;
+    elements_.draw(dtype_);
+    if (size_of(dtype_) == 1 && as_q) out_ = usual_out(dtype_);
+  }
+
   void take_latent(const std::optional<Latent>& latent) {
     v_in_k_ = latent.has_value();
     if (!latent) return;
@@ -127,7 +136,7 @@ class Generator {
 
   // New tokens stand at the end of their sequences. Where all have the same lengths there must be room for them.
   void draw_append() {
-    if (bottom_right_) append_.draw(d_qk_);
+    if (bottom_right_ && size_of(dtype_) > 1) append_.draw(d_qk_);
     if (!append_.drawn() || layout_ == Layout::Packed) return;
     for (std::size_t b = 0; b < k_lens_.size(); ++b) k_lens_[b] = std::max(k_lens_[b], q_lens_[b]);
   }
@@ -264,7 +273,8 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
-    elements_.lay_out_scales(case_.params, batch, heads_kv_, case_.k.shape, layout_ == Layout::Bhsd);
+    elements_.lay_out_scales(case_.params, {batch, heads_q_, heads_kv_, max_q_, max_k_}, case_.k.shape,
+                             layout_ == Layout::Bhsd);
     if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
@@ -443,7 +453,7 @@ class Generator {
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
     if (elements_.scaled) text += elements_.words();
-    if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
+    if (out_ != usual_out(dtype_)) text += fmt::format(" out={}", flashjit::name(out_));
     const std::string of_queries = layout_ == Layout::Bhsd ? "bhsd" : layout_ == Layout::Packed ? "packed" : "";
     if (cache_.page_size > 0)
       text += fmt::format(" layout={}paged({})", of_queries.empty() ? "" : "packed/", cache_.page_size);
