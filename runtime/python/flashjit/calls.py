@@ -206,7 +206,8 @@ def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     numpy_names = {"fp16": "float16", "fp32": "float32"}
     module = type(like).__module__.partition(".")[0]
     if module == "cupy":
-        return sys.modules["cupy"].empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
     if not tensors.is_numpy(like) and like.__dlpack_device__()[0] != HOST:
         raise InvalidError(f"q: {module} has no arrays that can be written to; use PyTorch's or CuPy's, made by their from_dlpack")
     import numpy

@@ -199,7 +199,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     values = [float(value) for value in scalars.values()]
     if needs_gradient:
         grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
-        o, lse = _Differentiable.apply(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
+        o, lse = _differentiated(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
     else:
         o, lse = torch.ops.flashjit.attention(q, k, v, list(more.values()), words, names, values, NO_GRADIENT, max_q_len, max_k_len)
     return (o, lse) if wanted else o
@@ -332,3 +332,6 @@ class _Differentiable(torch.autograd.Function):
         named = dict(zip(grads.split(","), rest))
         of_more = [named[name].to(tensor.dtype) if name in named else None for name, tensor in zip(names.partition(";")[0].split(","), more)]
         return *[None] * 7, dq, dk, dv, *of_more
+
+
+_differentiated: Any = _Differentiable.apply
