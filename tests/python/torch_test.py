@@ -167,16 +167,22 @@ def dense(torch, q, k, v, mask_mod, score_mod):
     return masked_softmax(torch, score_mod(s, *at) if score_mod else s, mask_mod, at) @ v
 
 
-def test_random_cases_of_flex_attention():
-    setting = Setting("bfloat16")
+def flex_functions(setting):
+    """Functions as users write them, of masks and of scores."""
     torch = setting.torch
     documents = torch.randint(0, 3, (150,), device=setting.device)
     slopes, half = torch.rand(12, device=setting.device), torch.tensor(0.5, device=setting.device)
     masks = (None, lambda b, h, q, k: q >= k, lambda b, h, q, k: (q >= k) & (q - k < 40) | (k == 0), lambda b, h, q, k: documents[q] == documents[k],
-             lambda b, h, q, k: ~((q // 8 + k) % 3 == h % 2), lambda b, h, q, k: torch.where(h == 0, k <= q, (k > 2) ^ (q < 9)))
+             lambda b, h, q, k: torch.where(h == 0, k <= q, (k > 2) ^ (q < 9)), lambda b, h, q, k: ~((q // 8 + k) % 3 == h % 2))
     scores = (None, lambda s, b, h, q, k: s + slopes[h] * (k - q), lambda s, b, h, q, k: 5 * torch.tanh(s / 5),
               lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
               lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
+    return masks, scores
+
+
+def test_random_cases_of_flex_attention():
+    setting = Setting("bfloat16")
+    torch, (masks, scores) = setting.torch, flex_functions(setting)
 
     def case(seed):
         draw = random.Random(1000 + seed)
@@ -394,6 +400,41 @@ def test_compile():
                 first = lambda f: lambda *x: f(*x)[0] if function is plain else f(*x)
                 for got, want in zip(gradients(setting, first(compiled), inputs, 2), gradients(setting, first(function), inputs, 2)):
                     setting.close(got, want, function.__name__)
+
+
+def test_flex_attention_in_a_graph():
+    """torch.compile follows the functions as they are traced, so that a graph is used again for what it was made for alone."""
+    setting = Setting()
+    torch, flex, (masks, scores) = setting.torch, setting.ours.flex_attention, flex_functions(setting)
+    inputs = setting.tensors((1, 4, 40, 64), (1, 2, 40, 64), (1, 2, 40, 64))
+
+    def same(function, *more, fullgraph=True):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, fullgraph=fullgraph, backend="aot_eager")
+        for given in more or ((),):
+            for got, want in zip(gradients(setting, lambda *x: compiled(*x, *given), inputs, 1),
+                                 gradients(setting, lambda *x: function(*x, *given), inputs, 1)):
+                setting.close(got, want)
+
+    for mask, score in zip(masks[:5], scores):  # Dynamo does not know ~ of a stand-in
+        same(lambda q, k, v: flex(q, k, v, score, mask, enable_gqa=True))
+    tables = [torch.randn(40, device=setting.device) for _ in range(3)]
+    reads = lambda table: lambda s, b, h, q, k: s + table[q] * (table * 2)[k]
+    same(lambda q, k, v, score: flex(q, k, v, score, enable_gqa=True), *((reads(table),) for table in tables))
+    same(lambda q, k, v, table: flex(q, k, v, reads(table + 1), enable_gqa=True), *((table,) for table in tables))
+    same(lambda q, k, v, cap: flex(q, k, v, lambda s, b, h, q, k: cap * torch.tanh(s / cap), enable_gqa=True), *((cap,) for cap in (3.5, 4.5, 7.0)))
+    # What only an eager call can do ends the graph, or says so.
+    from torch.nn.attention.flex_attention import create_block_mask
+    for fullgraph in (True, False):
+        block = create_block_mask(masks[1], None, None, 40, 40, device=setting.device)
+        masked = lambda q, k, v: flex(q, k, v, None, block, enable_gqa=True)
+        if fullgraph:
+            compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")
+            refused(RuntimeError, "block_mask: is new", compiled, *inputs)
+            masked(*inputs)
+        same(masked, fullgraph=fullgraph)
+    unknown = torch.compile(lambda q, k, v: flex(q, k, v, lambda s, b, h, q, k: torch.erf(s), enable_gqa=True), backend="aot_eager")
+    refused(setting.flashjit.UnsupportedError, ["torch_test.py", "erf"], unknown, *inputs)
 
 
 def test_the_operators():
