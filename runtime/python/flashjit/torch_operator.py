@@ -32,6 +32,7 @@ _external_stream: Any = torch.cuda.ExternalStream
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+_WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
 
 class _Call:
@@ -57,7 +58,7 @@ _MOST_READY = 1024  # sizes; beyond, all are forgotten
 
 def _new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | None]:
     """O and the LSE, as kernels write them."""
-    dtype = DTYPES.get(calls.word(words, "out") or "", q.dtype)
+    dtype = DTYPES.get(calls.out_dtype(words, _WORDS.get(q.dtype, "")), q.dtype)
     shape = (*q.shape[:-1], v.shape[-1])
     o = _empty_like(q) if shape == q.shape and dtype == q.dtype else _empty(shape, dtype=dtype, device=q.device)
     if calls.word(words, "lse") in (None, "none"):
@@ -77,7 +78,7 @@ def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float
     if out is not None:
         o = out
     views["o"] = tensors.view(o, "out")
-    if calls.word(words, "out") is None and views["o"].dtype != views["q"].dtype:
+    if calls.word(words, "out") is None and views["o"].dtype != calls.out_dtype(words, views["q"].dtype):
         words += f" out={views['o'].dtype}"
     if lse is not None:
         views["lse"] = tensors.view(lse, "lse")
