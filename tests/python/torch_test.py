@@ -2,6 +2,7 @@
 processor (fp32, fewer cases)."""
 
 import concurrent.futures
+import itertools
 import math
 import random
 import shutil
@@ -24,7 +25,8 @@ class Setting:
         self.ours = flashjit.torch
         self.device, own = ("cuda", "bfloat16") if self.gpu else ("cpu", "float32")
         self.dtype = getattr(torch, dtype or own)
-        self.limit = 0.03 if self.gpu else 2e-5
+        # Of the largest element: twice what rounding P or dS, and then the result, makes at most. In fp32 sums count for more.
+        self.limit = 2 * torch.finfo(self.dtype).eps if self.dtype != torch.float32 else 2e-5
         self.cases = 200 if self.gpu else 24
         torch.manual_seed(1)
 
@@ -178,6 +180,21 @@ def flex_functions(setting):
               lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
               lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
     return masks, scores
+
+
+def test_dense_is_flex_attention():
+    """What cases are compared with is what PyTorch's flex_attention gives in float64; on processors it has no gradients."""
+    setting = Setting()
+    torch, (masks, scores) = setting.torch, flex_functions(setting)
+    import torch.nn.attention.flex_attention as pytorchs
+    pytorchs._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # as it is written, and not by a kernel
+    inputs = [x.double() for x in setting.tensors((2, 4, 77, 64), (2, 2, 130, 64), (2, 2, 130, 64))]
+    for mask, score in itertools.product(masks, scores):
+        block = pytorchs.create_block_mask(mask, None, None, 77, 130, device=setting.device) if mask else None
+        functions = (lambda *x: pytorchs.flex_attention(*x, score, block, enable_gqa=True), lambda *x: dense(torch, *x, mask, score))
+        found = [gradients(setting, f, inputs, 1) if setting.gpu else [f(*inputs)] for f in functions]
+        for a, b in zip(*found):
+            assert (a - b).abs().max() < 1e-12
 
 
 def test_random_cases_of_flex_attention():
@@ -460,6 +477,34 @@ def test_tracing_sees_the_call():
     graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
     other = setting.tensors(*[(1, 9, 2, 16)] * 3)
     setting.close(graph(*other), setting.flashjit.attention(*other, mask="causal"))
+
+
+def test_calls_that_are_almost_the_same():
+    """A call is known again by what its tensors are: whatever differs from the calls before must be seen."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    from torch.fx.experimental.proxy_tensor import make_fx
+    q, k, v = setting.tensors((2, 40, 4, 64), (2, 40, 2, 64), (2, 40, 2, 64))
+    odd = setting.tensors((q.numel() + 1,))[0][1:].view(q.shape).copy_(q)
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    wanted = dense(torch, *(x.double().transpose(1, 2) for x in (q, k, v)), lambda b, h, i, j: i >= j, None).transpose(1, 2)
+    known = lambda: [setting.close(attention(q, k, v, mask="causal"), wanted) for _ in range(4)]
+    for first, rows in ((q, 2), (odd, 2), (turned, 2), (q[1:], 1), (q[:, :].clone(), 2), (torch.nn.Parameter(q), 2)):
+        known()
+        setting.close(attention(first, k[2 - rows:], v[2 - rows:], mask="causal"), wanted[2 - rows:])
+    known()
+    leaf = q.clone().requires_grad_()
+    attention(leaf, k, v, mask="causal").sum().backward()
+    assert leaf.grad.abs().max() > 0
+    known()
+    with torch.no_grad():
+        assert not attention(leaf, k, v, mask="causal").requires_grad
+    graph = make_fx(lambda q, k, v: attention(q, k, v, mask="causal"))(q, k, v)
+    setting.close(graph(-q, k, v), attention(-q, k, v, mask="causal"))
+    known()
+    halves = [x.half() for x in (q, k, v)]
+    assert attention(*halves, mask="causal").dtype == torch.float16
+    refused(setting.flashjit.InvalidError, "v: is fp16", attention, q, k, halves[2], mask="causal")
 
 
 def test_threads():
