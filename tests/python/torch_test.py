@@ -325,6 +325,26 @@ def test_dropout():
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[0], results[4])
 
 
+def test_eight_bits():
+    """Q, K and V of e4m3 with their scales; what comes out is bf16. P is rounded to e4m3, too, before it is multiplied."""
+    setting = Setting("bfloat16")
+    torch, eight = setting.torch, setting.torch.float8_e4m3fn
+    q, k, v = (x.to(eight) for x in setting.tensors((2, 150, 4, 128), (2, 200, 2, 128), (2, 200, 2, 128)))
+    scales = {f"scale_{name}": torch.rand(2, heads, device=q.device) + 0.5 for name, heads in (("q", 4), ("k", 2), ("v", 2))}
+    try:
+        o = setting.flashjit.attention(q, k, v, mask="causal", **scales)
+    except setting.flashjit.UnsupportedError as error:
+        raise Skip(str(error)) from None
+    assert o.dtype == torch.bfloat16
+    wide = [x.double() * scale[:, None, :, None] for x, scale in zip((q, k, v), scales.values())]
+    q, k, v = (x.transpose(1, 2) for x in wide)
+    k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    s = (q @ k.transpose(2, 3) / math.sqrt(128)).masked_fill(torch.ones(150, 200, dtype=torch.bool, device=q.device).triu(51), -math.inf)
+    p = (s - s.amax(-1, keepdim=True)).exp()
+    exact, recipe = (parts @ v / p.sum(-1, keepdim=True) for parts in (p, p.to(eight).double()))
+    print(f"{setting.judge(o.transpose(1, 2), exact, recipe, 'o'):.2f} of what the error rule allows")
+
+
 def test_gradients_that_are_not_there():
     setting = Setting()
     torch, flashjit = setting.torch, setting.flashjit
