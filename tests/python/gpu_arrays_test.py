@@ -1,8 +1,5 @@
 """The package on a GPU's arrays that are not PyTorch's: CuPy's through DLPack, and JAX's, which are for reading alone."""
 
-import math
-
-import support
 from numpy_test import reference
 from support import Skip, harness, load, refused
 

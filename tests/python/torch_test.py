@@ -1,8 +1,6 @@
-"""The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads. On a GPU where PyTorch sees one (bf16), else on the
-processor (fp32, fewer cases)."""
+"""The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads."""
 
 import concurrent.futures
-import itertools
 import math
 import random
 import shutil
@@ -11,111 +9,7 @@ import threading
 
 import support
 from support import Skip, harness, load, refused
-
-
-class Setting:
-    def __init__(self, dtype=None):
-        try:
-            import torch
-        except ImportError as error:
-            raise Skip(f"no PyTorch ({error})") from None
-        self.torch, self.gpu = torch, torch.cuda.is_available()
-        self.flashjit, = load(device="gpu" if self.gpu else "host")
-        import flashjit.torch
-        self.ours = flashjit.torch
-        self.device, own = ("cuda", "bfloat16") if self.gpu else ("cpu", "float32")
-        self.dtype = getattr(torch, dtype or own)
-        # Of the largest element: twice what rounding P or dS, and then the result, makes at most. In fp32 sums count for more.
-        self.limit = 2 * torch.finfo(self.dtype).eps if self.dtype != torch.float32 else 2e-5
-        self.cases = 200 if self.gpu else 24
-        torch.manual_seed(1)
-
-    def tensors(self, *shapes, grad=False):
-        return [self.torch.randn(shape, device=self.device, dtype=self.dtype).requires_grad_(grad) for shape in shapes]
-
-    def close(self, got, wanted, what=""):
-        """As a share of the largest element: what is wrong is that by far more."""
-        assert got.shape == wanted.shape, f"{what}: {got.shape} and not {wanted.shape}"
-        if got.numel() == 0:
-            return
-        error = (got.double() - wanted.double()).abs().max().item() / max(1, wanted.double().abs().max().item())
-        assert error < self.limit, f"{what}: {error}"
-
-    def judge(self, got, exact, recipe, what):
-        """The share that an error has of what is allowed: twice the one of the recipe, by norm and by the largest element. Where that
-        is next to none, as of one key, two roundings of the result, and what fp32 leaves of numbers that cancel."""
-        assert got.shape == exact.shape == recipe.shape, f"{what}: {got.shape} and not {exact.shape}"
-        largest, shares = self.torch.finfo(self.dtype).eps / 2, []  # of a rounding; by norm they are about half of that
-        for size, rounding in ((self.torch.linalg.vector_norm, largest / 2), (lambda x: x.abs().max(), largest)):
-            allowed = 2 * max(size(recipe.double() - exact), rounding * size(exact)) + 1e-5 * size(self.torch.ones_like(exact))
-            shares.append((size(got.double() - exact) / allowed).item())
-        assert max(shares) <= 1, f"{what}: {shares[0]:.3g} and {shares[1]:.3g} of what is allowed, by norm and at most"
-        return max(shares)
-
-
-def gradient_of(setting, o, seed):
-    """What comes back to o: the same numbers in every dtype that o may have."""
-    drawn = setting.torch.randn(o.shape, generator=setting.torch.Generator().manual_seed(seed))
-    return drawn.to(setting.dtype).to(o.device, o.dtype)
-
-
-def gradients(setting, function, inputs, seed):
-    """What the function gives, and the gradients of its inputs."""
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    o = function(*inputs)
-    o.backward(gradient_of(setting, o, seed))
-    return [o.detach(), *(x.grad for x in inputs)]
-
-
-def drawn(setting, draw):
-    """Shapes of a case [batch, heads, tokens, d], and tensors of it, some of them views of others."""
-    torch = setting.torch
-    kv_heads, group, d = (draw.choice(choices) for choices in (((1, 2), (1, 4), (64, 128)) if setting.gpu else ((1, 2, 3), (1, 2, 4), (8, 16, 32, 40))))
-    heads, batch = kv_heads * group, draw.randint(1, 3)
-    q_len, k_len = draw.randint(1, 150), draw.randint(1, 150)
-    q, k, v = setting.tensors((batch, heads, q_len, d), (batch, kv_heads, k_len, d), (batch, kv_heads, k_len, d))
-    if draw.random() < 0.5:  # as projections give them
-        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    if draw.random() < 0.2:
-        wide = torch.zeros(*k.shape[:-1], d + 8, dtype=k.dtype, device=k.device)
-        wide[..., :d] = k
-        k = wide[..., :d]
-    return q, k, v
-
-
-def recipe(setting, q, k, v, mask_mod, score_mod, scale, seed):
-    """What the error rule measures by: inputs of the dtype, fp32 inside, P and dS rounded before they are multiplied, results rounded."""
-    torch, group = setting.torch, q.shape[1] // k.shape[1]
-    rounded = lambda x: x.to(setting.dtype).float()
-    narrow = lambda x: rounded(x.unflatten(1, (-1, group)).sum(2))
-    q, k, v = q.float(), *(x.float().repeat_interleave(group, dim=1) for x in (k, v))
-    at = positions(torch, q, k)
-    s = (q @ k.transpose(2, 3) * scale).requires_grad_()
-    scored = score_mod(s, *at) if score_mod else s
-    p = masked_softmax(torch, scored.detach(), mask_mod, at)
-    o = rounded(rounded(p) @ v)
-    do = gradient_of(setting, o, seed)
-    ds, = torch.autograd.grad(scored, s, p * (do @ v.transpose(2, 3) - (do * o).sum(-1, keepdim=True)))
-    ds = rounded(ds) * scale
-    return o, rounded(ds @ k), narrow(ds.transpose(2, 3) @ q), narrow(rounded(p).transpose(2, 3) @ do)
-
-
-def compare_all(setting, cases):
-    """`cases`: arguments of compare(). On a GPU most of the time goes to compiling, which threads do side by side."""
-    with concurrent.futures.ThreadPoolExecutor(12 if setting.gpu else 1) as pool:
-        shares = [done.result() for done in [pool.submit(compare, setting, *case) for case in cases]]
-    print(f"{len(shares)} cases, at most {max(shares):.2f} of what the error rule allows")
-
-
-def compare(setting, ours, theirs, rest, inputs, seed, what):
-    """Values and gradients of `ours` against `theirs` in float64. `rest`: mask, score and scale, as recipe() takes them."""
-    exact = gradients(setting, theirs, [x.double() for x in inputs], seed)
-    known = recipe(setting, *inputs, *rest, seed)
-    found = [setting.judge(*tensors, f"{what}: {name}") for name, *tensors in
-             zip(("o", "dq", "dk", "dv"), gradients(setting, ours, inputs, seed), exact, known)]
-    if not setting.gpu:  # what autograd does not see goes past it; on a GPU it would be one more kernel to compile
-        found.append(setting.judge(ours(*inputs), exact[0], known[0], what))
-    return max(found)
+from torch_support import Setting, compare_all, dense, drawn, gradients
 
 
 def test_random_cases_of_scaled_dot_product_attention():
@@ -146,118 +40,6 @@ def test_random_cases_of_scaled_dot_product_attention():
                 (mask_mod, score_mod, options.get("scale", q.shape[-1] ** -0.5)), (q, k, v), seed, f"case {seed} ({kind}, {tuple(q.shape)}, {tuple(k.shape)})")
 
     compare_all(setting, [case(seed) for seed in range(setting.cases)])
-
-
-def positions(torch, q, k):
-    """The grids b, h, q and k."""
-    return [torch.arange(n, device=q.device).view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((*q.shape[:3], k.shape[2]))]
-
-
-def masked_softmax(torch, s, mask_mod, at):
-    """Of rows that see nothing, 0."""
-    if mask_mod is None:
-        return torch.softmax(s, -1)
-    seen = mask_mod(*at).expand(s.shape)
-    return torch.softmax(s.masked_fill(~seen, -math.inf), -1).masked_fill(~seen, 0)
-
-
-def dense(torch, q, k, v, mask_mod, score_mod):
-    """Flex attention by its definition."""
-    at = positions(torch, q, k)
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    s = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
-    return masked_softmax(torch, score_mod(s, *at) if score_mod else s, mask_mod, at) @ v
-
-
-def flex_functions(setting):
-    """Functions as users write them, of masks and of scores."""
-    torch = setting.torch
-    documents = torch.randint(0, 3, (150,), device=setting.device)
-    slopes, half = torch.rand(12, device=setting.device), torch.tensor(0.5, device=setting.device)
-    masks = (None, lambda b, h, q, k: q >= k, lambda b, h, q, k: (q >= k) & (q - k < 40) | (k == 0), lambda b, h, q, k: documents[q] == documents[k],
-             lambda b, h, q, k: torch.where(h == 0, k <= q, (k > 2) ^ (q < 9)), lambda b, h, q, k: ~((q // 8 + k) % 3 == h % 2))
-    scores = (None, lambda s, b, h, q, k: s + slopes[h] * (k - q), lambda s, b, h, q, k: 5 * torch.tanh(s / 5),
-              lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
-              lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
-    return masks, scores
-
-
-def test_dense_is_flex_attention():
-    """What cases are compared with is what PyTorch's flex_attention gives in float64; on processors it has no gradients."""
-    setting = Setting()
-    torch, (masks, scores) = setting.torch, flex_functions(setting)
-    import torch.nn.attention.flex_attention as pytorchs
-    pytorchs._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # as it is written, and not by a kernel
-    inputs = [x.double() for x in setting.tensors((2, 4, 77, 64), (2, 2, 130, 64), (2, 2, 130, 64))]
-    for mask, score in itertools.product(masks, scores):
-        block = pytorchs.create_block_mask(mask, None, None, 77, 130, device=setting.device) if mask else None
-        functions = (lambda *x: pytorchs.flex_attention(*x, score, block, enable_gqa=True), lambda *x: dense(torch, *x, mask, score))
-        found = [gradients(setting, f, inputs, 1) if setting.gpu else [f(*inputs)] for f in functions]
-        for a, b in zip(*found):
-            assert (a - b).abs().max() < 1e-12
-
-
-def test_random_cases_of_flex_attention():
-    setting = Setting("bfloat16")
-    torch, (masks, scores) = setting.torch, flex_functions(setting)
-
-    def case(seed):
-        draw = random.Random(1000 + seed)
-        q, k, v = drawn(setting, draw)
-        mask, score = draw.randrange(len(masks)), draw.randrange(len(scores))
-        return (lambda *x: setting.ours.flex_attention(*x, scores[score], masks[mask], enable_gqa=True),
-                lambda *x: dense(torch, *x, masks[mask], scores[score]), (masks[mask], scores[score], q.shape[-1] ** -0.5), (q, k, v), seed,
-                f"case {seed} (mask {mask}, score {score}, {tuple(q.shape)}, {tuple(k.shape)})")
-
-    compare_all(setting, [case(seed) for seed in range(setting.cases)])
-
-
-def test_block_masks():
-    setting = Setting()
-    torch, flex = setting.torch, setting.ours.flex_attention
-    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-    q, k, v = setting.tensors(*[(1, 2, 300, 64)] * 3)
-    causal = lambda b, h, q, k: q >= k
-    mask = create_block_mask(causal, None, None, 300, 300, device=setting.device)
-    o, lse = flex(q, k, v, None, mask, return_lse=True)
-    setting.close(o, dense(torch, *(x.double() for x in (q, k, v)), causal, None))
-    assert lse.shape == (1, 2, 300) and lse.dtype == torch.float32
-    refused(setting.flashjit.InvalidError, ["block_mask", "300"], flex, q[:, :, :200], k, v, None, mask)
-    fewer = BlockMask.from_kv_blocks(mask.kv_num_blocks - 1, mask.kv_indices, mask.full_kv_num_blocks * 0, mask.full_kv_indices, mask.BLOCK_SIZE, causal,
-                                     seq_lengths=(300, 300))
-    refused(setting.flashjit.UnsupportedError, "blocks are not those", flex, q, k, v, None, fewer)
-
-
-def test_functions_that_cannot_be_traced():
-    setting = Setting()
-    torch, unsupported = setting.torch, setting.flashjit.UnsupportedError
-    documents, wide = torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.float64)
-
-    def decides(b, h, q, k):
-        if q >= k:
-            return k > 3
-        return q > 3
-
-    for says, mask in ((["torch_test.py", "if q >= k", "torch.where"], decides), ("erf", lambda b, h, q, k: torch.erf(q) > 0),
-                       ("bits", lambda b, h, q, k: (q & 7) == 0), ("bits", lambda b, h, q, k: (q ^ k) == 0), ("bits", lambda b, h, q, k: ~q == 0),
-                       ("two ints", lambda b, h, q, k: q % 2.0 == 0), ("indices", lambda b, h, q, k: documents[q, k] == 0),
-                       ("one of Python's", lambda b, h, q, k: documents[q:k] == 0), ("float64", lambda b, h, q, k: wide[q] > 0),
-                       ("iterated", lambda b, h, q, k: max(q) > 0), ("dimensions", lambda b, h, q, k: documents == q),
-                       ("cannot become an int", lambda b, h, q, k: (q / 2).int() == k), ("exponent", lambda b, h, q, k: q ** k > 3)):
-        refused(unsupported, says, setting.ours.trace, mask)
-    q, k, v = setting.tensors(*[(1, 1, 9, 8)] * 3)
-    refused(setting.flashjit.InvalidError, "an index may not read a tensor", setting.ours.flex_attention, q, k, v, None,
-            lambda b, h, q, k: documents[documents[k]] == 0)
-
-
-def test_tracing_knows_its_tensors():
-    """Also where they are made in the function, and gone when it returns."""
-    setting = Setting()
-    torch = setting.torch
-    table = torch.arange(8.0)
-    text = setting.ours.trace(score_mod=lambda s, b, h, q, k: s + (table * 2)[q] + (table * 3)[k] + table.sum() + table.mean() + table[q])
-    values = [value.tolist() for name, value in text.items() if name not in ("mask", "score")]
-    assert values == [(table * 2).tolist(), (table * 3).tolist(), [28.0], [3.5], table.tolist()], values
 
 
 def test_gradients_of_everything():
@@ -439,41 +221,6 @@ def test_compile():
                     setting.close(got, want, function.__name__)
 
 
-def test_flex_attention_in_a_graph():
-    """torch.compile follows the functions as they are traced, so that a graph is used again for what it was made for alone."""
-    setting = Setting()
-    torch, flex, (masks, scores) = setting.torch, setting.ours.flex_attention, flex_functions(setting)
-    inputs = setting.tensors((1, 4, 40, 64), (1, 2, 40, 64), (1, 2, 40, 64))
-
-    def same(function, *more, fullgraph=True):
-        torch._dynamo.reset()
-        compiled = torch.compile(function, fullgraph=fullgraph, backend="aot_eager")
-        for given in more or ((),):
-            for got, want in zip(gradients(setting, lambda *x: compiled(*x, *given), inputs, 1),
-                                 gradients(setting, lambda *x: function(*x, *given), inputs, 1)):
-                setting.close(got, want)
-
-    for mask, score in zip(masks[:5], scores):  # Dynamo does not know ~ of a stand-in
-        same(lambda q, k, v: flex(q, k, v, score, mask, enable_gqa=True))
-    tables = [torch.randn(40, device=setting.device) for _ in range(3)]
-    reads = lambda table: lambda s, b, h, q, k: s + table[q] * (table * 2)[k]
-    same(lambda q, k, v, score: flex(q, k, v, score, enable_gqa=True), *((reads(table),) for table in tables))
-    same(lambda q, k, v, table: flex(q, k, v, reads(table + 1), enable_gqa=True), *((table,) for table in tables))
-    same(lambda q, k, v, cap: flex(q, k, v, lambda s, b, h, q, k: cap * torch.tanh(s / cap), enable_gqa=True), *((cap,) for cap in (3.5, 4.5, 7.0)))
-    # What only an eager call can do ends the graph, or says so.
-    from torch.nn.attention.flex_attention import create_block_mask
-    for fullgraph in (True, False):
-        block = create_block_mask(masks[1], None, None, 40, 40, device=setting.device)
-        masked = lambda q, k, v: flex(q, k, v, None, block, enable_gqa=True)
-        if fullgraph:
-            compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")
-            refused(RuntimeError, "block_mask: is new", compiled, *inputs)
-            masked(*inputs)
-        same(masked, fullgraph=fullgraph)
-    unknown = torch.compile(lambda q, k, v: flex(q, k, v, lambda s, b, h, q, k: torch.erf(s), enable_gqa=True), backend="aot_eager")
-    refused(setting.flashjit.UnsupportedError, ["torch_test.py", "erf"], unknown, *inputs)
-
-
 def test_the_operators():
     """By PyTorch's own check: schema, fake tensors, and what torch.compile wants."""
     setting = Setting()
@@ -491,7 +238,6 @@ def test_the_operators():
 
 def test_tracing_sees_the_call():
     setting = Setting()
-    torch = setting.torch
     from torch.fx.experimental.proxy_tensor import make_fx
     q, k, v = setting.tensors(*[(1, 9, 2, 16)] * 3)
     graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
