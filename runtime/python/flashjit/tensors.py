@@ -34,7 +34,7 @@ def _torch() -> Any:
 
 
 def is_torch(value: object) -> bool:
-    torch = _torch()
+    torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
