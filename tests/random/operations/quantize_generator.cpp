@@ -67,6 +67,7 @@ Case draw_compute(Case c) {
   constexpr std::uint64_t kComputesAmong = 12;  // cases one is
   Random random(c.seed ^ 0x636f6d70);
   if (random.bits() % kComputesAmong != 0 || c.data != kDataNames[static_cast<std::size_t>(Data::Normal)]) return c;
+  if (drops(*parse_spec(c.spec))) return c;  // which Q of 8 bits does not have
   std::string spec = c.spec + random.pick<const char*>({" compute=e4m3", " compute=e5m2"});
   if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
   if (random.chance(0.5) && spec.find("packed") == spec.npos)

@@ -160,7 +160,8 @@ struct RandomSpec {
     AttentionSpec q;
     q.operation = Operation::Quantize;
     q.dtype = q.kv_dtype = s.dtype;
-    q.out_dtype = below(2) ? Dtype::E4M3 : Dtype::E5M2;
+    set_out(q, usual_out(q));
+    if (below(2)) q.out_dtype = Dtype::E5M2;
     q.rotate = below(2);
     q.d_qk = q.d_v = q.rotate ? 16 << below(5) : std::min(s.d_qk, 256);
     q.heads_q = q.heads_kv = s.heads_q;

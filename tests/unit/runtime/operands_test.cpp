@@ -402,7 +402,7 @@ std::string absent(const Expected& row) {
   if (row.name == "block_table") return "the spec's layout is not paged; leave it out or use layout=paged(N)";
   if (row.name.starts_with("offsets")) return "the spec's layout is not packed; leave it out or use layout=packed";
   if (row.name.starts_with("scale_")) return "the elements of " + row.name.substr(6) + " have no scale in this spec";
-  if (row.name == "v") return "this spec reads none: V is the first columns of k with v_in_k, and a merge has o_parts";
+  if (row.name == "v") return "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts";
   return "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
 }
 
