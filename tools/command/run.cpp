@@ -111,6 +111,11 @@ Result<std::string> check(const AttentionSpec& spec, const Facts& facts, Problem
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (has_scaled_queries(spec)) {
+    text +=
+        fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
+                    facts.weights);
+  }
   if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
     text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,
