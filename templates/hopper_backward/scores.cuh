@@ -197,6 +197,8 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
     place.key = static_cast<int>(recompute(place.key));
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
+      relative[c] = 0;  // scores that are not apart are relative already
+      if constexpr (!kScoresApart) continue;
       u32 first, second;
       load_shared_pair(first, second, by_weight.terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
       relative[c] = sum_of_parts(first, second) * kExponentScale;
