@@ -1,5 +1,5 @@
-// The main loop of backward for sm_90a. A block has a tile of keys, 64 for each of its warpgroups, and goes over the
-// query tiles that see them. Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread
+// The main loop of backward for sm_90a. A block takes one tile of keys after the other, 64 for each of its warpgroups, and
+// goes over the query tiles that see them. Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread
 // has them, what the products for dV and dK take from registers. dS goes through shared memory to all warpgroups, which
 // make a part of dQ each and add it to sums in memory.
 #pragma once
@@ -28,10 +28,11 @@ struct Consumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  BackwardItem& item;
   float* dq_sums;
   Turns turns;
-  u32 keys;  // of the block's, the first of this warpgroup
+  u32 keys;  // of the item's, the first of this warpgroup
+  BackwardItem own;  // the item, unless it is read where the producer has put it
+  u32 place;         // of the item and its K
   Ones ones;
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
@@ -41,6 +42,11 @@ struct Consumer {
   Kept kept;
   float* head_sums;
   OfParameters of_parameters;
+
+  __device__ BackwardItem& item() {
+    if constexpr (kReadsItems) return shared.item(place);
+    else return own;
+  }
 
   __device__ void issue_dv(u32 stage) {
     multiply_dv(dv, p, descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()), true);
@@ -55,7 +61,7 @@ struct Consumer {
     const u32 columns =
         kColumns ? turns.warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
     multiply_dq(sums, descriptor(shared.exchange(exchange) + rows),
-                descriptor(shared.k() + columns, kLayout.k.panel_bytes()));
+                descriptor(shared.k(place) + columns, kLayout.k.panel_bytes()));
   }
 
   __device__ void hand_out_ds(u32 exchange) {
@@ -67,7 +73,7 @@ struct Consumer {
   // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
   __device__ void add_dq(const QueryGradients& sums, const Steps& at) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-    float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
+    float* to = dq_sums + workspace_tile(params, item().seq, at.head, at.tile) * dq_sum_floats(config) +
                 turns.warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
     constexpr bool kAll = !splits_dq_columns(config) || kDqColumns * kWarpgroups == config.head_dim_qk;
 #pragma unroll
@@ -78,18 +84,18 @@ struct Consumer {
     }
   }
 
-  __device__ void copy_own_inputs(const Steps& at) const {
-    const ScorePlace place(item, keys, at);
+  __device__ void copy_own_inputs(const Steps& at) {
+    const ScorePlace place(item(), keys, at);
     flashjit::copy_own_inputs(shared, turns.warpgroup, params, place.seq, at.tile * kTileQ,
                               place.key - static_cast<int>(lane_id() / 4));
   }
 
   // S and dP are issued, relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
   // dS = P dP is made.
-  __device__ void make_score_gradients(int number, const Steps& at) {
+  __device__ void make_score_gradients(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages;
     if constexpr (kDrops && kDrawsFirst) {
-      draw(kept, shared, item, keys, at);
+      draw(kept, shared, item(), keys, at);
       pin_kept(kept);
     }
     wait_barrier(shared.q_full(stage), number / kStages % 2);
@@ -101,21 +107,21 @@ struct Consumer {
     }
     if constexpr (kGradientTiles) ones.set(0, recompute(threadIdx.x));  // kept, it would be one register too many
     begin_products();
-    issue_scores(s, shared, ones, keys, stage);
+    issue_scores(s, shared, ones, shared.k(place) + keys * kPanelWidth, stage);
     commit_products();
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
-    if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
-    if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
+    if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item(), keys, at);
+    if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at, before);
     InputWords words;
     if constexpr (kHasInputs) {
-      read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item.seq, number);
+      read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item().seq, number);
     }
     wait_products<1>();
     pin_registers(s);
-    if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
+    if (before.any()) release(shared.q_empty((number - 1) % kStages));
+    make_probabilities(s, p, params, item(), keys, at, shared.terms(stage), words);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if constexpr (kSignsTell) mark_dropped(s, kept);
     pin_registers(s);
@@ -128,13 +134,13 @@ struct Consumer {
     pin_registers(dp);
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
     if constexpr (config.gradients > 0)
-      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
+      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item(), keys, at));
     else make_ds(ds, s, by_weight);
   }
 
   // Of what scores load: the keys of a warp, query by query.
-  __device__ void prefetch(const Steps& at) const {
-    ScorePlace place(item, keys, at);
+  __device__ void prefetch(const Steps& at) {
+    ScorePlace place(item(), keys, at);
     const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
 #pragma unroll
     for (int row = 0; row < kTileQ; row += 32) {
@@ -145,15 +151,15 @@ struct Consumer {
   }
 
   // Where gradients of parameters are wanted, all is made when dP is there: scores are not kept otherwise.
-  __device__ void make_gradients_with_parameters(int number, const Steps& at) {
+  __device__ void make_gradients_with_parameters(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages;
     prefetch(at);
     wait_products<0>();
     pin_registers(s);
     pin_registers(dp);
-    if (number > 0) release(shared.q_empty((number - 1) % kStages));
-    make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item, keys, at),
-                       is_mixed(item, at.tile));
+    if (before.any()) release(shared.q_empty((number - 1) % kStages));
+    make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item(), keys, at),
+                       is_mixed(item(), at.tile));
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     begin_products();
     issue_dv(stage);
@@ -164,16 +170,16 @@ struct Consumer {
   __device__ void put_gradients(const Steps& at) {
     wait_products<0>();
     pin_fragments(p);
-    put_gradient_tiles(s, params, item, keys, at);
+    put_gradient_tiles(s, params, item(), keys, at);
   }
 
   // To the next step; false: this was the last.
   __device__ bool advance(Steps& at, const Steps& before) {
-    const bool more = at.advance(params, item);
+    const bool more = at.advance(params, item());
     if constexpr (config.gradients > 0) {
       if (!more || at.head != before.head) {
-        const ScorePlace place(item, keys, before);
-        of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
+        const ScorePlace place(item(), keys, before);
+        of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item().k_lo / kTileKv,
                                static_cast<int>(turns.warpgroup * 4 + threadIdx.x / 32 % 4));
       }
     }
@@ -184,12 +190,12 @@ struct Consumer {
   // dQ is added to memory while dK is computed.
   __device__ void step(int number, const Steps& at, const Steps& before) {
     const u32 exchange = number % 2;
-    make_score_gradients(number, at);
+    make_score_gradients(number, at, before);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
     if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
-    if (number > 0) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
+    if (before.any()) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
     issue_dq(dq, exchange ^ 1);
     commit_products();
@@ -197,14 +203,14 @@ struct Consumer {
     commit_products();
     wait_products<1>();
     pin_registers(dq);
-    if (number > 0) {
+    if (before.any()) {
       release(shared.exchange_empty(exchange ^ 1));
       add_dq(dq, before);
     }
   }
 
-  __device__ void step_without_dq(int number, const Steps& at) {
-    make_score_gradients(number, at);
+  __device__ void step_without_dq(int number, const Steps& at, const Steps& before) {
+    make_score_gradients(number, at, before);
     if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
     begin_products();
@@ -212,7 +218,7 @@ struct Consumer {
     commit_products();
   }
 
-  // dQ of the last step.
+  // dQ of the last step of an item.
   __device__ void add_last_dq(int number, const Steps& last) {
     QueryGradients sums;
     wait_barrier(shared.exchange_full(number % 2), number / 2 % 2);
@@ -221,40 +227,64 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
+    if constexpr (kTakesItems) release(shared.exchange_empty(number % 2));
     add_dq(sums, last);
   }
 
-  __device__ void run() {
-    ones.set();
+  // All of an item. `number` is that of the last step, of all items.
+  __device__ void visit(int& number) {
 #pragma unroll
     for (float& x : dk) x = 0;
 #pragma unroll
     for (float& x : dv) x = 0;
-    Steps at, before = {};
-    int number = -1;
+    Steps at;
+    const bool any = at.begin(params, item());
+    Steps before = Steps::none();
     turns.enter();
-    if (at.begin(params, item)) {
-      wait_barrier(shared.k_full(), 0);
-      wait_barrier(shared.v_full(), 0);
+    if (any) {
+      if constexpr (!kTakesItems) {
+        wait_barrier(shared.k_full(), 0);
+        wait_barrier(shared.v_full(), 0);
+      }
       do {
-        if constexpr (kDqApart) step_without_dq(++number, at);
-        else step(++number, at, before);
+        ++number;
+        if constexpr (kDqApart) step_without_dq(number, at, before);
+        else step(number, at, before);
         before = at;
       } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);
       pin_registers(dv);
+      if constexpr (kTakesItems) release(shared.q_empty(number % kStages));
     }
+    if constexpr (kTakesItems) release(shared.v_empty());
     turns.leave();
-    const int key = item.k_lo + static_cast<int>(keys);
-    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
-                                                     params.dk_stride.token, key, item.seq.k_len,
+    const int key = item().k_lo + static_cast<int>(keys);
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item().seq),
+                                                     params.dk_stride.token, key, item().seq.k_len,
                                                      config.scale * kDropoutFactor, dk);
-    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
-                                                    params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item().seq),
+                                                    params.dv_stride.token, key, item().seq.k_len, kDropoutFactor, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
-      if (number >= 0) add_last_dq(number, before);
+      if (before.any()) add_last_dq(number, before);
+    }
+  }
+
+  __device__ void run() {
+    ones.set();
+    int number = -1, round = 0;
+    if constexpr (!kTakesItems) visit(number);
+#pragma unroll 1
+    while (kTakesItems) {
+      place = uniform(round % kPlaces);
+      wait_barrier(shared.k_full(place), round / kPlaces % 2);
+      if (uniform(shared.item(place).k_lo) < 0) break;
+      if constexpr (!kReadsItems) own = shared.item(place);
+      wait_barrier(shared.v_full(), round % 2);
+      visit(number);
+      round = shared.item(place).round + 1;  // kept in a register, it would be one too many
+      release(shared.k_empty(place));
     }
   }
 };
@@ -282,19 +312,26 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
   });
 }
 
-// One block for each tile of keys of each KV head and batch index.
+// One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr, float* head_sums = nullptr) {
   extern __shared__ __align__(1024) char memory[];
-  const SharedMemory shared = {shared_address(memory)};
-  BackwardItem item = backward_item(params, blockIdx.x / config.cluster);
-  if (kPacked && item.k_lo >= item.seq.k_len) return;
+  const SharedMemory shared = {shared_address(memory), memory};
+  BackwardItem item = {};
+  if constexpr (!kTakesItems) {
+    item = backward_item(params, blockIdx.x / config.cluster);
+    if (kPacked && item.k_lo >= item.seq.k_len) return;
+  }
   set_up(shared, params);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
-    if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup) produce(params, maps, row_terms, shared, item);
+    if (uniform(threadIdx.x / 32) == kWarpgroups * 4) {
+      Producer producer = {params, maps, row_terms, shared};
+      if constexpr (kTakesItems) producer.run();
+      else producer.copy_item(item);
+    }
     if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
   } else if (kInClusters && warpgroup == 2) {
     shrink_registers<kDqRoleRegisters>();
@@ -305,7 +342,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
       else GradientRole{params, shared, item, {1}}.run();
     } else {
-      Consumer<dq_sums_by> consumer{params, maps, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
+      Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup, item};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
       consumer.run();
     }

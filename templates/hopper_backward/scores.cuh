@@ -47,10 +47,9 @@ struct Ones {
 // S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
 // is dropped. (Templates: row terms that nothing needs are then not asked for.)
 template <int scores>
-__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 keys,
-                                    u32 stage) {
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k, u32 stage) {
   if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
-  multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
+  multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
 template <int scores>
 __device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
@@ -70,7 +69,8 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
 
 // (What the score reads behind the last query may be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, int tile) {
-  return tile < item.full_first || tile > item.full_last || (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len);
+  return shared_by_warp(tile < item.full_first || tile > item.full_last ||
+                        (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len));
 }
 
 // All queries and keys of the tile exist.

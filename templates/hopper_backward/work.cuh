@@ -12,7 +12,11 @@ namespace flashjit {
 constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
-constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config);
+constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
+constexpr int kPlaces = kLayout.k_places;  // of K, and of what is known of an item
+// Which heads of a group see which queries is found out on the way, and differs from warp to warp.
+constexpr bool kItemsChange = group_size(config) > 1 && (config.ranges_differ || config.mask_has_holes);
+constexpr bool kReadsItems = kTakesItems && !kItemsChange;
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
@@ -31,7 +35,10 @@ struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
+  int round;  // of the block's items
 };
+
+static_assert(sizeof(BackwardItem) <= kItemBytes);
 
 __device__ inline void find_queries(const KernelParams& params, BackwardItem& item) {
   const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
@@ -74,9 +81,10 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-__device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
-  const int blocks = static_cast<int>(gridDim.x) / config.cluster;
-  const Place place = place_of(params, block, blocks, config.heads_kv, params.heads_per_group / kGroup);
+// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
+__device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
+  const Place place = place_of(params, number, params.items / config.cluster, config.heads_kv,
+                               params.heads_per_group / kGroup);
   BackwardItem item;
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
@@ -90,20 +98,31 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int blo
   return item;
 }
 
+// What is known of an item, where that is not the block's from the beginning: the same for all lanes.
+template <class T>
+__device__ inline T shared_by_warp(T value) {
+  if constexpr (kTakesItems) return uniform(value);
+  else return value;
+}
+
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
 
+  // In place of the one before the first.
+  __device__ static Steps none() { return {-1, 0}; }
+  __device__ bool any() const { return tile >= 0; }
+
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
-    head = item.seq.h;
-    tile = visible(params, item, item.first);
-    return tile <= item.last || begin_next_head(params, item);
+    head = shared_by_warp(item.seq.h);
+    tile = visible(params, item, shared_by_warp(item.first));
+    return tile <= shared_by_warp(item.last) || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
     tile = visible(params, item, tile + 1);
-    return tile <= item.last || begin_next_head(params, item);
+    return tile <= shared_by_warp(item.last) || begin_next_head(params, item);
   }
 
  private:
@@ -160,8 +179,9 @@ __device__ inline void release(u32 barrier) {
 
 struct SharedMemory {
   u32 base;
+  char* memory;
 
-  __device__ u32 k() const { return base + kLayout.k_offset; }
+  __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
   __device__ u32 v() const { return base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
@@ -173,14 +193,21 @@ struct SharedMemory {
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
-  // (empty); without roles each exchange has been written (full), or read (empty).
+  // (empty); without roles each exchange has been written (full), or read (empty), and the readers of K and of V are done.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
-  __device__ u32 k_full() const { return barrier(0); }
-  __device__ u32 v_full() const { return barrier(1); }
-  __device__ u32 q_full(u32 stage) const { return barrier(2 + stage); }
-  __device__ u32 q_empty(u32 stage) const { return barrier(2 + kStages + stage); }
-  __device__ u32 exchange_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
-  __device__ u32 exchange_empty(u32 stage) const { return barrier(2 + 2 * kStages + kExchanges + stage); }
+  __device__ u32 k_full(u32 place = 0) const { return barrier(place); }
+  __device__ u32 v_full() const { return barrier(kPlaces); }
+  __device__ u32 q_full(u32 stage) const { return barrier(1 + kPlaces + stage); }
+  __device__ u32 q_empty(u32 stage) const { return barrier(1 + kPlaces + kStages + stage); }
+  __device__ u32 exchange_full(u32 stage) const { return barrier(1 + kPlaces + 2 * kStages + stage); }
+  __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
+  __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
+  __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
+
+  // What the block works on, or will, as the producer found it.
+  __device__ BackwardItem& item(u32 place) const {
+    return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
+  }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
@@ -188,7 +215,7 @@ struct SharedMemory {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
     return base + kLayout.inputs_offset + warpgroup * kBytes + kOffset;
   }
-  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 + 2 * kStages + 2 * kExchanges + warpgroup); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full(2 * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
   // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
@@ -212,8 +239,10 @@ struct SharedMemory {
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
-    init_barrier(shared.k_full(), 1);
+    for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
+    for (int i = 0; kTakesItems && i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
+    if constexpr (kTakesItems) init_barrier(shared.v_empty(), kConsumerWarps);
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps);
