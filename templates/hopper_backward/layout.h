@@ -79,6 +79,11 @@ constexpr bool takes_items(const KernelConfig& c) {
   return !has_roles(c) && splits_dq_columns(c) && c.dropped == 0 && c.gradients == 0 && (!c.has_score || c.score_adds);
 }
 constexpr int kItemBytes = 64;
+// And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
+// last ones are worked on: when SMs come to be free.
+constexpr bool counts_items(const KernelConfig& c) {
+  return takes_items(c) && c.dq == DqSums::atomics && c.sequences == Sequences::dense;
+}
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
 constexpr int backward_consumer_registers(const KernelConfig& c) { return in_clusters(c) ? 208 : 240; }

@@ -312,12 +312,27 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
   });
 }
 
+// One thread of a warp that has nothing else to do: tells the last launch which heads are done.
+__device__ inline void count_items(const SharedMemory& shared, int* done) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
+    wait_barrier(shared.k_full(place), parity);
+    if (shared.item(place).k_lo < 0) return;
+    int* counter = done_of(shared.item(place).seq, done);
+    arrive(shared.k_empty(place));
+    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
+    add_released(counter, 1);
+  }
+}
+
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums = nullptr, float* head_sums = nullptr) {
+                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* done = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
+  if constexpr (kCounts) release_next_launch();
   BackwardItem item = {};
   if constexpr (!kTakesItems) {
     item = backward_item(params, blockIdx.x / config.cluster);
@@ -331,6 +346,9 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       Producer producer = {params, maps, row_terms, shared};
       if constexpr (kTakesItems) producer.run();
       else producer.copy_item(item);
+    }
+    if constexpr (kCounts) {
+      if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup + 32) count_items(shared, done);
     }
     if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
   } else if (kInClusters && warpgroup == 2) {

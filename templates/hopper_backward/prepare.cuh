@@ -83,7 +83,7 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
 
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr) {
+                                        float* sink_rows = nullptr, int* done = nullptr) {
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
@@ -91,6 +91,9 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int number = last_first();
   const auto [seq, tile] = query_tile(params, number);
   const int head = seq.h;
+  if constexpr (counts_items(config)) {
+    if (number < config.heads_kv * params.batch && threadIdx.x == 0) done[number] = 0;
+  }
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
   if constexpr (config.dq == DqSums::atomics) {

@@ -15,6 +15,12 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
   return (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
 }
 
+// Where it is counted how many tiles of keys of a KV head are done, and how many there are. (Dense sequences.)
+__device__ inline int* done_of(const Sequence& seq, int* done) { return done + seq.b * config.heads_kv + seq.hk; }
+__device__ inline int key_tiles(const KernelParams& params) {
+  return (params.k_len + config.tile_kv - 1) / config.tile_kv;
+}
+
 // Of the launches before and after the loop, which begins with the first heads: what was written last is in L2 yet.
 __device__ inline int last_first() { return static_cast<int>(gridDim.x - 1 - blockIdx.x); }
 

@@ -18,6 +18,8 @@ constexpr int kPlaces = kLayout.k_places;  // of K, and of what is known of an i
 constexpr bool kItemsChange = group_size(config) > 1 && (config.ranges_differ || config.mask_has_holes);
 constexpr bool kReadsItems = kTakesItems && !kItemsChange;
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
+constexpr bool kCounts = counts_items(config);
+constexpr int kItemReaders = kConsumerWarps + (kCounts ? 1 : 0);  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
@@ -241,7 +243,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
-    for (int i = 0; kTakesItems && i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
+    for (int i = 0; kTakesItems && i < kPlaces; ++i) init_barrier(shared.k_empty(i), kItemReaders);
     if constexpr (kTakesItems) init_barrier(shared.v_empty(), kConsumerWarps);
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.q_full(i), 1);

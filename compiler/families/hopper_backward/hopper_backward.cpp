@@ -193,6 +193,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
     return {.entry = "flashjit_backward_finish",
             .threads = kFinishThreads,
             .grid = tiles_of_queries(c, c.tile_q),
+            .adds_up = counts_items(c),
             .overlaps = true,
             .buffers = {1},
             .bounds = "flashjit::kFinishThreads",
@@ -244,6 +245,13 @@ void finish(Plan& plan) {
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
   add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
+  if (!counts_items(c)) return;
+  plan.workspace.push_back({"done", "int", std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
+  for (const auto [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
+    KernelLaunch& with = plan.launches[static_cast<std::size_t>(launch)];
+    with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+    add_argument(with.call, "done", place);
+  }
 }
 
 std::string describe(const KernelConfig& c) {
