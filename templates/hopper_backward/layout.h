@@ -135,7 +135,7 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
   s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
   s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
   s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
-               (has_inputs(c) ? 2 * c.warpgroups : 0) + (takes_items(c) ? s.k_places + 1 : 0);
+               (has_inputs(c) ? 2 * c.warpgroups : 0) + (takes_items(c) ? 2 * s.k_places + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
   s.dropout_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);

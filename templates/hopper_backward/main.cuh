@@ -312,24 +312,10 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
   });
 }
 
-// One thread of a warp that has nothing else to do: tells the last launch which heads are done.
-__device__ inline void count_items(const SharedMemory& shared, int* done) {
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
-    wait_barrier(shared.k_full(place), parity);
-    if (shared.item(place).k_lo < 0) return;
-    int* counter = done_of(shared.item(place).seq, done);
-    arrive(shared.k_empty(place));
-    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
-    add_released(counter, 1);
-  }
-}
-
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* done = nullptr) {
+                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
@@ -342,13 +328,14 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
-    if (uniform(threadIdx.x / 32) == kWarpgroups * 4) {
-      Producer producer = {params, maps, row_terms, shared};
-      if constexpr (kTakesItems) producer.run();
-      else producer.copy_item(item);
-    }
-    if constexpr (kCounts) {
-      if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup + 32) count_items(shared, done);
+    const u32 warp = uniform(threadIdx.x / 32 % 4);
+    Producer producer = {params, maps, row_terms, shared};
+    if constexpr (kTakesItems) {
+      if (warp == 0) producer.run();
+      if (warp == 1) Dealer{params, shared, dq_sums, counters}.run();
+      if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(params, shared, counters);
+    } else {
+      if (warp == 0) producer.copy_item(item);
     }
     if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
   } else if (kInClusters && warpgroup == 2) {

@@ -83,7 +83,7 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
 
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr, int* done = nullptr) {
+                                        float* sink_rows = nullptr, int* counters = nullptr) {
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
@@ -92,11 +92,19 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const auto [seq, tile] = query_tile(params, number);
   const int head = seq.h;
   if constexpr (counts_items(config)) {
-    if (number < config.heads_kv * params.batch && threadIdx.x == 0) done[number] = 0;
+    if (number < heads_with_keys(params) && threadIdx.x == 0) {
+      counters[number] = 0;
+      *zeroed_of(params, number, counters) = 0;
+    }
   }
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
-  if constexpr (config.dq == DqSums::atomics) {
+  bool zeroes = config.dq == DqSums::atomics;
+  if constexpr (kZeroesAhead) {
+    const Ahead all(params);
+    zeroes = !params.work_counters || all.items == 0 || number < all.first_tile(params, min(all.ahead, all.items));
+  }
+  if (zeroes) {
     float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
     for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
       sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

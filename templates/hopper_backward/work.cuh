@@ -55,23 +55,13 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
 }
 
-// Which tile of which head a block of a launch over so many heads has. Those of a head follow each other, so that what
-// runs together shares in L2 what it reads and adds to. Where tiles have unequal work, heads are taken in groups that
-// stay in L2 together, and a tile of all of these goes before the next: with a causal mask the first tile has most
-// queries, and what is left for the end is short.
-// (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
-// 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
-// What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
-// taken together.
-constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
-constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+// Which tile of which head a block of a launch over so many heads has.
 struct Place {
   int head, tile;
 };
 __device__ inline Place place_of(const KernelParams& params, int block, int blocks, int heads, int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
-  int group = kUneven ? heads_together : 1;
-  if constexpr (kBatchesTogether) group = max(group / params.batch, 1) * params.batch;
+  const int group = in_a_group(params, heads_together);
   const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
   return {first + at % those, at / those};
 }
@@ -205,6 +195,9 @@ struct SharedMemory {
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
   __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
   __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
+  // The next item has been found, and is to be found.
+  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - 2 * kPlaces - 1 + place); }
+  __device__ u32 item_wanted() const { return barrier(kLayout.barriers - 2 * kPlaces - 2); }
 
   // What the block works on, or will, as the producer found it.
   __device__ BackwardItem& item(u32 place) const {
@@ -243,8 +236,14 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
-    for (int i = 0; kTakesItems && i < kPlaces; ++i) init_barrier(shared.k_empty(i), kItemReaders);
-    if constexpr (kTakesItems) init_barrier(shared.v_empty(), kConsumerWarps);
+    for (int i = 0; kTakesItems && i < kPlaces; ++i) {
+      init_barrier(shared.k_empty(i), kItemReaders);
+      init_barrier(shared.item_full(i), 1);
+    }
+    if constexpr (kTakesItems) {
+      init_barrier(shared.v_empty(), kConsumerWarps);
+      init_barrier(shared.item_wanted(), 1);
+    }
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps);
