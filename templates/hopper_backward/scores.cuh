@@ -121,6 +121,36 @@ __device__ inline void hide(float (&s)[scores], const HiddenBits<scores>& hidden
   pin_registers(s);  // keeps what follows out of the branch
 }
 
+// Where the queries that see a key are a range: from which on, of the thread's first, and how many, of its two keys.
+struct VisibleQueries {
+  u32 from[2], count[2];
+  __device__ VisibleQueries(const KernelParams& params, const ScorePlace& place) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int key = place.key + h * 8, begin = Variant::q_begin(params, place.seq, key, key);
+      const int end = min(Variant::q_end(params, place.seq, key, key), place.seq.q_len);
+      from[h] = place.query - begin;
+      count[h] = key < place.seq.k_len ? max(end - begin, 0) : 0;
+    }
+  }
+  __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
+};
+
+// Scores of a mixed tile that are hidden become 0 when they are exponentiated.
+__device__ inline void hide_mixed(Scores& s, const KernelParams& params, ScorePlace place) {
+  if constexpr (config.queries_are_range) {
+    const VisibleQueries visible(params, place);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (!visible[i]) s[i] = kHidden;
+    pin_registers(s);  // keeps what follows out of the branch
+  } else {
+    HiddenBits<kScores> hidden;
+    hidden.find([&](int i) { return place.hides(params, i); });
+    hide(s, hidden);
+  }
+}
+
 template <Element element>
 __device__ inline void convert(Fragments& fragments, const Scores& s) {
 #pragma unroll
@@ -238,12 +268,7 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
     return;
   }
   if constexpr (config.has_score) add_to_scores(s, params, ScorePlace(item, keys, at), words);
-  if (mixed) {
-    ScorePlace place(item, keys, at);
-    HiddenBits<kScores> hidden;
-    hidden.find([&](int i) { return place.hides(params, i); });
-    hide(s, hidden);
-  }
+  if (mixed) hide_mixed(s, params, ScorePlace(item, keys, at));
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));
   convert<config.element>(p, s);

@@ -145,6 +145,7 @@ void configure(const Problem& problem, KernelConfig& c) {
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
   c.ranges_differ = keys_differ_by_head(problem);
+  c.queries_are_range = c.has_mask && analyse_tiles(problem.spec.mask, Axis::Queries).line_is_range;
   c.score_adds = problem.score.adds;
   set_inputs(problem.spec, inputs_of(problem), c);
 }
