@@ -15,7 +15,7 @@ __device__ inline void wait_for_head(const KernelParams& params, const Sequence&
   const int tiles = key_tiles(params);
   if (tiles == 0) return wait_for_launch_before();
   if (threadIdx.x == 0) {
-    while (load_acquired(done_of(seq, counters)) < tiles) __nanosleep(200);
+    while (load_acquired(done_of(seq, counters)) < tiles) __nanosleep(2000);
   }
   __syncthreads();
 }

@@ -75,9 +75,7 @@ constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 // Without roles a block takes one tile of keys after the other. Where there is room, K of the next is copied while the
 // last queries of the one before it are worked on. (Steps of 128 queries, dropout, gradients of
 // parameters, and scores that are more than a sum leave no registers for it.)
-constexpr bool takes_items(const KernelConfig& c) {
-  return !has_roles(c) && splits_dq_columns(c) && c.dropped == 0 && c.gradients == 0 && (!c.has_score || c.score_adds);
-}
+constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
 constexpr int kItemBytes = 64;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.

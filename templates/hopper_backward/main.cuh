@@ -31,8 +31,8 @@ struct Consumer {
   float* dq_sums;
   Turns turns;
   u32 keys;  // of the item's, the first of this warpgroup
-  BackwardItem own;  // the item, unless it is read where the producer has put it
-  u32 place;         // of the item and its K
+  BackwardItem item;
+  u32 place;  // of K
   Ones ones;
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
@@ -43,10 +43,6 @@ struct Consumer {
   float* head_sums;
   OfParameters of_parameters;
 
-  __device__ BackwardItem& item() {
-    if constexpr (kReadsItems) return shared.item(place);
-    else return own;
-  }
 
   __device__ void issue_dv(u32 stage) {
     multiply_dv(dv, p, descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()), true);
@@ -73,7 +69,7 @@ struct Consumer {
   // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
   __device__ void add_dq(const QueryGradients& sums, const Steps& at) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-    float* to = dq_sums + workspace_tile(params, item().seq, at.head, at.tile) * dq_sum_floats(config) +
+    float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
                 turns.warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
     constexpr bool kAll = !splits_dq_columns(config) || kDqColumns * kWarpgroups == config.head_dim_qk;
 #pragma unroll
@@ -85,7 +81,7 @@ struct Consumer {
   }
 
   __device__ void copy_own_inputs(const Steps& at) {
-    const ScorePlace place(item(), keys, at);
+    const ScorePlace place(item, keys, at);
     flashjit::copy_own_inputs(shared, turns.warpgroup, params, place.seq, at.tile * kTileQ,
                               place.key - static_cast<int>(lane_id() / 4));
   }
@@ -95,7 +91,7 @@ struct Consumer {
   __device__ void make_score_gradients(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages;
     if constexpr (kDrops && kDrawsFirst) {
-      draw(kept, shared, item(), keys, at);
+      draw(kept, shared, item, keys, at);
       pin_kept(kept);
     }
     wait_barrier(shared.q_full(stage), number / kStages % 2);
@@ -112,16 +108,16 @@ struct Consumer {
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
-    if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item(), keys, at);
+    if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
     if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at, before);
     InputWords words;
     if constexpr (kHasInputs) {
-      read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item().seq, number);
+      read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item.seq, number);
     }
     wait_products<1>();
     pin_registers(s);
     if (before.any()) release(shared.q_empty((number - 1) % kStages));
-    make_probabilities(s, p, params, item(), keys, at, shared.terms(stage), words);
+    make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if constexpr (kSignsTell) mark_dropped(s, kept);
     pin_registers(s);
@@ -134,13 +130,13 @@ struct Consumer {
     pin_registers(dp);
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
     if constexpr (config.gradients > 0)
-      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item(), keys, at));
+      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
     else make_ds(ds, s, by_weight);
   }
 
   // Of what scores load: the keys of a warp, query by query.
   __device__ void prefetch(const Steps& at) {
-    ScorePlace place(item(), keys, at);
+    ScorePlace place(item, keys, at);
     const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
 #pragma unroll
     for (int row = 0; row < kTileQ; row += 32) {
@@ -158,8 +154,8 @@ struct Consumer {
     pin_registers(s);
     pin_registers(dp);
     if (before.any()) release(shared.q_empty((number - 1) % kStages));
-    make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item(), keys, at),
-                       is_mixed(item(), at.tile));
+    make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item, keys, at),
+                       is_mixed(item, at.tile));
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     begin_products();
     issue_dv(stage);
@@ -170,16 +166,16 @@ struct Consumer {
   __device__ void put_gradients(const Steps& at) {
     wait_products<0>();
     pin_fragments(p);
-    put_gradient_tiles(s, params, item(), keys, at);
+    put_gradient_tiles(s, params, item, keys, at);
   }
 
   // To the next step; false: this was the last.
   __device__ bool advance(Steps& at, const Steps& before) {
-    const bool more = at.advance(params, item());
+    const bool more = at.advance(params, item);
     if constexpr (config.gradients > 0) {
       if (!more || at.head != before.head) {
-        const ScorePlace place(item(), keys, before);
-        of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item().k_lo / kTileKv,
+        const ScorePlace place(item, keys, before);
+        of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
                                static_cast<int>(turns.warpgroup * 4 + threadIdx.x / 32 % 4));
       }
     }
@@ -227,7 +223,7 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
-    if constexpr (kTakesItems) release(shared.exchange_empty(number % 2));
+    release(shared.exchange_empty(number % 2));
     add_dq(sums, last);
   }
 
@@ -238,14 +234,11 @@ struct Consumer {
 #pragma unroll
     for (float& x : dv) x = 0;
     Steps at;
-    const bool any = at.begin(params, item());
+    const bool any = at.begin(params, item);
     Steps before = Steps::none();
+    number = uniform(number);  // ptxas lets no descriptor be in uniform registers otherwise
     turns.enter();
     if (any) {
-      if constexpr (!kTakesItems) {
-        wait_barrier(shared.k_full(), 0);
-        wait_barrier(shared.v_full(), 0);
-      }
       do {
         ++number;
         if constexpr (kDqApart) step_without_dq(number, at, before);
@@ -255,16 +248,16 @@ struct Consumer {
       wait_products<0>();
       pin_registers(dk);
       pin_registers(dv);
-      if constexpr (kTakesItems) release(shared.q_empty(number % kStages));
+      release(shared.q_empty(number % kStages));
     }
-    if constexpr (kTakesItems) release(shared.v_empty());
+    release(shared.v_empty());
     turns.leave();
-    const int key = item().k_lo + static_cast<int>(keys);
-    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item().seq),
-                                                     params.dk_stride.token, key, item().seq.k_len,
+    const int key = item.k_lo + static_cast<int>(keys);
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
+                                                     params.dk_stride.token, key, item.seq.k_len,
                                                      config.scale * kDropoutFactor, dk);
-    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item().seq),
-                                                    params.dv_stride.token, key, item().seq.k_len, kDropoutFactor, dv);
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
+                                                    params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
       if (before.any()) add_last_dq(number, before);
@@ -273,36 +266,31 @@ struct Consumer {
 
   __device__ void run() {
     ones.set();
-    int number = -1, round = 0;
-    if constexpr (!kTakesItems) visit(number);
+    int number = -1;
 #pragma unroll 1
-    while (kTakesItems) {
+    for (int round = 0;; ++round) {
       place = uniform(round % kPlaces);
       wait_barrier(shared.k_full(place), round / kPlaces % 2);
-      if (uniform(shared.item(place).k_lo) < 0) break;
-      if constexpr (!kReadsItems) own = shared.item(place);
+      if (!read_item(item, params, shared.item(place))) return;
       wait_barrier(shared.v_full(), round % 2);
       visit(number);
-      round = shared.item(place).round + 1;  // kept in a register, it would be one too many
       release(shared.k_empty(place));
     }
   }
 };
 
-// Zeros in gradients of parameters where no query tile is visited, by warps that have nothing else to do, and few registers.
+// Zeros in gradients of parameters where no query tile is visited, by a warp that has nothing else to do, and few registers.
 __device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
-  constexpr int kWarps = 3;
-  const int warp = static_cast<int>(threadIdx.x % kThreadsPerWarpgroup / 32) - 1, lane = threadIdx.x % 32;
-  if (warp < 0) return;
-  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, keys = item.seq.k_len - item.k_lo - lane;
+  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, lane = static_cast<int>(lane_id()),
+            keys = item.seq.k_len - item.k_lo - lane;
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
     if constexpr (Variant::covers_all(read)) {
       const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
-      const Int64 down = place(kWarps, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
-      float* to = element_of_gradient<read>(params, item.seq, warp, item.k_lo + lane);
+      const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
+      float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);
 #pragma unroll 1
-      for (int q = warp; q < item.seq.q_len; q += kWarps, to += down) {
+      for (int q = 0; q < item.seq.q_len; ++q, to += down) {
         if (q >= begin && q < end) continue;
 #pragma unroll
         for (int i = 0; i < kTileKv / 32; ++i)
@@ -310,6 +298,17 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
       }
     }
   });
+}
+__device__ inline void zero_unvisited(const KernelParams& params, const SharedMemory& shared) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const u32 place = round % kPlaces;
+    wait_barrier(shared.k_full(place), round / kPlaces % 2);
+    BackwardItem item;
+    if (!read_item(item, params, shared.item(place))) return;
+    zero_unvisited(params, item);
+    release(shared.k_empty(place));
+  }
 }
 
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
@@ -334,10 +333,12 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warp == 0) producer.run();
       if (warp == 1) Dealer{params, shared, dq_sums, counters}.run();
       if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(params, shared, counters);
+      if constexpr (kZeroesItems) {
+        if (warp == 3) zero_unvisited(params, shared);
+      }
     } else {
       if (warp == 0) producer.copy_item(item);
     }
-    if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
   } else if (kInClusters && warpgroup == 2) {
     shrink_registers<kDqRoleRegisters>();
     if constexpr (kInClusters) add_query_gradients(shared, dq_sums);
@@ -347,7 +348,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
       else GradientRole{params, shared, item, {1}}.run();
     } else {
-      Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup, item};
+      Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
       consumer.run();
     }

@@ -47,9 +47,6 @@ constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
   return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.warpgroups * 4};
 }
-// One head for a block, whose tiles follow each other.
-constexpr bool kZeroesUnvisited =
-    !config.mask_has_holes && config.sequences == Sequences::dense && group_size(config) == 1;
 // What comes before prepare_backward() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
   zero_gradients<kPrepareThreads, kZeroesUnvisited>(params);

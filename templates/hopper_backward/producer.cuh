@@ -136,10 +136,8 @@ struct Producer {
     for (int round = 0;; ++round) {
       const u32 place = round % kPlaces;
       wait_barrier(shared.item_full(place), round / kPlaces % 2);
-      BackwardItem own;
-      if constexpr (!kReadsItems) own = shared.item(place);
-      BackwardItem& item = kReadsItems ? shared.item(place) : own;
-      const bool more = uniform(item.k_lo) >= 0;
+      BackwardItem item;
+      const bool more = read_item(item, params, shared.item(place));
       Steps at;
       if (more && at.begin(params, item)) {
         copy_steps(item, at, round);
@@ -162,7 +160,7 @@ struct Dealer {
   int* counters;
 
   // The next item, to where the others find it, and its number. Numbers of packed tiles may lie behind the end of a sequence.
-  __device__ int find_item(BackwardItem& item, int round, int& dealt) const {
+  __device__ int find_item(BackwardItem& item, int& dealt) const {
     int number;
     do {
       // All from the counter: those of smaller numbers have then begun, whichever blocks run at the same time.
@@ -171,7 +169,6 @@ struct Dealer {
       if (number >= params.items) break;
       item = backward_item(params, number);
     } while (kPacked && item.k_lo >= item.seq.k_len);
-    item.round = round;
     return number;
   }
 
@@ -208,7 +205,7 @@ struct Dealer {
       wait_barrier(shared.k_empty(place), round / kPlaces % 2 ^ 1);
       int number = 0;
       if (lane_id() == 0) {
-        number = find_item(shared.item(place), round, dealt);
+        number = find_item(shared.item(place), dealt);
         if constexpr (kZeroesAhead) {
           if (number < params.items) wait_for_zeros(number);
         }

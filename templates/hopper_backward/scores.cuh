@@ -69,8 +69,7 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
 
 // (What the score reads behind the last query may be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, int tile) {
-  return shared_by_warp(tile < item.full_first || tile > item.full_last ||
-                        (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len));
+  return tile < item.full_first || tile > item.full_last || (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len);
 }
 
 // All queries and keys of the tile exist.

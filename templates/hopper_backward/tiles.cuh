@@ -7,6 +7,9 @@
 namespace flashjit {
 
 constexpr bool kPacked = kRows == Rows::packed;
+// Of gradients of parameters: does the loop write zeros where it visits nothing? It can where a tile of keys is of one head,
+// and query tiles follow each other.
+constexpr bool kZeroesUnvisited = !config.mask_has_holes && !kPacked && group_size(config) == 1;
 
 // The number of a query tile of a head among those of all: where its part of the workspace is.
 __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequence& seq, int head, int tile) {

@@ -14,12 +14,10 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
 constexpr int kPlaces = kLayout.k_places;  // of K, and of what is known of an item
-// Which heads of a group see which queries is found out on the way, and differs from warp to warp.
-constexpr bool kItemsChange = group_size(config) > 1 && (config.ranges_differ || config.mask_has_holes);
-constexpr bool kReadsItems = kTakesItems && !kItemsChange;
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
-constexpr int kItemReaders = kConsumerWarps + (kCounts ? 1 : 0);  // warps that read what is known of an item
+constexpr bool kZeroesItems = config.gradients > 0 && kZeroesUnvisited && kTakesItems;
+constexpr int kItemReaders = kConsumerWarps + kCounts + kZeroesItems;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
@@ -37,7 +35,6 @@ struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
-  int round;  // of the block's items
 };
 
 static_assert(sizeof(BackwardItem) <= kItemBytes);
@@ -90,11 +87,16 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   return item;
 }
 
-// What is known of an item, where that is not the block's from the beginning: the same for all lanes.
-template <class T>
-__device__ inline T shared_by_warp(T value) {
-  if constexpr (kTakesItems) return uniform(value);
-  else return value;
+// What the producer has found, as all lanes of a warp have it: ptxas is told that it is the same for all. False: there
+// are no more items.
+__device__ inline bool read_item(BackwardItem& item, const KernelParams& params, const BackwardItem& found) {
+  item.k_lo = uniform(found.k_lo);
+  if (item.k_lo < 0) return false;
+  if constexpr (kPacked) item.seq = found.seq;
+  else item.seq = sequence_of(params, uniform(found.seq.b), uniform(found.seq.h));
+  item.first = uniform(found.first), item.last = uniform(found.last);
+  item.full_first = uniform(found.full_first), item.full_last = uniform(found.full_last);
+  return true;
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
@@ -107,14 +109,14 @@ struct Steps {
 
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
-    head = shared_by_warp(item.seq.h);
-    tile = visible(params, item, shared_by_warp(item.first));
-    return tile <= shared_by_warp(item.last) || begin_next_head(params, item);
+    head = item.seq.h;
+    tile = visible(params, item, item.first);
+    return tile <= item.last || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
     tile = visible(params, item, tile + 1);
-    return tile <= shared_by_warp(item.last) || begin_next_head(params, item);
+    return tile <= item.last || begin_next_head(params, item);
   }
 
  private:
