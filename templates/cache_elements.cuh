@@ -40,7 +40,7 @@ __device__ inline u32 halves_of_high_e4m3(u32 bytes) {
 
 __device__ inline HalfPairs halves_of(u32 bytes) {
   HalfPairs pairs;
-  if constexpr (config.cache == Cache::int8) {
+  if constexpr (config.cache == Narrow::int8) {
     // 128 more than each is the last byte of the half of 1152 more.
     constexpr u32 kMinus1152 = 0xe480e480;
     const u32 biased = bytes ^ 0x80808080;
@@ -49,7 +49,7 @@ __device__ inline HalfPairs halves_of(u32 bytes) {
     return pairs;
   }
 #if __CUDA_ARCH__ >= 890
-  if constexpr (config.cache == Cache::e4m3) {
+  if constexpr (config.cache == Narrow::e4m3) {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
         "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
         : "=r"(pairs.low), "=r"(pairs.high)
@@ -59,7 +59,7 @@ __device__ inline HalfPairs halves_of(u32 bytes) {
 #endif
   // An e5m2 is the first byte of a half.
   pairs = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};
-  if constexpr (config.cache == Cache::e4m3) pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
+  if constexpr (config.cache == Narrow::e4m3) pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
   return pairs;
 }
 

@@ -60,9 +60,10 @@ struct KernelParams {
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
   int pages;             // that K and V have
-  const float* scale_k;  // [batch, KV head]: what the elements of a cache of 8 bits are multiplied with; null: with 1
+  const float* scale_q;  // [batch, head]: what elements of 8 bits are multiplied with; null: with 1. Of rows that have
+  const float* scale_k;  // scales of their own or as a block, `token` of the strides goes from one scale to the next
   const float* scale_v;
-  Strides scale_k_stride, scale_v_stride;
+  Strides scale_q_stride, scale_k_stride, scale_v_stride;
   const void* o_parts;     // merge: of each part what would be O, ...
   const float* lse_parts;  // ... and the LSE; k_len says how many parts there are
   PartStrides o_parts_stride, lse_parts_stride;

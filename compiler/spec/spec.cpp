@@ -28,6 +28,8 @@ namespace {
 constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
 constexpr int kMaxHeads = 65535;
 constexpr int kMaxPageSize = 65536;
+constexpr int kScaleBlockStep = 64,
+              kMaxScaleBlock = 1024;  // rows: tiles of any kernel hold whole ones, or parts of one
 constexpr std::size_t kMaxParamName = 32;
 constexpr double kMaxRopeBase = 1e12;
 
@@ -128,6 +130,29 @@ Result<void> check_token_scales(const AttentionSpec& spec) {
       "token_scales: the elements of k have no scale; use kv=e4m3, kv=e5m2 or kv=int8, or leave token_scales out");
 }
 
+Result<void> check_scale_block(const AttentionSpec& spec) {
+  const int rows = spec.scale_block;
+  if (rows == 0) return {};
+  if (rows < 0 || rows > kMaxScaleBlock || rows % kScaleBlockStep != 0) {
+    return invalid(fmt::format("scales: {0} rows of a block are no multiple of {1} from {1} to {2}; use block({3})",
+                               rows, kScaleBlockStep, kMaxScaleBlock,
+                               std::clamp(round_up(rows, kScaleBlockStep), kScaleBlockStep, kMaxScaleBlock)));
+  }
+  const auto refuse = [&](std::string_view why) {
+    return invalid(fmt::format("scales: block({}), and {}", rows, why));
+  };
+  if (!has_scaled_keys(spec)) return refuse("no elements have a scale; use e4m3 or e5m2, or leave scales out");
+  if (spec.token_scales) return refuse("token_scales gives each key its own; leave one of them out");
+  if (is_paged(spec)) {
+    return refuse(
+        "pages of a sequence lie anywhere, so that a block of keys has no place; leave it out, or use token_scales");
+  }
+  if (is_packed(spec)) {
+    return refuse("packed sequences begin anywhere, so that a block has no place; leave it out, or use layout=bshd");
+  }
+  return {};
+}
+
 Result<void> check_alignment(const AttentionSpec& spec) {
   const int bytes = spec.align_bytes;
   if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
@@ -185,6 +210,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_layout(spec));
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_token_scales(spec));
+  FLASHJIT_TRY(check_scale_block(spec));
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
@@ -397,6 +423,23 @@ Result<void> check_backward(const AttentionSpec& spec) {
   return {};
 }
 
+// What specs of 8 bits have no kernels for.
+Result<void> check_narrow_supported(const AttentionSpec& spec) {
+  if (!is_forward(spec)) {
+    return unsupported(fmt::format("dtype: {} has no kernel of {} in this build; the nearest that works is fp16",
+                                   name(spec.dtype), kOperationNames[static_cast<std::size_t>(spec.operation)]));
+  }
+  if (spec.kv_dtype != Dtype::E4M3 && spec.kv_dtype != Dtype::E5M2) {
+    return unsupported(fmt::format("kv: {} under a Q of {} has no kernel in this build; use kv=e4m3 or kv=e5m2",
+                                   name(spec.kv_dtype), name(spec.dtype)));
+  }
+  if (!spec.append) return {};
+  return unsupported(fmt::format(
+      "append: new rows are divided by their scales as they are written, and those of {} have been already; write them "
+      "into k and v before the call, or use a Q of 16 bits: bf16 kv={}",
+      name(spec.dtype), name(spec.kv_dtype)));
+}
+
 }  // namespace
 
 double AttentionSpec::effective_scale() const {
@@ -421,7 +464,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (const std::string dtypes = print_out(spec); dtypes != name(spec.dtype)) out += " out=" + dtypes;
+  if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec.dtype))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
@@ -437,6 +480,7 @@ std::string print(const AttentionSpec& spec) {
     if (spec.*flag.of_spec && !(flag.of_spec == &AttentionSpec::k_lens && implies_k_lens(spec)))
       out += fmt::format(" {}", flag.name);
   }
+  if (spec.scale_block != 0) out += fmt::format(" scales=block({})", spec.scale_block);
   if (spec.rope != Rope::none) out += fmt::format(" rope={}({})", word(spec.rope), spec.rope_dims);
   if (spec.rope_base != 0) out += fmt::format(" rope_base={}", print_real(spec.rope_base));
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
@@ -471,10 +515,7 @@ Result<void> validate(AttentionSpec& spec) {
 }
 
 Result<void> check_supported(const AttentionSpec& spec) {
-  if (spec.dtype == Dtype::E4M3 || spec.dtype == Dtype::E5M2) {
-    return unsupported(
-        fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
-  }
+  if (has_scaled_queries(spec)) FLASHJIT_TRY(check_narrow_supported(spec));
   if (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec)) {
     return unsupported(fmt::format(
         "kv: {} is neither the dtype {} nor one of 8 bits (e4m3, e5m2, int8), which kernels widen; convert K and V and "

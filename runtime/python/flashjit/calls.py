@@ -14,7 +14,7 @@ from flashjit.tensors import HOST, View
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
-            "sin": "", "block_table": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
+            "sin": "", "block_table": "", "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
 # What a call makes, or is for bwd: no names of parameters here.
