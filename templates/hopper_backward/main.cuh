@@ -5,6 +5,7 @@
 #pragma once
 
 #include "templates/hopper_backward/cluster.cuh"
+#include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/producer.cuh"
@@ -332,7 +333,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     if constexpr (kTakesItems) {
       if (warp == 0) producer.run();
       if (warp == 1) Dealer{params, shared, dq_sums, counters}.run();
-      if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(params, shared, counters);
+      if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(shared, counters);
       if constexpr (kZeroesItems) {
         if (warp == 3) zero_unvisited(params, shared);
       }
