@@ -31,14 +31,14 @@ struct Dealer {
   __device__ void wait_for_zeros(int item) const {
     const Ahead all(params);
     const int group = item / all.group, shares = all.shares_of(group);
-    if (shares == 0 || !params.work_counters) return;
+    if (shares == 0) return;
     while (load_acquired(zeroed_of(params, group, counters)) < shares) __nanosleep(100);
   }
 
   __device__ void set_to_zero(int item) const {
     const Ahead all(params);
     item += all.ahead;
-    if (item >= all.items || !params.work_counters) return;
+    if (item >= all.items) return;
     constexpr int kFours = dq_sum_floats(config) / 4;
     const int first = all.first_tile(params, item);
     auto* to = reinterpret_cast<float4*>(dq_sums) + static_cast<Int64>(first) * kFours + lane_id();
@@ -62,13 +62,13 @@ struct Dealer {
       if (lane_id() == 0) {
         number = find_item(shared.item(place), dealt);
         if constexpr (kZeroesAhead) {
-          if (number < params.items) wait_for_zeros(number);
+          if (number < params.items && zeroes_ahead(params)) wait_for_zeros(number);
         }
         arrive(shared.item_full(place));
       }
       number = uniform(number);
       if (number >= params.items) break;
-      if constexpr (kZeroesAhead) set_to_zero(number);
+      if (kZeroesAhead && zeroes_ahead(params)) set_to_zero(number);
       wait_barrier(shared.item_wanted(), round % 2);
     }
     if (lane_id() == 0) return_counters(params);

@@ -44,7 +44,6 @@ struct Consumer {
   float* head_sums;
   OfParameters of_parameters;
 
-
   __device__ void issue_dv(u32 stage) {
     multiply_dv(dv, p, descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()), true);
   }

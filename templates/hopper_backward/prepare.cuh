@@ -99,7 +99,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   bool zeroes = config.dq == DqSums::atomics;
   if constexpr (kZeroesAhead) {
     const Ahead all(params);
-    zeroes = !params.work_counters || all.items == 0 || number < all.first_tile(params, min(all.ahead, all.items));
+    zeroes = !zeroes_ahead(params) || all.items == 0 || number < all.first_tile(params, min(all.ahead, all.items));
   }
   if (zeroes) {
     float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));

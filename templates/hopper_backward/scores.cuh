@@ -47,7 +47,8 @@ struct Ones {
 // S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
 // is dropped. (Templates: row terms that nothing needs are then not asked for.)
 template <int scores>
-__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k, u32 stage) {
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
+                                    u32 stage) {
   if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
   multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }

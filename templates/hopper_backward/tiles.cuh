@@ -18,10 +18,9 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
   return (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
 }
 
-// Tiles of a head are worked on one after the other, so that what
-// runs together shares in L2 what it reads and adds to. Where tiles have unequal work, heads are taken in groups that
-// stay in L2 together, and a tile of all of these goes before the next: with a causal mask the first tile has most
-// queries, and what is left for the end is short.
+// Tiles of a head are worked on one after the other, so that what runs together shares in L2 what it reads and adds to.
+// Where tiles have unequal work, heads are taken in groups that stay in L2 together, and a tile of all of these goes before
+// the next: with a causal mask the first tile has most queries, and what is left for the end is short.
 // (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
 // 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
 // What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
@@ -52,7 +51,8 @@ __device__ inline int* done_of(const Sequence& seq, int* counters) {
 constexpr bool kZeroesAhead = counts_items(config) && !kBatchesTogether;
 constexpr int kItemsAtOnce = 512;  // more than a device works on at a time
 struct Ahead {
-  int of_head, items, group, ahead;  // of a head, of all, of a group of heads, between an item and that whose share it has
+  int of_head, items, group;  // of a head, of all, of a group of heads
+  int ahead;                  // from an item to that whose share it has
 
   __device__ explicit Ahead(const KernelParams& params)
       : of_head(key_tiles(params)),
@@ -69,6 +69,9 @@ struct Ahead {
     return max(0, min((of_group + 1) * group, items) - max(of_group * group, ahead));
   }
 };
+// Where items come from no counter, one could wait for another that has not begun; and without queries no launch has been
+// there that sets counters to zero.
+__device__ inline bool zeroes_ahead(const KernelParams& params) { return params.work_counters && params.tiles_q > 0; }
 // Of a group of heads, how many shares are zero.
 template <class Counter>
 __device__ inline Counter* zeroed_of(const KernelParams& params, int of_group, Counter* counters) {

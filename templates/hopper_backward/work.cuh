@@ -13,10 +13,10 @@ constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
-constexpr int kPlaces = kLayout.k_places;  // of K, and of what is known of an item
+constexpr int kPlaces = kLayout.k_places;                          // of K, and of what is known of an item
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
-constexpr bool kZeroesItems = config.gradients > 0 && kZeroesUnvisited && kTakesItems;
+constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
 constexpr int kItemReaders = kConsumerWarps + kCounts + kZeroesItems;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
@@ -72,8 +72,8 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
 
 // The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
-  const Place place = place_of(params, number, params.items / config.cluster, config.heads_kv,
-                               params.heads_per_group / kGroup);
+  const Place place =
+      place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
   BackwardItem item;
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);

@@ -73,6 +73,7 @@ const FixedCase kCases[] = {
     {"bwd-items-window", "bwd bf16 d=128 heads=32 mask=\"window(40, 0)\"", {200, 200, 200}, {200, 200, 200}},
     {"bwd-items-packed", "bwd bf16 d=96 heads=32 layout=packed mask=\"causal\"", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
     {"bwd-items-bias",   "bwd bf16 d=96 heads=64 score=\"bias(t, bf16)\"", {70, 70}, {136, 136}},
+    {"bwd-items-no-queries","bwd bf16 d=64 heads=64", {0, 0, 0, 0}, {300, 300, 300, 300}},
     {"bwd-items-same-bits","bwd bf16 d=128 heads=64 mask=\"causal\" numerics=deterministic", {70, 70}, {136, 136}},
     {"bwd-neighbours",   "bwd bf16 d=64 heads=2 layout=packed mask=\"causal\"", {70, 65, 129, 64}, {70, 65, 150, 64}, Data::Neighbours},
     {"bwd-sharp",        "bwd fp16 d=64 heads=2", {200}, {200}, Data::Sharp},

@@ -247,7 +247,8 @@ void finish(Plan& plan) {
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
   add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
   if (!counts_items(c)) return;
-  plan.workspace.push_back({"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
+  plan.workspace.push_back(
+      {"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
   for (const auto [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
     KernelLaunch& with = plan.launches[static_cast<std::size_t>(launch)];
     with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
