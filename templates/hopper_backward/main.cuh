@@ -241,6 +241,7 @@ struct Consumer {
     if (any) {
       do {
         ++number;
+        if constexpr (kHasInputs && kScoresApart) number = uniform(number);  // that spares a register
         if constexpr (kDqApart) step_without_dq(number, at, before);
         else step(number, at, before);
         before = at;

@@ -136,18 +136,20 @@ struct VisibleQueries {
   __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
 };
 
-// Scores of a mixed tile that are hidden become 0 when they are exponentiated.
-__device__ inline void hide_mixed(Scores& s, const KernelParams& params, ScorePlace place) {
+// Does `act` to the scores of a mixed tile that are hidden.
+template <class Act>
+__device__ inline void each_hidden(const KernelParams& params, ScorePlace place, const Act& act) {
   if constexpr (config.queries_are_range) {
     const VisibleQueries visible(params, place);
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
-      if (!visible[i]) s[i] = kHidden;
-    pin_registers(s);  // keeps what follows out of the branch
+      if (!visible[i]) act(i);
   } else {
     HiddenBits<kScores> hidden;
     hidden.find([&](int i) { return place.hides(params, i); });
-    hide(s, hidden);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (hidden[i]) act(i);
   }
 }
 
@@ -198,14 +200,10 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
     }
   }
   if (!mixed) return;
-  HiddenBits<kScores> hidden;
-  hidden.find([&](int i) { return place.hides(params, i); });
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    if (!hidden[i]) continue;
+  each_hidden(params, place, [&](int i) {
     s[i] = 0;
     p[i / 8][i % 8 / 2] &= i % 2 == 0 ? 0xffff0000 : 0x0000ffff;
-  }
+  });
   pin_registers(s);
   pin_fragments(p);
 }
@@ -268,7 +266,10 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
     return;
   }
   if constexpr (config.has_score) add_to_scores(s, params, ScorePlace(item, keys, at), words);
-  if (mixed) hide_mixed(s, params, ScorePlace(item, keys, at));
+  if (mixed) {
+    each_hidden(params, ScorePlace(item, keys, at), [&](int i) { s[i] = kHidden; });
+    pin_registers(s);  // keeps what follows out of the branch
+  }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));
   convert<config.element>(p, s);

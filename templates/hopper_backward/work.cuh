@@ -161,7 +161,7 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Where this lane's row of four matrices is in a panel with a row for each query: those of 16 queries and the warp's 16
 // keys, of 16 bits.
 __device__ inline u32 matrices_of_warp(u32 panel) {
-  const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
+  const u32 thread = recompute(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4;
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
   return panel + row * kPanelWidth + chunk * 16;
 }
