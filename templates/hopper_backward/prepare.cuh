@@ -78,6 +78,23 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
   }
 }
 
+// What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
+__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters) {
+  if constexpr (counts_items(config)) {
+    if (number < heads_with_keys(params) && threadIdx.x == 0) {
+      counters[number] = 0;
+      *zeroed_of(params, number, counters) = 0;
+    }
+  }
+  if constexpr (kZeroesAhead) {
+    const Ahead all(params);
+    if (zeroes_ahead(params) && all.items > 0 && number >= all.first_tile(params, min(all.ahead, all.items))) return;
+  }
+  auto* sums = reinterpret_cast<float4*>(dq_sums + static_cast<Int64>(number) * dq_sum_floats(config));
+  for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
+    sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr, int* counters = nullptr) {
@@ -88,24 +105,9 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int number = last_first();
   const auto [seq, tile] = query_tile(params, number);
   const int head = seq.h;
-  if constexpr (counts_items(config)) {
-    if (number < heads_with_keys(params) && threadIdx.x == 0) {
-      counters[number] = 0;
-      *zeroed_of(params, number, counters) = 0;
-    }
-  }
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
-  bool zeroes = config.dq == DqSums::atomics;
-  if constexpr (kZeroesAhead) {
-    const Ahead all(params);
-    zeroes = !zeroes_ahead(params) || all.items == 0 || number < all.first_tile(params, min(all.ahead, all.items));
-  }
-  if (zeroes) {
-    float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
-    for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
-      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
+  if constexpr (config.dq == DqSums::atomics) clear(params, number, dq_sums, counters);
 
   // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
