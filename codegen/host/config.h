@@ -81,7 +81,7 @@ struct HostConfig {
 inline HostConfig config_of(const Plan& plan) {
   const Capabilities& can = plan.target.can;
   HostConfig c;
-  // Elements of 8 bits are widened, those of Q times their scales.
+  // Elements of 8 bits are widened.
   c.dtype = has_scaled_queries(plan.spec) ? Dtype::F32 : plan.spec.dtype;
   c.out_dtype = plan.spec.out_dtype;
   c.d_qk = plan.spec.d_qk;
@@ -124,7 +124,7 @@ struct TileCall {
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
-  float scale_k, scale_v;            // of caches of 8 bits
+  float scale_k, scale_v;            // of elements of 8 bits; scale_k is times that of Q
   const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then
   PhiloxKey key;                     // of dropout
 };
@@ -156,7 +156,7 @@ struct NaiveCall {
   float* max_logit;
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
-  float scale_k, scale_v;  // of caches of 8 bits
+  float scale_k, scale_v;  // of elements of 8 bits; scale_k is times that of Q
   PhiloxKey key;           // of dropout
 };
 

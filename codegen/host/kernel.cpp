@@ -111,6 +111,10 @@ class BlockedKernel final : public HostKernel {
   void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const;
   void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                std::int64_t tile, const char* packed, char* scratch) const;
+  void compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+                    std::int64_t q_lo, std::int64_t rows, const char* packed, char* scratch) const;
+  std::vector<float> wide_queries(const Problem& problem, std::int64_t b, std::int64_t head, std::int64_t token,
+                                  std::int64_t rows) const;
 
   AttentionSpec spec_;
   HostConfig config_;
@@ -252,11 +256,32 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   pack_v_(&call);
 }
 
+// Queries of a tile that share a scale are computed together.
 void BlockedKernel::compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                             std::int64_t tile, const char* packed, char* scratch) const {
+  const std::int64_t end = std::min<std::int64_t>((tile + 1) * config_.tile_q, pair.sequence.q_len);
+  const std::int64_t block = query_widener_ && spec_.scale_block > 0 ? spec_.scale_block : end;
+  for (std::int64_t q_lo = tile * config_.tile_q; q_lo < end;) {
+    const std::int64_t next = std::min(end, (q_lo / block + 1) * block);
+    compute_rows(problem, params, pair, head, q_lo, next - q_lo, packed, scratch);
+    q_lo = next;
+  }
+}
+
+std::vector<float> BlockedKernel::wide_queries(const Problem& problem, std::int64_t b, std::int64_t head,
+                                               std::int64_t token, std::int64_t rows) const {
+  std::vector<const void*> narrow(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < rows; ++i) narrow[static_cast<std::size_t>(i)] = problem.q(b, head, token + i);
+  std::vector<float> wide(static_cast<std::size_t>(rows * spec_.d_qk));
+  query_widener_->widen(narrow.data(), rows, spec_.d_qk, reinterpret_cast<char*>(wide.data()));
+  return wide;
+}
+
+void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair,
+                                 std::int64_t head, std::int64_t q_lo, std::int64_t rows, const char* packed,
+                                 char* scratch) const {
   const FlushSubnormals flush;
   const Sequence& s = pair.sequence;
-  const std::int64_t q_lo = tile * config_.tile_q;
   const std::int64_t token = s.q_first + q_lo;
   TileCall call{};
   call.params = &params;
@@ -281,19 +306,16 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.q_len = s.q_len;
   call.k_len = s.k_len;
   call.q_lo = q_lo;
-  call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
-  std::vector<float> wide_queries;
+  call.rows = rows;
+  std::vector<float> wide;
   if (query_widener_) {
-    wide_queries.resize(static_cast<std::size_t>(call.rows * spec_.d_qk));
-    for (std::int64_t i = 0; i < call.rows; ++i) {
-      query_widener_->widen(problem.q(pair.b, head, token + i), spec_.d_qk, problem.scale_q(pair.b, head, q_lo + i),
-                            wide_queries.data() + i * spec_.d_qk);
-    }
-    call.q = wide_queries.data();
+    wide = wide_queries(problem, pair.b, head, token, rows);
+    call.q = wide.data();
     call.q_token = spec_.d_qk;
   }
   call.sink = problem.sink(head);
-  call.scale_k = has_key_scales(spec_) ? 1 : problem.scale_k(pair.b, pair.hk, 0);
+  const float scale_q = problem.scale_q(pair.b, head, q_lo);
+  call.scale_k = has_key_scales(spec_) ? scale_q : scale_q * problem.scale_k(pair.b, pair.hk, 0);
   call.scale_v = has_key_scales(spec_) ? 1 : problem.scale_v(pair.b, pair.hk, 0);
   call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
   call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
@@ -337,22 +359,16 @@ class NaiveKernel final : public HostKernel {
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
         const FlushSubnormals flush;
-        const std::int64_t pair = row / most_queries;
-        const std::int64_t b = pair / spec_.heads_q, h = pair % spec_.heads_q;
+        const std::int64_t pair = row / most_queries, b = pair / spec_.heads_q, h = pair % spec_.heads_q;
         const std::int64_t hk = h / (spec_.heads_q / spec_.heads_kv);
         const Sequence s = problem.sequence(b);
         const std::int64_t q_row = row % most_queries;
         if (q_row >= s.q_len) return;
         const std::int64_t token = s.q_first + q_row;
         float* own = scores + row * row_floats;
-        const void* query = problem.q(b, h, token);
-        float wide_query[kMaxLatentDimQk];
-        if (query_widener_) {
-          query_widener_->widen(query, spec_.d_qk, problem.scale_q(b, h, q_row), wide_query);
-          query = wide_query;
-        }
+        float wide[kMaxLatentDimQk];
         const NaiveCall call{&params,
-                             query,
+                             query_row(problem.q(b, h, token), wide),
                              k_rows + (b * spec_.heads_kv + hk) * most_keys,
                              v_rows + (b * spec_.heads_kv + hk) * most_keys,
                              problem.o(b, h, token),
@@ -367,7 +383,7 @@ class NaiveKernel final : public HostKernel {
                              s.k_len,
                              q_row,
                              problem.sink(h),
-                             problem.scale_k(b, hk, 0),
+                             problem.scale_q(b, h, q_row) * problem.scale_k(b, hk, 0),
                              problem.scale_v(b, hk, 0),
                              dropout_key(params)};
         step(&call);
@@ -385,6 +401,11 @@ class NaiveKernel final : public HostKernel {
       keys = std::max(keys, problem.sequence(b).k_len);
     }
     return {queries, keys};
+  }
+  // As generated code reads it.
+  const void* query_row(const void* row, float* wide) const {
+    if (query_widener_) query_widener_->widen(&row, 1, spec_.d_qk, reinterpret_cast<char*>(wide));
+    return row;
   }
   // Of a (sequence, KV head) pair; widened where that is needed.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,

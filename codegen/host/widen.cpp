@@ -46,11 +46,6 @@ Widener::Widener(Dtype from, Dtype to) : bytes_(size_of(to)) {
   }
 }
 
-void Widener::widen(const void* row, int columns, float scale, float* target) const {
-  const auto* codes = static_cast<const std::uint8_t*>(row);
-  for (int i = 0; i < columns; ++i) target[i] = std::bit_cast<float>(bits_[codes[i]]) * scale;
-}
-
 void Widener::widen(const void** rows, std::int64_t count, int columns, char* target) const {
   for (std::int64_t i = 0; i < count; ++i, target += columns * bytes_) {
     const auto* row = static_cast<const std::uint8_t*>(rows[i]);

@@ -1,5 +1,4 @@
-// Elements of 8 bits: rows of Q, K and V as the generated code reads them. Exact; scales of K and V are applied
-// elsewhere.
+// Elements of 8 bits: rows of Q, K and V as the generated code reads them. Exact; scales are applied elsewhere.
 #pragma once
 
 #include <array>
@@ -17,8 +16,6 @@ class Widener {
   Widener(Dtype from, Dtype to);
   // `count` rows of `columns` elements: to `target`, where the addresses in `rows` point then.
   void widen(const void** rows, std::int64_t count, int columns, char* target) const;
-  // A row to fp32, times a scale.
-  void widen(const void* row, int columns, float scale, float* target) const;
 
  private:
   int bytes_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/items.cuh"
 
 namespace flashjit {
 
@@ -200,15 +201,11 @@ struct Producer {
     q_ring.advance();
   }
 
-  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
-  // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
+  // The next item of this block.
   __device__ int next_rank(int items) {
-    const int blocks = kInPages ? recompute(gridDim.x) : gridDim.x, block = blockIdx.x;
     const int round = dealt++;
-    if (round == 0) return block;
-    if (!kPersistent) return items;
-    if (params.work_counters) return blocks + atomicAdd(params.work_counters, 1);
-    return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
+    if (!kPersistent) return round == 0 ? blockIdx.x : items;
+    return item_of_round(params, round, kInPages ? recompute(gridDim.x) : gridDim.x);
   }
 
   // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
@@ -255,14 +252,6 @@ struct Producer {
     }
   }
 
-  // The last block leaves the counters as it found them.
-  __device__ void return_counters() {
-    __threadfence();
-    if (atomicAdd(params.work_counters + 1, 1) != static_cast<int>(gridDim.x) - 1) return;
-    params.work_counters[0] = 0;
-    params.work_counters[1] = 0;
-  }
-
   // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is
   // time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones
   // would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the
@@ -293,7 +282,7 @@ struct Producer {
         tile = visible_tile(params, announced(), tile - 1);
       }
     }
-    if (kPersistent && params.work_counters && leads()) return_counters();
+    if (kPersistent && leads()) return_counters(params);
   }
 };
 

@@ -122,8 +122,9 @@ def test_eight_bits_of_queries():
                 files += ["--" + name, write(name + ".npy", data)]
             if not wide:
                 shape_of = (1, blocks, HEADS) if blocks > 1 else (1, HEADS)
-                files += ["--scale_q", write("scale_q.npy", npy(shape_of, struct.pack(f"<{len(scales)}f", *scales)))]
-                files += [part for name in ("k", "v") for part in (f"--scale_{name}", write(f"scale_{name}.npy", npy((1,), struct.pack("<f", 1.0))))]
+                for name in ("q", "k", "v"):
+                    numbers = scales if name == "q" else [1.0] * len(scales)
+                    files += ["--scale_" + name, write(f"scale_{name}.npy", npy(shape_of, struct.pack(f"<{len(scales)}f", *numbers)))]
             outputs.append(scratch("o.npy"))
             spec = f"fwd fp32 d={DIM} heads={HEADS}" if wide else f"fwd e4m3 out=fp32 d={DIM} heads={HEADS}{' scales=block(64)' if blocks > 1 else ''}"
             run = flashjit("run", spec, "--shape", f"b=1,q={rows},k={rows}", *HOST, *files, "--o", outputs[-1], "--check", "--json")

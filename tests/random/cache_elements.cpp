@@ -17,7 +17,7 @@ double largest_scale(Dtype of_q, bool of_keys) {
 
 }  // namespace
 
-void CacheElements::draw(Dtype& of_q) {
+void CacheElements::draw(Dtype& of_q, Dtype& of_o, bool blocks) {
   dtype = of_q;
   scaled = random_.chance(0.25);
   if (!scaled) return;
@@ -27,14 +27,13 @@ void CacheElements::draw(Dtype& of_q) {
   unit_ = dtype == Dtype::I8 ? 0x1p-5 : all_codes_ ? 0x1p-8 : random_.pick({1.0, 0.25, 0.01});
   of_tokens_ = random_.chance(0.3);
   scaled_queries_ = dtype != Dtype::I8 && narrow_.chance(0.5);
-  if (scaled_queries_) of_q = narrow_.pick({dtype, dtype, Dtype::E4M3, Dtype::E5M2});
-  largest_ = largest_scale(of_q, of_tokens_);
-}
-
-void CacheElements::draw_blocks(bool possible) {
-  if (!scaled || !possible || of_tokens_ || narrow_.chance(0.6)) return;
-  scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
-  largest_ = largest_scale(Dtype::F16, true);
+  if (scaled_queries_) {
+    const bool as_q = of_o == of_q;
+    of_q = narrow_.pick({dtype, dtype, Dtype::E4M3, Dtype::E5M2});
+    if (as_q) of_o = usual_out(of_q);
+  }
+  if (blocks && !of_tokens_ && narrow_.chance(0.4)) scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
+  largest_ = largest_scale(of_q, of_tokens_ || has_blocks());
 }
 
 void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec.h"
 #include "tests/random/case.h"
 #include "tests/random/random.h"
@@ -16,10 +17,10 @@ class CacheElements {
   // A stream of its own: what a seed draws otherwise does not depend on it.
   explicit CacheElements(std::uint64_t seed) : random_(seed ^ 0x7363616c6573), narrow_(seed ^ 0x6e6172726f77) {}
 
-  // Of Q's type, or not; Q's type then may change to one of 8 bits.
-  void draw(Dtype& of_q);
-  // Once it is known whether sequences are packed, or lie in pages: blocks of rows have no place there.
-  void draw_blocks(bool possible);
+  // Of Q's type, or not; that may change to one of 8 bits then, and O's with it. `blocks`: whether rows may have scales in
+  // blocks, which have no place in packed sequences, nor in pages.
+  void draw(Dtype& of_q, Dtype& of_o, bool blocks);
+  bool has_blocks() const { return scale_block_ > 0; }
   // For a row of a table.
   void take(const AttentionSpec& spec, bool all_codes, bool extreme_scales);
 

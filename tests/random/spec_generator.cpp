@@ -5,7 +5,6 @@
 #include <optional>
 #include <tuple>
 
-#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -34,11 +33,10 @@ class Generator {
   Case draw() {
     draw_problem();
     take_latent(draw_latent(case_.seed));
-    draw_elements();
+    elements_.draw(dtype_, out_, layout_ != Layout::Packed);
     draw_lengths();
     draw_append();
-    cache_.draw(k_lens_, layout_ != Layout::Bhsd);
-    elements_.draw_blocks(layout_ != Layout::Packed && cache_.page_size == 0);
+    cache_.draw(k_lens_, layout_ != Layout::Bhsd && !elements_.has_blocks());
     if (append_.drawn()) cache_.own_ends(q_lens_);
     measure_lengths();
     draw_expressions();
@@ -57,8 +55,7 @@ class Generator {
     heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
     lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink, v_in_k_ = spec.v_in_k;
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
-    q_lens_ = row.q_lens, k_lens_ = row.k_lens;
-    q_stray_ = k_stray_ = {row.stray, row.stray};
+    q_lens_ = row.q_lens, k_lens_ = row.k_lens, q_stray_ = k_stray_ = {row.stray, row.stray};
     append_.take(spec);
     if (spec.k_lens) cache_.take(k_lens_, spec);
     elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
@@ -100,13 +97,6 @@ class Generator {
     align_ = std::max({align_, element, size_of(out_)});
     if (random_.chance(0.3)) scale_ = random_.pick({0.5, 0.05, 0.125, 1.0});
     data_ = draw_data(random_);
-  }
-
-  // Results of 8 bits there are none, whatever Q has.
-  void draw_elements() {
-    const bool as_q = out_ == dtype_;
-    elements_.draw(dtype_);
-    if (size_of(dtype_) == 1 && as_q) out_ = usual_out(dtype_);
   }
 
   void take_latent(const std::optional<Latent>& latent) {

@@ -111,6 +111,11 @@ Result<std::string> check(const AttentionSpec& spec, const Facts& facts, Problem
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (has_scaled_queries(spec)) {
+    text +=
+        fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
+                    facts.weights);
+  }
   if (narrows(spec)) {
     line["unrounded_rel_err"] = c.unrounded_rel_err;
     line["unrounded_rms"] = c.unrounded_rms;
