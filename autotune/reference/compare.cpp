@@ -175,11 +175,12 @@ void add_unrounded_errors(const Problem& problem, const CompareOptions& options,
 Comparison compare_narrowed(const Problem& problem, const CompareOptions& options) {
   const Narrowed narrowed(problem.spec(), problem.arguments());
   Comparison result;
-  const auto rounded = Problem::create(narrowed.spec(), narrowed.arguments(), problem.semantics());
+  auto rounded = Problem::create(narrowed.spec(), narrowed.arguments(), problem.semantics());
   if (!rounded) {
     result.problem = rounded.error().message;
     return result;
   }
+  rounded->round_weights_to(flashjit::name(problem.weights()));
   result = compare(*rounded, options);
   add_unrounded_errors(problem, options, result);
   return result;

@@ -56,6 +56,7 @@ class Problem {
   // What the recipe rounds probabilities to: the dtype, of 8 bits fp16, unless a kernel says that it is something else
   // (Facts::weights).
   void round_weights_to(std::string_view dtype);
+  Dtype weights() const { return weights_; }
 
   const AttentionSpec& spec() const { return *spec_; }
   const Arguments& arguments() const { return *arguments_; }
