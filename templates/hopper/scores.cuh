@@ -297,15 +297,10 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 #pragma unroll
     for (int first = 0; first < kScores; first += kGroupScores) {
       if (!columns.cuts_group(first / kGroupScores)) continue;
-      // Bits of one word after the other: they become predicates with fewer instructions.
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const u32 bits = columns.of_row[h][first / 64] >> first % 64 / 2;
-#pragma unroll
-        for (int bit = 0; bit < kGroupScores / 2; ++bit) {
-          const int i = first + bit / 2 * 4 + 2 * h + bit % 2;
-          if (i < kScores && !(bits >> bit & 1)) s[i] = -kInfinity;
-        }
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
+        const int j = i / 4, h = i / 2 % 2, c = i % 2;
+        if (!(columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1)) s[i] = -kInfinity;
       }
     }
   } else {
