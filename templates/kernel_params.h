@@ -49,11 +49,12 @@ struct KernelParams {
   int q_len, k_len;     // dense: the lengths; packed, or with k_lens: no sequence is longer
   int tiles_q;          // query tiles of the longest sequence; mixes_lengths(): of all
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
-  int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
-                       // Null: items are dealt out evenly
-  int blocks;          // of the first launch, where items are dealt out evenly
-  int team;            // not 0: items are those of clusters of so many blocks, ...
-  int team_items;      // ... so many of a sequence
+  int* work_counters;   // persistent kernels: the next item, and how many blocks are done; zero before and after a
+                        // launch. Null: items are dealt out evenly
+  int items;            // of this launch
+  int blocks;           // of the first launch, where items are dealt out evenly
+  int team;             // not 0: items are those of clusters of so many blocks, ...
+  int team_items;       // ... so many of a sequence
   ExtraParam extra[kMaxParams];
   const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V

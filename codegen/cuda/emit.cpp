@@ -110,6 +110,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("has_mask", &KernelConfig::has_mask, false);
   field("mask_has_holes", &KernelConfig::mask_has_holes, false);
   field("mask_is_range", &KernelConfig::mask_is_range, false);
+  field("queries_are_range", &KernelConfig::queries_are_range, false);
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/items.cuh"
 
 namespace flashjit {
 
@@ -81,9 +82,7 @@ struct Producer {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
-  // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
-  // their way.
-  __device__ void copy_tile(const WorkState& work, int tile) {
+  __device__ void copy_tile_keys(const WorkState& work, int tile) {
     join();  // no thread falls behind by more than a tile: barriers know two phases
     const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
@@ -94,12 +93,6 @@ struct Producer {
     } else {
       copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
     }
-    copy_waiting_values();
-    if constexpr (kHasInputs) {
-      if (maps.has_inputs && leads()) copy_inputs(work, tile);
-    }
-    ring.advance();
-    waiting_tile = tile;
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
@@ -200,15 +193,11 @@ struct Producer {
     q_ring.advance();
   }
 
-  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
-  // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
+  // The next item of this block.
   __device__ int next_rank(int items) {
-    const int blocks = kInPages ? recompute(gridDim.x) : gridDim.x, block = blockIdx.x;
     const int round = dealt++;
-    if (round == 0) return block;
-    if (!kPersistent) return items;
-    if (params.work_counters) return blocks + atomicAdd(params.work_counters, 1);
-    return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
+    if (!kPersistent) return round == 0 ? blockIdx.x : items;
+    return item_of_round(params, round, kInPages ? recompute(gridDim.x) : gridDim.x);
   }
 
   // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
@@ -255,45 +244,42 @@ struct Producer {
     }
   }
 
-  // The last block leaves the counters as it found them.
-  __device__ void return_counters() {
-    __threadfence();
-    if (atomicAdd(params.work_counters + 1, 1) != static_cast<int>(gridDim.x) - 1) return;
-    params.work_counters[0] = 0;
-    params.work_counters[1] = 0;
-  }
-
-  // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is
-  // time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones
-  // would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the
-  // compiler copies all calls into this loop.
+  // A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the scores of the next
+  // tile are on their way. The next item is found when few tiles of this one are still to be copied: while there is time,
+  // and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones would be
+  // done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22); nor before its first keys are on their way.
+  // Everything is here once: the compiler copies all calls into this loop.
   __device__ void run() {
     u32 flushes = 0;
-    bool found = false;
+    bool found = false, copies = false;
     int tile = announced().tiles.last;
 #pragma unroll 1
     while (true) {
-      if (!found && tile < announced().tiles.first + kFindsAhead) {
+      if (!found && tile < announced().tiles.first + (copies ? kFindsAhead : 0)) {
         if (leads()) find_next();
         join();
         found = true;
       }
-      if (tile < announced().tiles.first) {
-        // The only Q is free again when the last scores of the item before are there; its last V must not wait for
-        // that.
-        copy_waiting_values();
+      copies = tile >= announced().tiles.first;
+      if (copies) copy_tile_keys(announced(), tile);
+      // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+      copy_waiting_values();
+      if (copies) {
+        if constexpr (kHasInputs) {
+          if (maps.has_inputs && leads()) copy_inputs(announced(), tile);
+        }
+        ring.advance();
+        waiting_tile = tile;
+        tile = visible_tile(params, announced(), tile - 1);
+      } else {
         announce(shared.work(q_ring.count));
         if (announced().kind == Work::end) break;
         if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
         tile = announced().tiles.last;
         found = false;
       }
-      if (tile >= announced().tiles.first) {
-        copy_tile(announced(), tile);
-        tile = visible_tile(params, announced(), tile - 1);
-      }
     }
-    if (kPersistent && params.work_counters && leads()) return_counters();
+    if (kPersistent && leads()) return_counters(params);
   }
 };
 
