@@ -173,6 +173,18 @@ __device__ inline void wait_for_launch_before() {
 #endif
 }
 
+// ---- counters: what a thread has seen written before it adds is seen by who finds the sum ----
+
+__device__ inline void add_released(int* counter, int value) {
+  __threadfence();
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+__device__ inline int load_acquired(const int* counter) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
 // ---- arithmetic ----
 
 // 2^x with x = -inf giving exactly 0; subnormal results are flushed.

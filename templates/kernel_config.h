@@ -5,8 +5,8 @@
 namespace flashjit {
 
 // Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_words.h has the words of each.
-enum class Element : unsigned char { f16, bf16, f32 };
-enum class Cache : unsigned char { as_q, e4m3, e5m2, int8 };  // elements of K and V: those of Q, or of 8 bits
+enum class Element : unsigned char { f16, bf16, f32, f8 };     // f8: e4m3 or e5m2, as memory has them
+enum class Narrow : unsigned char { none, e4m3, e5m2, int8 };  // elements of 8 bits that memory has
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device
 enum class Rope : unsigned char { none, half, interleaved };      // which columns are a pair that rotates
@@ -38,8 +38,9 @@ constexpr int kMaxInputs = 4;     // of these, that a producer copies beside K
 
 struct KernelConfig {
   // The problem
-  Element element = Element::bf16;  // Q, K, V
-  Cache cache = Cache::as_q;        // not as_q: K and V have elements of 8 bits, and scales
+  Element element = Element::bf16;  // of products: Q, K and V are widened to it where memory has elements of 8 bits
+  Narrow queries = Narrow::none;    // not none: Q has elements of 8 bits, and scales
+  Narrow cache = Narrow::none;      // likewise, K and V; they have where Q does
   Element output = Element::bf16;   // O
   Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
   int head_dim_qk = 0;
@@ -55,7 +56,8 @@ struct KernelConfig {
   int gradients = 0;           // backward: so many of KernelParams::d_extra are
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
-  bool token_scales = false;   // scales of a cache of 8 bits are those of each key
+  bool token_scales = false;   // scales of K and V of 8 bits are those of each key
+  int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
   bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
   bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated
@@ -78,6 +80,7 @@ struct KernelConfig {
   bool has_mask = false;           // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
+  bool queries_are_range = false;  // backward: a key is seen by all queries from q_begin(k, k) to q_end(k, k)
   bool mask_is_long = false;       // too long to evaluate visible() for many keys at once
   bool ranges_differ = false;      // the keys that queries see together depend on the sequence, beyond its lengths
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
@@ -115,11 +118,16 @@ struct KernelConfig {
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Bytes of an element. Every other number of elements that a copy, a chunk or an instruction takes follows from it.
-constexpr int size_of(Element e) { return e == Element::f32 ? 4 : 2; }
+constexpr int size_of(Element e) { return e == Element::f32 ? 4 : e == Element::f8 ? 1 : 2; }
 
-constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Cache::as_q; }
-// Bytes of an element of K and V in memory.
+constexpr bool has_scaled_queries(const KernelConfig& c) { return c.queries != Narrow::none; }
+constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Narrow::none; }
+// Bytes of an element in memory: of Q, and of K and V.
+constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
+// How many keys share a scale; 0: all of a sequence.
+constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
+constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }
 
 // A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
 // padded to that and no further.

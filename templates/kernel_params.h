@@ -49,19 +49,21 @@ struct KernelParams {
   int q_len, k_len;     // dense: the lengths; packed, or with k_lens: no sequence is longer
   int tiles_q;          // query tiles of the longest sequence; mixes_lengths(): of all
   int heads_per_group;  // hopper: heads whose tiles are worked on together, so that their K and V stay in L2
-  int* work_counters;  // persistent hopper: the next item and how many blocks are done; zero before and after a launch.
-                       // Null: items are dealt out evenly
-  int blocks;          // of the first launch, where items are dealt out evenly
-  int team;            // not 0: items are those of clusters of so many blocks, ...
-  int team_items;      // ... so many of a sequence
+  int* work_counters;   // persistent kernels: the next item, and how many blocks are done; zero before and after a
+                        // launch. Null: items are dealt out evenly
+  int items;            // of this launch
+  int blocks;           // of the first launch, where items are dealt out evenly
+  int team;             // not 0: items are those of clusters of so many blocks, ...
+  int team_items;       // ... so many of a sequence
   ExtraParam extra[kMaxParams];
   const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
   int pages;             // that K and V have
-  const float* scale_k;  // [batch, KV head]: what the elements of a cache of 8 bits are multiplied with; null: with 1
+  const float* scale_q;  // [batch, head]: what elements of 8 bits are multiplied with; null: with 1. Of rows that have
+  const float* scale_k;  // scales of their own or as a block, `token` of the strides goes from one scale to the next
   const float* scale_v;
-  Strides scale_k_stride, scale_v_stride;
+  Strides scale_q_stride, scale_k_stride, scale_v_stride;
   const void* o_parts;     // merge: of each part what would be O, ...
   const float* lse_parts;  // ... and the LSE; k_len says how many parts there are
   PartStrides o_parts_stride, lse_parts_stride;

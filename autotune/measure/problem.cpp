@@ -28,11 +28,17 @@ std::uint64_t byte_count(const NamedTensor& tensor) {
   return static_cast<std::uint64_t>(std::min(bytes, 1e18));
 }
 
+std::int64_t blocks_of(std::int64_t rows, const AttentionSpec& spec) {
+  return (rows + spec.scale_block - 1) / spec.scale_block;
+}
+
 std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& shape) {
   switch (dim) {
     case Dim::Batch: return shape.batch;
     case Dim::Parts: return shape.longest_k();
     case Dim::Queries: return spec.layout == Layout::Packed ? shape.q_tokens() : shape.longest_q();
+    case Dim::QueryBlocks: return blocks_of(shape.longest_q(), spec);
+    case Dim::KeyBlocks: return blocks_of(shape.longest_k(), spec);
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
@@ -64,7 +70,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
-  if (operand.repeats && spec.shared_prefix && !spec.token_scales)
+  if (operand.repeats && spec.shared_prefix && axes.dims[0] == Dim::Batch)
     tensor.shape[0] = 1;  // a part of K and V, which sequences share
   return tensor;
 }

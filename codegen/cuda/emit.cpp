@@ -75,6 +75,7 @@ std::string literal(T value) {
 template <class Visit>
 void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("element", &KernelConfig::element, true);
+  field("queries", &KernelConfig::queries, false);
   field("cache", &KernelConfig::cache, false);
   field("output", &KernelConfig::output, !is_backward(spec));
   field("output_dq", &KernelConfig::output_dq, is_backward(spec));
@@ -88,6 +89,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("page_size", &KernelConfig::page_size, false);
   field("lse", &KernelConfig::lse, false);
   for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
+  field("scale_block", &KernelConfig::scale_block, false);
   field("sink_gradient", &KernelConfig::sink_gradient, false);
   field("gradients", &KernelConfig::gradients, false);
   field("rope", &KernelConfig::rope, false);
@@ -108,6 +110,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("has_mask", &KernelConfig::has_mask, false);
   field("mask_has_holes", &KernelConfig::mask_has_holes, false);
   field("mask_is_range", &KernelConfig::mask_is_range, false);
+  field("queries_are_range", &KernelConfig::queries_are_range, false);
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);

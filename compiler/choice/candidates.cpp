@@ -33,6 +33,9 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
   if (drops(spec) && !family->drops)
     return fmt::format("family: {} knows no dropout, and the spec has dropout={}; use family={}", family->name,
                        spec.dropout, other);
+  if (has_scaled_queries(spec) && !family->narrow_queries)
+    return fmt::format("family: {} takes no Q of 8 bits, and that of the spec is {}; use family={}", family->name,
+                       name(spec.dtype), other);
   return family->why_not(spec, target);
 }
 

@@ -45,6 +45,7 @@ struct FamilyRow {
   bool from_first = false;   // KV tiles are visited from the first to the last
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
   bool drops = false;        // its loops know dropout
+  bool narrow_queries = false;   // and a Q of 8 bits
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
   // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the
   // target's matrix rate.

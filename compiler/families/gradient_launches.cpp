@@ -18,15 +18,15 @@ int head_reads(const AttentionSpec& spec) {
   return reads ? static_cast<int>(std::ranges::count(*reads, GradientSum::heads, &GradientRead::sum)) : 0;
 }
 
-// `call` with one more argument, and those before it that it leaves out.
+}  // namespace
+
 void add_argument(std::string& call, std::string_view argument, int place) {
-  const auto given = static_cast<int>(std::ranges::count(call, ','));
+  const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));  // others may go before it
+  const auto given = static_cast<int>(std::count(last, call.end(), ','));
   std::string more;
   for (int i = given + 1; i < place; ++i) more += ", nullptr";
   call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
 }
-
-}  // namespace
 
 std::string why_not_ordered(const AttentionSpec& spec) {
   if (spec.numerics == Numerics::Fast) return {};

@@ -13,17 +13,19 @@ namespace flashjit {
 
 namespace {
 
-// check_supported has refused what no loop computes.
+// What products are computed from. Halves hold every number of 8 bits, and P has more bits in them than in bf16. A family
+// that multiplies 8 bits as they are says so itself. (check_supported has refused what no loop computes.)
 Element element_of(Dtype dtype) {
+  if (size_of(dtype) == 1) return Element::f16;
   const auto& words = Words<Element>::values;
   const auto at = std::find(words.begin(), words.end(), code_name(dtype));
   return at == words.end() ? Element::f32 : static_cast<Element>(at - words.begin());
 }
 
-Cache cache_of(const AttentionSpec& spec) {
-  if (!has_scaled_keys(spec)) return Cache::as_q;
-  const auto& words = Words<Cache>::values;
-  return static_cast<Cache>(std::ranges::find(words, code_name(spec.kv_dtype)) - words.begin());
+Narrow narrow_of(Dtype dtype) {
+  if (size_of(dtype) > 1) return Narrow::none;
+  const auto& words = Words<Narrow>::values;
+  return static_cast<Narrow>(std::ranges::find(words, code_name(dtype)) - words.begin());
 }
 
 bool masks_anything(const AttentionSpec& spec) {
@@ -76,7 +78,8 @@ constexpr std::size_t kShortMask = 48;
 KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles) {
   KernelConfig c;
   c.element = element_of(spec.dtype);
-  c.cache = cache_of(spec);
+  c.queries = narrow_of(spec.dtype);
+  c.cache = narrow_of(spec.kv_dtype);
   if (is_backward(spec)) {
     c.output_dq = element_of(spec.out_dq);
     c.output_dk = element_of(spec.out_dk);
@@ -92,6 +95,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.page_size = spec.page_size;
   c.lse = spec.lse;
   for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
+  c.scale_block = spec.scale_block;
   c.sink_gradient = has_sink_gradient(spec);
   c.gradients = static_cast<int>(params_with_gradients(spec).size());
   c.rope = spec.rope;
@@ -111,6 +115,11 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
 
 Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& analysis)
     : spec(s), target(t), tiles(analysis), score(facts_of(s)), config(problem_config(s, analysis)) {}
+
+Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
+  if (!has_scaled_queries(spec)) return spec.dtype;
+  return config.element == Element::f8 ? Dtype::E4M3 : Dtype::F16;
+}
 
 KernelConfig config_of(const Problem& problem, const Schedule& s) {
   KernelConfig c = problem.config;

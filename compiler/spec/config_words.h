@@ -18,9 +18,9 @@ struct WordTable {
 template <class Enum>
 extern const WordTable<0> kWords;  // every enum has a line here
 template <>
-inline constexpr WordTable<3> kWords<Element> = {"Element", {"f16", "bf16", "f32"}};
+inline constexpr WordTable<4> kWords<Element> = {"Element", {"f16", "bf16", "f32", "f8"}};
 template <>
-inline constexpr WordTable<4> kWords<Cache> = {"Cache", {"as_q", "e4m3", "e5m2", "int8"}};
+inline constexpr WordTable<4> kWords<Narrow> = {"Narrow", {"none", "e4m3", "e5m2", "int8"}};
 template <>
 inline constexpr WordTable<3> kWords<Lse> = {"Lse", {"none", "ln", "log2"}};
 template <>

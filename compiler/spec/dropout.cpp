@@ -26,6 +26,7 @@ Result<void> check_dropout_supported(const AttentionSpec& spec) {
   } of_caches[] = {{is_paged(spec), "layout=paged", "use layout=packed"},
                    {spec.append, "append", "leave append out"},
                    {spec.v_in_k, "v_in_k", "give v as a tensor"},
+                   {has_scaled_queries(spec), "a dtype of 8 bits", "use fp16 or bf16"},
                    {has_scaled_keys(spec), "kv", "use k and v of the dtype"}};
   for (const auto& [asked, field, way_out] : of_caches) {
     if (!asked) continue;

@@ -11,7 +11,9 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
   constexpr std::string_view kMeanings[kDims] = {"",
                                                  "batch of q",
                                                  "tokens of q",
+                                                 "blocks of tokens of q",
                                                  "tokens of k",
+                                                 "blocks of tokens of k",
                                                  "query heads of the spec",
                                                  "KV heads of the spec",
                                                  "d of the spec",
@@ -41,15 +43,17 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
 }
 
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
-  const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim) > 0; };
-  const bool of_keys = has(Dim::Keys) && (!operand.by_key_if || operand.by_key_if(spec)),
-             in_pages = of_keys && is_paged(spec);
+  const auto dim_of = [&](Dim dim) {
+    return operand.rows && (dim == Dim::Queries || dim == Dim::Keys) ? operand.rows(spec) : dim;
+  };
+  const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };
+  const bool of_keys = has(Dim::Keys), in_pages = of_keys && is_paged(spec);
   const bool no_batch = (has(Dim::Queries) && spec.layout == Layout::Packed) || (of_keys && has_packed_keys(spec));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
-    const Dim dim = operand.dims[i];
+    const Dim dim = dim_of(operand.dims[i]);
     axes.dims[i] = in_pages && dim == Dim::Batch ? Dim::Pages : in_pages && dim == Dim::Keys ? Dim::PageTokens : dim;
-    const bool is_left_out = (no_batch && dim == Dim::Batch) || (!of_keys && dim == Dim::Keys);
+    const bool is_left_out = dim == Dim::None || (no_batch && dim == Dim::Batch);
     if (!is_left_out) axes.at[i] = axes.rank++;
   }
   // Rows of O come by tokens, then heads; what there is one number of for each row, by heads, then tokens.

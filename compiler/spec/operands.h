@@ -22,7 +22,9 @@ enum class Dim {
   None,
   Batch,
   Queries,
+  QueryBlocks,
   Keys,
+  KeyBlocks,
   HeadsQ,
   HeadsKv,
   DQk,
@@ -36,12 +38,20 @@ enum class Dim {
   RopePairs,
   One
 };
-inline constexpr std::size_t kDims = 16;
+inline constexpr std::size_t kDims = 18;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
 // What the spec says; negative: a call does.
 int extent_of(Dim dim, const AttentionSpec& spec);
+
+// What the dimension of tokens of a tensor of scales counts; None: it has none, a scale is that of a whole sequence.
+constexpr Dim rows_of_query_scales(const AttentionSpec& spec) {
+  return spec.scale_block > 0 ? Dim::QueryBlocks : Dim::None;
+}
+constexpr Dim rows_of_key_scales(const AttentionSpec& spec) {
+  return spec.token_scales ? Dim::Keys : spec.scale_block > 0 ? Dim::KeyBlocks : Dim::None;
+}
 
 enum class OperandRole { Input, Output };
 
@@ -67,9 +77,9 @@ struct Operand {
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  bool (*by_key_if)(const AttentionSpec& spec) = nullptr;  // else it has no dimension of keys, whatever `dims` say
-  bool aligned = false;                                    // as the spec says; else to its elements
-  std::size_t pointer = 0;                                 // where KernelParams has its address
+  Dim (*rows)(const AttentionSpec& spec) = nullptr;  // instead of the dimension of queries or keys in `dims`
+  bool aligned = false;                              // as the spec says; else to its elements
+  std::size_t pointer = 0;                           // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
@@ -152,17 +162,22 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::TablePages}, .is_in = is_paged,
             .absent = "the spec's layout is not paged; leave it out or use layout=paged(N)", .has_field = false,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
+    Operand{.name = "scale_q", .what = "What the elements of Q are multiplied with",
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = has_scaled_queries,
+            .absent = "the elements of q have no scale in this spec; leave it out or use a dtype of e4m3 or e5m2",
+            .has_field = false, .optional = true, .repeats = true, .rows = rows_of_query_scales,
+            .pointer = offsetof(KernelParams, scale_q), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_q_stride},
     Operand{.name = "scale_k", .what = "What the elements of K are multiplied with",
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv}, .is_in = has_scaled_keys,
             .absent = "the elements of k have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8",
-            .has_field = false, .optional = true, .repeats = true, .by_key_if = has_token_scales,
+            .has_field = false, .optional = true, .repeats = true, .rows = rows_of_key_scales,
             .pointer = offsetof(KernelParams, scale_k), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_k_stride},
     Operand{.name = "scale_v", .what = "What the elements of V are multiplied with",
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv},
             .is_in = [](const AttentionSpec& spec) { return has_scaled_keys(spec) && !spec.v_in_k; },
             .absent = "the elements of v have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8; "
                       "with v_in_k that of k counts",
-            .has_field = false, .optional = true, .repeats = true, .by_key_if = has_token_scales,
+            .has_field = false, .optional = true, .repeats = true, .rows = rows_of_key_scales,
             .pointer = offsetof(KernelParams, scale_v), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_v_stride},
     Operand{.name = "o_parts", .what = "Outputs over parts of the keys", .dtype = &AttentionSpec::dtype,
             .dims = {Dim::Parts, Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_in = merges,

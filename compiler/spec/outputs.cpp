@@ -51,7 +51,7 @@ Result<void> check_out_supported(const AttentionSpec& spec) {
     const Dtype dtype = spec.*field.dtype;
     if (dtype != Dtype::E4M3 && dtype != Dtype::E5M2) continue;
     return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works for {} is {}",
-                                   name(dtype), field.tensor, name(spec.dtype)));
+                                   name(dtype), field.tensor, name(usual_out(spec.dtype))));
   }
   return {};
 }

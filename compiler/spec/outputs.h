@@ -16,7 +16,9 @@ struct OutField {
 
 // Of a spec's operation, in the order in which `out=` names them.
 std::span<const OutField> out_fields(const AttentionSpec& spec);
-// Of what each operation writes, as where `out=` is left out.
+// What calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale.
+constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
+// Of all that each operation writes.
 void set_out(AttentionSpec& spec, Dtype dtype);
 
 // The value of `out=`, in its shortest form: one dtype where all are alike.

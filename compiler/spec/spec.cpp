@@ -14,6 +14,7 @@
 #include "compiler/spec/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/gradients.h"
+#include "compiler/spec/narrow.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/outputs.h"
 #include "compiler/spec/shared_prefix.h"
@@ -122,12 +123,6 @@ Result<void> check_dtypes(const AttentionSpec& spec) {
   return check_out(spec);
 }
 
-Result<void> check_token_scales(const AttentionSpec& spec) {
-  if (!spec.token_scales || has_scaled_keys(spec)) return {};
-  return invalid(
-      "token_scales: the elements of k have no scale; use kv=e4m3, kv=e5m2 or kv=int8, or leave token_scales out");
-}
-
 Result<void> check_alignment(const AttentionSpec& spec) {
   const int bytes = spec.align_bytes;
   if (bytes != 16 && bytes != 8 && bytes != 4 && bytes != 2) {
@@ -184,7 +179,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_heads(spec));
   FLASHJIT_TRY(check_layout(spec));
   FLASHJIT_TRY(check_append(spec));
-  FLASHJIT_TRY(check_token_scales(spec));
+  FLASHJIT_TRY(check_scales(spec));
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
@@ -421,7 +416,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (const std::string dtypes = print_out(spec); dtypes != name(spec.dtype)) out += " out=" + dtypes;
+  if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec.dtype))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
@@ -437,6 +432,7 @@ std::string print(const AttentionSpec& spec) {
     if (spec.*flag.of_spec && !(flag.of_spec == &AttentionSpec::k_lens && implies_k_lens(spec)))
       out += fmt::format(" {}", flag.name);
   }
+  if (spec.scale_block != 0) out += fmt::format(" scales=block({})", spec.scale_block);
   if (spec.rope != Rope::none) out += fmt::format(" rope={}({})", word(spec.rope), spec.rope_dims);
   if (spec.rope_base != 0) out += fmt::format(" rope_base={}", print_real(spec.rope_base));
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
@@ -471,10 +467,7 @@ Result<void> validate(AttentionSpec& spec) {
 }
 
 Result<void> check_supported(const AttentionSpec& spec) {
-  if (spec.dtype == Dtype::E4M3 || spec.dtype == Dtype::E5M2) {
-    return unsupported(
-        fmt::format("dtype: {} has no kernel in this build; the nearest that works is fp16", name(spec.dtype)));
-  }
+  if (has_scaled_queries(spec)) FLASHJIT_TRY(check_narrow_supported(spec));
   if (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec)) {
     return unsupported(fmt::format(
         "kv: {} is neither the dtype {} nor one of 8 bits (e4m3, e5m2, int8), which kernels widen; convert K and V and "

@@ -35,9 +35,9 @@ struct SizeBound {
 
 struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge
-  Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only)
+  Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype; of O
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
   Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
   Dtype out_dv = Dtype::BF16;                //   (outputs.h)
@@ -61,6 +61,7 @@ struct AttentionSpec {
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
   bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
+  int scale_block = 0;                 // scales=block(128): scales are those of so many rows of Q, K and V
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
   bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
@@ -100,13 +101,13 @@ inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 // How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
-// K and V have elements of 8 bits, which scales per head belong to; Q has wider ones.
-inline bool has_scaled_keys(const AttentionSpec& spec) {
-  return spec.kv_dtype != spec.dtype && size_of(spec.kv_dtype) == 1;
-}
+// Have they elements of 8 bits, which scales belong to? Q only where K and V have.
+inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
+inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
+// Are there several scales for the keys of a sequence?
+inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
-inline bool has_token_scales(const AttentionSpec& spec) { return spec.token_scales; }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.
@@ -129,7 +130,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec);
 // ... and in a call of these sizes, its longest sequences.
 VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
 
-// Legal, but nothing in this build computes it: FP8, mixed KV types, dropout of caches.
+// Legal, but nothing in this build computes it: mixed KV types, dropout of caches.
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes

@@ -22,9 +22,9 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 20> with_values = {
-      "kv",    "out", "d",       "heads", "layout", "mask",  "score", "params",   "grads", "scale",
-      "align", "lse", "dropout", "b",     "q_len",  "k_len", "bytes", "numerics", "rope",  "rope_base"};
+  constexpr std::array<std::string_view, 21> with_values = {
+      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale", "align",
+      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -210,6 +210,16 @@ Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
+// "block(128)".
+Result<void> parse_scales(const Word& word, AttentionSpec& spec) {
+  constexpr std::string_view kBlock = "block(";
+  if (!word.value.starts_with(kBlock) || !word.value.ends_with(')'))
+    return bad_value(word, "block(N), rows that share a scale, as in scales=block(128)");
+  FLASHJIT_ASSIGN(rows, parse_int(word, word.value.substr(kBlock.size(), word.value.size() - kBlock.size() - 1)));
+  spec.scale_block = rows;
+  return rows != 0 ? Result<void>() : invalid("scales: a block of 0 rows holds nothing; use block(128)");
+}
+
 // "half(64)", "interleaved(128)".
 Result<void> parse_rope(const Word& word, AttentionSpec& spec) {
   const std::size_t open = word.value.find('(');
@@ -341,6 +351,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
     if (scale == 0) return invalid("scale: 0 makes every score equal; leave it out for 1/sqrt(d)");
     return {};
   }
+  if (key == "scales") return parse_scales(word, spec);
   if (key == "rope") return parse_rope(word, spec);
   if (key == "rope_base") {
     FLASHJIT_ASSIGN(base, parse_number(word));
@@ -459,7 +470,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
   auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = *dtype;
-  set_out(spec, *dtype);
+  set_out(spec, usual_out(*dtype));
   FLASHJIT_TRY(parse_fields(cursor, spec));
   FLASHJIT_TRY(validate(spec));
   return spec;

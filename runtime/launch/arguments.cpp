@@ -287,6 +287,10 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
     if (d.size[at] == extent) continue;
     if (extent >= 0) return check_size(row.rule, d, at, extent, meaning_of(dim, spec_));
     extent = d.size[at];
+    if (spec_.scale_block > 0 && (dim == Dim::Queries || dim == Dim::Keys)) {
+      const Dim blocks = dim == Dim::Queries ? Dim::QueryBlocks : Dim::KeyBlocks;
+      extents[static_cast<std::size_t>(blocks)] = (extent + spec_.scale_block - 1) / spec_.scale_block;
+    }
     if (dim != Dim::Offsets) continue;
     if (extent < 1)
       return invalid(fmt::format("{}.shape[0]: 0, must be the number of sequences plus 1", row.rule.name));
@@ -337,15 +341,18 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
 }
 
-// Scales are a part of K and V, which the sequences share; those of tokens lie in pages.
+// Scales are a part of K and V, which the sequences share, and so are their queries then; those of tokens lie in pages.
 Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
-  if (!spec_.shared_prefix || spec_.token_scales || sizes.batch <= 1) return {};
-  for (const auto& [name, stride] : {std::pair("scale_k", params.scale_k_stride), {"scale_v", params.scale_v_stride}}) {
-    if (stride.batch == 0) continue;
+  if (!spec_.shared_prefix || sizes.batch <= 1) return {};
+  for (const auto& [name, stride] : {std::pair("scale_q", params.scale_q_stride),
+                                     {"scale_k", params.scale_k_stride},
+                                     {"scale_v", params.scale_v_stride}}) {
+    const bool in_pages = spec_.token_scales && name != std::string_view("scale_q");
+    if (stride.batch == 0 || in_pages) continue;
     return invalid(
         fmt::format("{}: one for each of {} sequences, which share keys (shared_prefix); give one for all of them, as "
-                    "[1] or [{}]",
-                    name, sizes.batch, spec_.heads_kv));
+                    "[1], or one for each head",
+                    name, sizes.batch));
   }
   return {};
 }

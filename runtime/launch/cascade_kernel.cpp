@@ -95,7 +95,7 @@ struct CascadeKernel::Call {
     put(prefix, "k_lens", shaped(cascade.lengths_.data(), Dtype::I32, places[1], {pieces}));
     put(prefix, "block_table",
         shaped(table.data, Dtype::I32, places[2], {pieces, table.shape[1]}, {0, p.table_stride_page}));
-    for (const char* name : {"k", "v", "scale_k", "scale_v"}) put(prefix, name, given(whole, name));
+    for (const char* name : {"k", "v", "scale_q", "scale_k", "scale_v"}) put(prefix, name, given(whole, name));
     put_outputs(prefix, 0, &places[3], {pieces, tokens, heads, spec.d_v}, {pieces, heads, tokens},
                 {room.rows, tokens, 1});
     for (const std::string& name : cascade.score_params_) {

@@ -130,6 +130,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   const auto start = [&](const Entry& entry) {
     const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
     const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, sizes, sm_count_);
+    params.items = static_cast<int>(items_of(entry.launch.grid, sizes));
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
   if (append_) {

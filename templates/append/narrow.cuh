@@ -19,10 +19,10 @@ __device__ inline unsigned to_float8(float x, float largest, unsigned infinity) 
   return sign | ((static_cast<unsigned>(exponent - least_exponent) << mantissa_bits) + places);
 }
 
-template <Cache cache>
+template <Narrow cache>
 __device__ inline unsigned narrowed(float x) {
-  if constexpr (cache == Cache::e4m3) return to_float8<3, -6>(x, 448.0f, 0x7f);
-  else if constexpr (cache == Cache::e5m2) return to_float8<2, -14>(x, 57344.0f, 0x7c);
+  if constexpr (cache == Narrow::e4m3) return to_float8<3, -6>(x, 448.0f, 0x7f);
+  else if constexpr (cache == Narrow::e5m2) return to_float8<2, -14>(x, 57344.0f, 0x7c);
   else return x == x ? __float_as_uint(fminf(fmaxf(x, -127.0f), 127.0f) + 0x1.8p23f) & 0xff : 0;
 }
 

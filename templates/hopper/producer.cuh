@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/items.cuh"
 
 namespace flashjit {
 
@@ -192,15 +193,11 @@ struct Producer {
     q_ring.advance();
   }
 
-  // The next item of this block. Items are taken from a counter, so that blocks which are done early take more. Without
-  // a counter they are dealt out, back and forth, because each round's items become shorter from block to block.
+  // The next item of this block.
   __device__ int next_rank(int items) {
-    const int blocks = kInPages ? recompute(gridDim.x) : gridDim.x, block = blockIdx.x;
     const int round = dealt++;
-    if (round == 0) return block;
-    if (!kPersistent) return items;
-    if (params.work_counters) return blocks + atomicAdd(params.work_counters, 1);
-    return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
+    if (!kPersistent) return round == 0 ? blockIdx.x : items;
+    return item_of_round(params, round, kInPages ? recompute(gridDim.x) : gridDim.x);
   }
 
   // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
@@ -247,14 +244,6 @@ struct Producer {
     }
   }
 
-  // The last block leaves the counters as it found them.
-  __device__ void return_counters() {
-    __threadfence();
-    if (atomicAdd(params.work_counters + 1, 1) != static_cast<int>(gridDim.x) - 1) return;
-    params.work_counters[0] = 0;
-    params.work_counters[1] = 0;
-  }
-
   // A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the scores of the next
   // tile are on their way. The next item is found when few tiles of this one are still to be copied: while there is time,
   // and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones would be
@@ -290,7 +279,7 @@ struct Producer {
         found = false;
       }
     }
-    if (kPersistent && params.work_counters && leads()) return_counters();
+    if (kPersistent && leads()) return_counters(params);
   }
 };
 

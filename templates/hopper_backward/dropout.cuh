@@ -70,10 +70,11 @@ struct ByWeight {
     __device__ float times(int i, float p) const {
       const float dp = all.dp[first + i];
       if constexpr (!kDrops) return p * dp;
-      if constexpr (kSignsTell) return fmaxf(p, 0.0f) * dp + fabsf(p) * minus_d.of[i % 2];
+      // What is dropped of dP is 0 where dP is not finite, too.
+      if constexpr (kSignsTell) return fabsf(p) * ((__float_as_uint(p) >> 31 ? 0.0f : dp) + minus_d.of[i % 2]);
       const int place = first + i;
       const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, place % 2);
-      return keep(p, mask) * dp + p * minus_d.of[i % 2];
+      return p * (keep(dp, mask) + minus_d.of[i % 2]);
     }
   };
   __device__ Four four(int first) const {

@@ -10,12 +10,27 @@ namespace flashjit {
 
 constexpr float kScale = config.scale * kDropoutFactor;  // of sums
 
+// Until all tiles of keys of the head are done. All blocks of the launch before have begun: nothing waits for this one.
+__device__ inline void wait_for_head(const KernelParams& params, const Sequence& seq, int* counters) {
+  const int tiles = key_tiles(params);
+  if (tiles == 0) return wait_for_launch_before();
+  if (threadIdx.x == 0) {
+    while (load_acquired(done_of(seq, counters)) < tiles) __nanosleep(2000);
+  }
+  __syncthreads();
+}
+
 // One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t, four
 // registers of group j are at (j * 128 + t) * 4, which are two neighbouring columns, of eight, of two rows.
-__device__ inline void finish_backward(const KernelParams& params, const float* dq_sums) {
+__device__ inline void finish_backward(const KernelParams& params, const float* dq_sums, int* counters = nullptr) {
   constexpr int kEights = dq_columns(config) / 8, kFours = (kEights + 3) / 4;  // of a warpgroup
-  const int number = last_first();
+  const int number = counts_items(config) ? blockIdx.x : last_first();
   const auto [seq, tile] = query_tile(params, number);
+  if constexpr (counts_items(config)) {
+    wait_for_head(params, seq, counters);
+    // What follows this launch must not begin before the one before it has ended.
+    if (blockIdx.x == gridDim.x - 1) wait_for_launch_before();
+  }
   const int warpgroup = threadIdx.x / kThreadsPerWarpgroup, thread = threadIdx.x % kThreadsPerWarpgroup;
   const auto* sums = reinterpret_cast<const float4*>(dq_sums + static_cast<Int64>(number) * dq_sum_floats(config)) +
                      warpgroup * kEights * kThreadsPerWarpgroup + thread;

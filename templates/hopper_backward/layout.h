@@ -52,9 +52,9 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | key of dropout ],
-// tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS, two of them in turns, or with roles P
-// as threads have it.
+// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items, as
+// many as places of K | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
+// two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 
@@ -72,6 +72,17 @@ constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offse
 
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
+// Without roles a block takes one tile of keys after the other. Where there is room, K of the next is copied while the
+// last queries of the one before it are worked on. (Steps of 128 queries, dropout, gradients of
+// parameters, and scores that are more than a sum leave no registers for it.)
+constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
+constexpr int kItemBytes = 64;
+// And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
+// last ones are worked on: when SMs come to be free.
+constexpr bool counts_items(const KernelConfig& c) {
+  return takes_items(c) && c.dq == DqSums::atomics && c.sequences == Sequences::dense;
+}
+
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
 constexpr int backward_consumer_registers(const KernelConfig& c) { return in_clusters(c) ? 208 : 240; }
 constexpr int kDqRoleRegisters = 72;
@@ -84,6 +95,7 @@ struct HopperBackwardLayout {
   int barrier_offset = 0;
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
+  int k_places = 1, items_offset = 0;
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
   int dropout_offset = 0;
   int barriers = 0;
@@ -111,6 +123,22 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
+constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfig& c) {
+  s.terms_step = row_terms_room(c);
+  s.v_offset = s.k_places * s.k.bytes();
+  s.q_offset = s.v_offset + s.v.bytes();
+  s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
+  s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
+  s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
+  s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
+  s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
+  s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
+               (has_inputs(c) ? 2 * c.warpgroups : 0) + (takes_items(c) ? 2 * s.k_places + 2 : 0);
+  s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
+  s.dropout_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
+  s.bytes = s.dropout_offset + dropout_key_bytes(c);
+}
+
 constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   HopperBackwardLayout s;
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
@@ -129,17 +157,12 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
     return s;
   }
   s.d_o_stages = c.stages;
-  s.terms_step = row_terms_room(c);
-  s.v_offset = s.k.bytes();
-  s.q_offset = s.v_offset + s.v.bytes();
-  s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
-  s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
-  s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
-  s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
-  s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
-  s.barriers = 2 + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) + (has_inputs(c) ? 2 * c.warpgroups : 0);
-  s.dropout_offset = s.barrier_offset + s.barriers * 8;
-  s.bytes = s.dropout_offset + dropout_key_bytes(c);
+  s.k_places = takes_items(c) ? 2 : 1;
+  place_outside_clusters(s, c);
+  if (s.bytes > kSharedMemoryOfBlock) {
+    s.k_places = 1;
+    place_outside_clusters(s, c);
+  }
   return s;
 }
 

@@ -1,10 +1,11 @@
-// The main loop of backward for sm_90a. A block has a tile of keys, 64 for each of its warpgroups, and goes over the
-// query tiles that see them. Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread
+// The main loop of backward for sm_90a. A block takes one tile of keys after the other, 64 for each of its warpgroups, and
+// goes over the query tiles that see them. Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread
 // has them, what the products for dV and dK take from registers. dS goes through shared memory to all warpgroups, which
 // make a part of dQ each and add it to sums in memory.
 #pragma once
 
 #include "templates/hopper_backward/cluster.cuh"
+#include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/producer.cuh"
@@ -28,10 +29,11 @@ struct Consumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  BackwardItem& item;
   float* dq_sums;
   Turns turns;
-  u32 keys;  // of the block's, the first of this warpgroup
+  u32 keys;  // of the item's, the first of this warpgroup
+  BackwardItem item;
+  u32 place;  // of K
   Ones ones;
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
@@ -55,7 +57,7 @@ struct Consumer {
     const u32 columns =
         kColumns ? turns.warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
     multiply_dq(sums, descriptor(shared.exchange(exchange) + rows),
-                descriptor(shared.k() + columns, kLayout.k.panel_bytes()));
+                descriptor(shared.k(place) + columns, kLayout.k.panel_bytes()));
   }
 
   __device__ void hand_out_ds(u32 exchange) {
@@ -78,7 +80,7 @@ struct Consumer {
     }
   }
 
-  __device__ void copy_own_inputs(const Steps& at) const {
+  __device__ void copy_own_inputs(const Steps& at) {
     const ScorePlace place(item, keys, at);
     flashjit::copy_own_inputs(shared, turns.warpgroup, params, place.seq, at.tile * kTileQ,
                               place.key - static_cast<int>(lane_id() / 4));
@@ -86,7 +88,7 @@ struct Consumer {
 
   // S and dP are issued, relative to what the row terms say. P = exp(S); dV += P dO is issued, so that it runs while
   // dS = P dP is made.
-  __device__ void make_score_gradients(int number, const Steps& at) {
+  __device__ void make_score_gradients(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages;
     if constexpr (kDrops && kDrawsFirst) {
       draw(kept, shared, item, keys, at);
@@ -101,20 +103,20 @@ struct Consumer {
     }
     if constexpr (kGradientTiles) ones.set(0, recompute(threadIdx.x));  // kept, it would be one register too many
     begin_products();
-    issue_scores(s, shared, ones, keys, stage);
+    issue_scores(s, shared, ones, shared.k(place) + keys * kPanelWidth, stage);
     commit_products();
     issue_dp(dp, shared, ones, keys, stage, stage);
     commit_products();
     turns.end();
     if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
-    if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at);
+    if constexpr (config.gradients > 0 && !kSumsLater) return make_gradients_with_parameters(number, at, before);
     InputWords words;
     if constexpr (kHasInputs) {
       read_inputs(words, shared, turns.warpgroup, maps.has_inputs != 0, params, item.seq, number);
     }
     wait_products<1>();
     pin_registers(s);
-    if (number > 0) release(shared.q_empty((number - 1) % kStages));
+    if (before.any()) release(shared.q_empty((number - 1) % kStages));
     make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if constexpr (kSignsTell) mark_dropped(s, kept);
@@ -133,7 +135,7 @@ struct Consumer {
   }
 
   // Of what scores load: the keys of a warp, query by query.
-  __device__ void prefetch(const Steps& at) const {
+  __device__ void prefetch(const Steps& at) {
     ScorePlace place(item, keys, at);
     const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
 #pragma unroll
@@ -145,13 +147,13 @@ struct Consumer {
   }
 
   // Where gradients of parameters are wanted, all is made when dP is there: scores are not kept otherwise.
-  __device__ void make_gradients_with_parameters(int number, const Steps& at) {
+  __device__ void make_gradients_with_parameters(int number, const Steps& at, const Steps& before) {
     const u32 stage = number % kStages;
     prefetch(at);
     wait_products<0>();
     pin_registers(s);
     pin_registers(dp);
-    if (number > 0) release(shared.q_empty((number - 1) % kStages));
+    if (before.any()) release(shared.q_empty((number - 1) % kStages));
     make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item, keys, at),
                        is_mixed(item, at.tile));
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
@@ -184,12 +186,12 @@ struct Consumer {
   // dQ is added to memory while dK is computed.
   __device__ void step(int number, const Steps& at, const Steps& before) {
     const u32 exchange = number % 2;
-    make_score_gradients(number, at);
+    make_score_gradients(number, at, before);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
     if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
-    if (number > 0) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
+    if (before.any()) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
     issue_dq(dq, exchange ^ 1);
     commit_products();
@@ -197,14 +199,14 @@ struct Consumer {
     commit_products();
     wait_products<1>();
     pin_registers(dq);
-    if (number > 0) {
+    if (before.any()) {
       release(shared.exchange_empty(exchange ^ 1));
       add_dq(dq, before);
     }
   }
 
-  __device__ void step_without_dq(int number, const Steps& at) {
-    make_score_gradients(number, at);
+  __device__ void step_without_dq(int number, const Steps& at, const Steps& before) {
+    make_score_gradients(number, at, before);
     if constexpr (kGradientTiles) put_gradients(at);
     turns.begin();
     begin_products();
@@ -212,7 +214,7 @@ struct Consumer {
     commit_products();
   }
 
-  // dQ of the last step.
+  // dQ of the last step of an item.
   __device__ void add_last_dq(int number, const Steps& last) {
     QueryGradients sums;
     wait_barrier(shared.exchange_full(number % 2), number / 2 % 2);
@@ -221,30 +223,35 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
+    release(shared.exchange_empty(number % 2));
     add_dq(sums, last);
   }
 
-  __device__ void run() {
-    ones.set();
+  // All of an item. `number` is that of the last step, of all items.
+  __device__ void visit(int& number) {
 #pragma unroll
     for (float& x : dk) x = 0;
 #pragma unroll
     for (float& x : dv) x = 0;
-    Steps at, before = {};
-    int number = -1;
+    Steps at;
+    const bool any = at.begin(params, item);
+    Steps before = Steps::none();
+    number = uniform(number);  // ptxas lets no descriptor be in uniform registers otherwise
     turns.enter();
-    if (at.begin(params, item)) {
-      wait_barrier(shared.k_full(), 0);
-      wait_barrier(shared.v_full(), 0);
+    if (any) {
       do {
-        if constexpr (kDqApart) step_without_dq(++number, at);
-        else step(++number, at, before);
+        ++number;
+        if constexpr (kHasInputs && kScoresApart) number = uniform(number);  // that spares a register
+        if constexpr (kDqApart) step_without_dq(number, at, before);
+        else step(number, at, before);
         before = at;
       } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);
       pin_registers(dv);
+      release(shared.q_empty(number % kStages));
     }
+    release(shared.v_empty());
     turns.leave();
     const int key = item.k_lo + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
@@ -254,25 +261,37 @@ struct Consumer {
                                                     params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
-      if (number >= 0) add_last_dq(number, before);
+      if (before.any()) add_last_dq(number, before);
+    }
+  }
+
+  __device__ void run() {
+    ones.set();
+    int number = -1;
+#pragma unroll 1
+    for (int round = 0;; ++round) {
+      place = uniform(round % kPlaces);
+      wait_barrier(shared.k_full(place), round / kPlaces % 2);
+      if (!read_item(item, params, shared.item(place))) return;
+      wait_barrier(shared.v_full(), round % 2);
+      visit(number);
+      release(shared.k_empty(place));
     }
   }
 };
 
-// Zeros in gradients of parameters where no query tile is visited, by warps that have nothing else to do, and few registers.
+// Zeros in gradients of parameters where no query tile is visited, by a warp that has nothing else to do, and few registers.
 __device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
-  constexpr int kWarps = 3;
-  const int warp = static_cast<int>(threadIdx.x % kThreadsPerWarpgroup / 32) - 1, lane = threadIdx.x % 32;
-  if (warp < 0) return;
-  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, keys = item.seq.k_len - item.k_lo - lane;
+  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, lane = static_cast<int>(lane_id()),
+            keys = item.seq.k_len - item.k_lo - lane;
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
     if constexpr (Variant::covers_all(read)) {
       const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
-      const Int64 down = place(kWarps, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
-      float* to = element_of_gradient<read>(params, item.seq, warp, item.k_lo + lane);
+      const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
+      float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);
 #pragma unroll 1
-      for (int q = warp; q < item.seq.q_len; q += kWarps, to += down) {
+      for (int q = 0; q < item.seq.q_len; ++q, to += down) {
         if (q >= begin && q < end) continue;
 #pragma unroll
         for (int i = 0; i < kTileKv / 32; ++i)
@@ -281,21 +300,46 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
     }
   });
 }
+__device__ inline void zero_unvisited(const KernelParams& params, const SharedMemory& shared) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const u32 place = round % kPlaces;
+    wait_barrier(shared.k_full(place), round / kPlaces % 2);
+    BackwardItem item;
+    if (!read_item(item, params, shared.item(place))) return;
+    zero_unvisited(params, item);
+    release(shared.k_empty(place));
+  }
+}
 
-// One block for each tile of keys of each KV head and batch index.
+// One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums = nullptr, float* head_sums = nullptr) {
+                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr) {
   extern __shared__ __align__(1024) char memory[];
-  const SharedMemory shared = {shared_address(memory)};
-  BackwardItem item = backward_item(params, blockIdx.x / config.cluster);
-  if (kPacked && item.k_lo >= item.seq.k_len) return;
+  const SharedMemory shared = {shared_address(memory), memory};
+  if constexpr (kCounts) release_next_launch();
+  BackwardItem item = {};
+  if constexpr (!kTakesItems) {
+    item = backward_item(params, blockIdx.x / config.cluster);
+    if (kPacked && item.k_lo >= item.seq.k_len) return;
+  }
   set_up(shared, params);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
-    if (threadIdx.x == kWarpgroups * kThreadsPerWarpgroup) produce(params, maps, row_terms, shared, item);
-    if constexpr (config.gradients > 0 && kZeroesUnvisited) zero_unvisited(params, item);
+    const u32 warp = uniform(threadIdx.x / 32 % 4);
+    Producer producer = {params, maps, row_terms, shared};
+    if constexpr (kTakesItems) {
+      if (warp == 0) producer.run();
+      if (warp == 1) Dealer{params, shared, dq_sums, counters}.run();
+      if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(shared, counters);
+      if constexpr (kZeroesItems) {
+        if (warp == 3) zero_unvisited(params, shared);
+      }
+    } else {
+      if (warp == 0) producer.copy_item(item);
+    }
   } else if (kInClusters && warpgroup == 2) {
     shrink_registers<kDqRoleRegisters>();
     if constexpr (kInClusters) add_query_gradients(shared, dq_sums);
@@ -305,7 +349,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
       else GradientRole{params, shared, item, {1}}.run();
     } else {
-      Consumer<dq_sums_by> consumer{params, maps, shared, item, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
+      Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
       consumer.run();
     }

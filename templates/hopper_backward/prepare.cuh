@@ -47,9 +47,6 @@ constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
   return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.warpgroups * 4};
 }
-// One head for a block, whose tiles follow each other.
-constexpr bool kZeroesUnvisited =
-    !config.mask_has_holes && config.sequences == Sequences::dense && group_size(config) == 1;
 // What comes before prepare_backward() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
   zero_gradients<kPrepareThreads, kZeroesUnvisited>(params);
@@ -81,9 +78,26 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
   }
 }
 
+// What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
+__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters) {
+  if constexpr (counts_items(config)) {
+    if (number < heads_with_keys(params) && threadIdx.x == 0) {
+      counters[number] = 0;
+      *zeroed_of(params, number, counters) = 0;
+    }
+  }
+  if constexpr (kZeroesAhead) {
+    const Ahead all(params);
+    if (zeroes_ahead(params) && all.items > 0 && number >= all.first_tile(params, min(all.ahead, all.items))) return;
+  }
+  auto* sums = reinterpret_cast<float4*>(dq_sums + static_cast<Int64>(number) * dq_sum_floats(config));
+  for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
+    sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr) {
+                                        float* sink_rows = nullptr, int* counters = nullptr) {
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
@@ -93,11 +107,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int head = seq.h;
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
-  if constexpr (config.dq == DqSums::atomics) {
-    float4* sums = reinterpret_cast<float4*>(dq_sums + at * dq_sum_floats(config));
-    for (int i = threadIdx.x; i < dq_sum_floats(config) / 4; i += kPrepareThreads)
-      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
+  if constexpr (config.dq == DqSums::atomics) clear(params, number, dq_sums, counters);
 
   // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);

@@ -1,5 +1,5 @@
-// The producer of the backward loop: one thread that copies K and V once, then Q, dO and row terms as far ahead as the
-// ring allows.
+// The producer of the backward loop: one warp that copies K and V of an item, and Q, dO and row terms as far ahead as
+// the ring allows.
 #pragma once
 
 #include "templates/hopper_backward/work.cuh"
@@ -49,6 +49,7 @@ __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps&
   for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
     const u32 full = shared.inputs_full(warpgroup);
     wait_barrier(shared.inputs_empty(warpgroup), step % 2 ^ 1);
+    if (lane_id() > 0) continue;
     constexpr int kBytes = tile_inputs_bytes(config);
     arrive_expecting(full, kBytes);
     Variant::visit_inputs(params, seq, [&](auto input, int x, int y) {
@@ -65,34 +66,89 @@ __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps&
   }
 }
 
-__device__ inline void produce(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                               const SharedMemory& shared, BackwardItem& item) {
-  Steps at;
-  if (!at.begin(params, item)) return;
-  copy_key_tile(shared.k(), kLayout.k, maps.k, shared.k_full(), item);
-  copy_key_tile(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
-  if constexpr (kInClusters) copy_other_keys(maps, shared, item);
-  Sequence seq = item.seq;
-  int step = 0;
-  do {
-    if constexpr (kHasInputs) {
-      if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
-    }
+// A warp, of which the first lane copies.
+struct Producer {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const char* row_terms;
+  const SharedMemory& shared;
+  int step = 0;  // of all items
+
+  __device__ static bool leads() { return lane_id() == 0; }
+
+  __device__ void copy_queries(const Sequence& seq, const Steps& at) const {
     const u32 stage = step % kStages, full = shared.q_full(stage);
     wait_barrier(shared.q_empty(stage), step / kStages % 2 ^ 1);
-    arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + (kInClusters ? 0 : kLayout.d_o.bytes()));
-    seq.h = at.head;
-    copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, seq, at.tile * kTileQ);
-    copy_bytes(shared.terms(stage), row_terms + workspace_tile(params, seq, at.head, at.tile) * row_terms_bytes(config),
-               row_terms_bytes(config), full);
+    if (leads()) {
+      arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + (kInClusters ? 0 : kLayout.d_o.bytes()));
+      copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, seq, at.tile * kTileQ);
+      copy_bytes(shared.terms(stage),
+                 row_terms + workspace_tile(params, seq, at.head, at.tile) * row_terms_bytes(config),
+                 row_terms_bytes(config), full);
+    }
     if constexpr (kInClusters) {
       wait_barrier(shared.d_o_empty(step), step / kLayout.d_o_stages % 2 ^ 1);
-      arrive_expecting(shared.d_o_full(step), kLayout.d_o.bytes());
+      if (leads()) arrive_expecting(shared.d_o_full(step), kLayout.d_o.bytes());
     }
-    copy_query_rows(shared.d_o(step), kLayout.d_o, maps.o, maps.o_steps, kInClusters ? shared.d_o_full(step) : full,
-                    seq, at.tile * kTileQ);
-    ++step;
-  } while (at.advance(params, item));
-}
+    if (leads())
+      copy_query_rows(shared.d_o(step), kLayout.d_o, maps.o, maps.o_steps, kInClusters ? shared.d_o_full(step) : full,
+                      seq, at.tile * kTileQ);
+  }
+
+  // V of an item of this round. Its place is free later than that of the first queries.
+  __device__ void copy_values(const BackwardItem& item, int round) const {
+    if constexpr (kTakesItems) wait_barrier(shared.v_empty(), round % 2 ^ 1);
+    if (leads()) copy_key_tile(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
+  }
+
+  // All steps of an item, which there are, from `at` on.
+  __device__ void copy_steps(BackwardItem& item, Steps& at, int round) {
+    const u32 place = round % kPlaces;
+    if (leads()) copy_key_tile(shared.k(place), kLayout.k, maps.k, shared.k_full(place), item);
+    if constexpr (!kTakesItems) copy_values(item, round);
+    if constexpr (kInClusters) {
+      if (leads()) copy_other_keys(maps, shared, item);
+    }
+    bool has_values = !kTakesItems;
+    do {
+      if constexpr (kHasInputs) {
+        if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
+      }
+      Sequence seq = item.seq;
+      seq.h = at.head;
+      copy_queries(seq, at);
+      ++step;
+      if (!has_values) copy_values(item, round);
+      has_values = true;
+    } while (at.advance(params, item));
+  }
+
+  // The item of a block, where it has one alone.
+  __device__ void copy_item(BackwardItem& item) {
+    Steps at;
+    if (at.begin(params, item)) copy_steps(item, at, 0);
+  }
+
+  // All items of a block.
+  __device__ void run() {
+#pragma unroll 1
+    for (int round = 0;; ++round) {
+      const u32 place = round % kPlaces;
+      wait_barrier(shared.item_full(place), round / kPlaces % 2);
+      BackwardItem item;
+      const bool more = read_item(item, params, shared.item(place));
+      Steps at;
+      if (more && at.begin(params, item)) {
+        copy_steps(item, at, round);
+      } else {
+        if (leads()) arrive(shared.k_full(place));
+        if (!more) return;
+        wait_barrier(shared.v_empty(), round % 2 ^ 1);
+        if (leads()) arrive(shared.v_full());
+      }
+      if (leads()) arrive(shared.item_wanted());
+    }
+  }
+};
 
 }  // namespace flashjit

@@ -114,7 +114,7 @@ struct ScoreRole : Role {
     const u32 stage = number % kStages;
     wait_for_step(number);
     begin_products();
-    issue_scores(s, shared, ones, 0, stage);
+    issue_scores(s, shared, ones, shared.k(), stage);
     commit_products();
     // A score function leaves no registers for it.
     if constexpr (kDrops && !config.has_score) draw(kept, shared, item, first_key_of_block(), at);

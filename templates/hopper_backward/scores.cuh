@@ -47,10 +47,10 @@ struct Ones {
 // S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
 // is dropped. (Templates: row terms that nothing needs are then not asked for.)
 template <int scores>
-__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 keys,
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
                                     u32 stage) {
   if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
-  multiply_scores(s, descriptor(shared.k() + keys * kPanelWidth), descriptor(shared.q(stage)));
+  multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
 template <int scores>
 __device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
@@ -121,6 +121,38 @@ __device__ inline void hide(float (&s)[scores], const HiddenBits<scores>& hidden
   pin_registers(s);  // keeps what follows out of the branch
 }
 
+// Where the queries that see a key are a range: from which on, of the thread's first, and how many, of its two keys.
+struct VisibleQueries {
+  u32 from[2], count[2];
+  __device__ VisibleQueries(const KernelParams& params, const ScorePlace& place) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int key = place.key + h * 8, begin = Variant::q_begin(params, place.seq, key, key);
+      const int end = min(Variant::q_end(params, place.seq, key, key), place.seq.q_len);
+      from[h] = place.query - begin;
+      count[h] = key < place.seq.k_len ? max(end - begin, 0) : 0;
+    }
+  }
+  __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
+};
+
+// Does `act` to the scores of a mixed tile that are hidden.
+template <class Act>
+__device__ inline void each_hidden(const KernelParams& params, ScorePlace place, const Act& act) {
+  if constexpr (config.queries_are_range) {
+    const VisibleQueries visible(params, place);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (!visible[i]) act(i);
+  } else {
+    HiddenBits<kScores> hidden;
+    hidden.find([&](int i) { return place.hides(params, i); });
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (hidden[i]) act(i);
+  }
+}
+
 template <Element element>
 __device__ inline void convert(Fragments& fragments, const Scores& s) {
 #pragma unroll
@@ -168,14 +200,10 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
     }
   }
   if (!mixed) return;
-  HiddenBits<kScores> hidden;
-  hidden.find([&](int i) { return place.hides(params, i); });
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    if (!hidden[i]) continue;
+  each_hidden(params, place, [&](int i) {
     s[i] = 0;
     p[i / 8][i % 8 / 2] &= i % 2 == 0 ? 0xffff0000 : 0x0000ffff;
-  }
+  });
   pin_registers(s);
   pin_fragments(p);
 }
@@ -197,6 +225,8 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
     place.key = static_cast<int>(recompute(place.key));
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
+      relative[c] = 0;  // scores that are not apart are relative already
+      if constexpr (!kScoresApart) continue;
       u32 first, second;
       load_shared_pair(first, second, by_weight.terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
       relative[c] = sum_of_parts(first, second) * kExponentScale;
@@ -237,10 +267,8 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
   }
   if constexpr (config.has_score) add_to_scores(s, params, ScorePlace(item, keys, at), words);
   if (mixed) {
-    ScorePlace place(item, keys, at);
-    HiddenBits<kScores> hidden;
-    hidden.find([&](int i) { return place.hides(params, i); });
-    hide(s, hidden);
+    each_hidden(params, ScorePlace(item, keys, at), [&](int i) { s[i] = kHidden; });
+    pin_registers(s);  // keeps what follows out of the branch
   }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));

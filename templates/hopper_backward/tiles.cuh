@@ -7,12 +7,75 @@
 namespace flashjit {
 
 constexpr bool kPacked = kRows == Rows::packed;
+// Of gradients of parameters: does the loop write zeros where it visits nothing? It can where a tile of keys is of one head,
+// and query tiles follow each other.
+constexpr bool kZeroesUnvisited = !config.mask_has_holes && !kPacked && group_size(config) == 1;
 
 // The number of a query tile of a head among those of all: where its part of the workspace is.
 __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequence& seq, int head, int tile) {
   if constexpr (kPacked)
     return static_cast<Int64>(head) * params.tiles_q + static_cast<int>(seq.q_token) / config.tile_q + seq.b + tile;
   return (static_cast<Int64>(seq.b) * config.heads_q + head) * params.tiles_q + tile;
+}
+
+// Tiles of a head are worked on one after the other, so that what runs together shares in L2 what it reads and adds to.
+// Where tiles have unequal work, heads are taken in groups that stay in L2 together, and a tile of all of these goes before
+// the next: with a causal mask the first tile has most queries, and what is left for the end is short.
+// (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
+// 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
+// What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
+// taken together.
+constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
+constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+__device__ inline int in_a_group(const KernelParams& params, int heads_together) {
+  const int group = kUneven ? heads_together : 1;
+  if constexpr (kBatchesTogether) return max(group / params.batch, 1) * params.batch;
+  return group;
+}
+
+// ---- what the launches tell each other: counters, of dense sequences alone ----
+
+__device__ inline int key_tiles(const KernelParams& params) {
+  return (params.k_len + config.tile_kv - 1) / config.tile_kv;
+}
+__device__ inline int heads_with_keys(const KernelParams& params) { return config.heads_kv * params.batch; }
+
+// How many tiles of keys of a KV head are done.
+__device__ inline int* done_of(const Sequence& seq, int* counters) {
+  return counters + seq.b * config.heads_kv + seq.hk;
+}
+
+// Sums of dQ are set to zero by the loop itself, so that they are in L2 when they are added to: each item does that for
+// its share of the query tiles of an item so far behind it that it is done in time; what is left for the first launch
+// are those of the first items. Shares of a group of heads are those of its items.
+constexpr bool kZeroesAhead = counts_items(config) && !kBatchesTogether;
+constexpr int kItemsAtOnce = 512;  // more than a device works on at a time
+struct Ahead {
+  int of_head, items, group;  // of a head, of all, of a group of heads
+  int ahead;                  // from an item to that whose share it has
+
+  __device__ explicit Ahead(const KernelParams& params)
+      : of_head(key_tiles(params)),
+        items(heads_with_keys(params) * of_head),
+        group(in_a_group(params, params.heads_per_group / group_size(config)) * of_head),
+        ahead(group + kItemsAtOnce) {}
+  // The first query tile of an item's share; of the item after the last, their number.
+  __device__ int first_tile(const KernelParams& params, int item) const {
+    const int tiles = group_size(config) * params.tiles_q, each = (tiles + of_head - 1) / of_head;
+    return item / of_head * tiles + min(item % of_head * each, tiles);
+  }
+  // How many items of a group have shares that other items set to zero.
+  __device__ int shares_of(int of_group) const {
+    return max(0, min((of_group + 1) * group, items) - max(of_group * group, ahead));
+  }
+};
+// Where items come from no counter, one could wait for another that has not begun; and without queries no launch has been
+// there that sets counters to zero.
+__device__ inline bool zeroes_ahead(const KernelParams& params) { return params.work_counters && params.tiles_q > 0; }
+// Of a group of heads, how many shares are zero.
+template <class Counter>
+__device__ inline Counter* zeroed_of(const KernelParams& params, int of_group, Counter* counters) {
+  return counters + heads_with_keys(params) + of_group;
 }
 
 // Of the launches before and after the loop, which begins with the first heads: what was written last is in L2 yet.

@@ -12,8 +12,12 @@ namespace flashjit {
 constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
-constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config);
+constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
+constexpr int kPlaces = kLayout.k_places;                          // of K, and of what is known of an item
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
+constexpr bool kCounts = counts_items(config);
+constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
+constexpr int kItemReaders = kConsumerWarps + kCounts + kZeroesItems;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
@@ -33,6 +37,8 @@ struct BackwardItem {
   int first, last, full_first, full_last;
 };
 
+static_assert(sizeof(BackwardItem) <= kItemBytes);
+
 __device__ inline void find_queries(const KernelParams& params, BackwardItem& item) {
   const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
   const int begin = Variant::q_begin(params, item.seq, item.k_lo, k_hi),
@@ -46,23 +52,13 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
 }
 
-// Which tile of which head a block of a launch over so many heads has. Those of a head follow each other, so that what
-// runs together shares in L2 what it reads and adds to. Where tiles have unequal work, heads are taken in groups that
-// stay in L2 together, and a tile of all of these goes before the next: with a causal mask the first tile has most
-// queries, and what is left for the end is short.
-// (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
-// 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
-// What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
-// taken together.
-constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
-constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+// Which tile of which head a block of a launch over so many heads has.
 struct Place {
   int head, tile;
 };
 __device__ inline Place place_of(const KernelParams& params, int block, int blocks, int heads, int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
-  int group = kUneven ? heads_together : 1;
-  if constexpr (kBatchesTogether) group = max(group / params.batch, 1) * params.batch;
+  const int group = in_a_group(params, heads_together);
   const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
   return {first + at % those, at / those};
 }
@@ -74,9 +70,10 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-__device__ inline BackwardItem backward_item(const KernelParams& params, int block) {
-  const int blocks = static_cast<int>(gridDim.x) / config.cluster;
-  const Place place = place_of(params, block, blocks, config.heads_kv, params.heads_per_group / kGroup);
+// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
+__device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
+  const Place place =
+      place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
   BackwardItem item;
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
@@ -90,9 +87,25 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int blo
   return item;
 }
 
+// What the producer has found, as all lanes of a warp have it: ptxas is told that it is the same for all. False: there
+// are no more items.
+__device__ inline bool read_item(BackwardItem& item, const KernelParams& params, const BackwardItem& found) {
+  item.k_lo = uniform(found.k_lo);
+  if (item.k_lo < 0) return false;
+  if constexpr (kPacked) item.seq = found.seq;
+  else item.seq = sequence_of(params, uniform(found.seq.b), uniform(found.seq.h));
+  item.first = uniform(found.first), item.last = uniform(found.last);
+  item.full_first = uniform(found.full_first), item.full_last = uniform(found.full_last);
+  return true;
+}
+
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
+
+  // In place of the one before the first.
+  __device__ static Steps none() { return {-1, 0}; }
+  __device__ bool any() const { return tile >= 0; }
 
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
@@ -148,7 +161,7 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Where this lane's row of four matrices is in a panel with a row for each query: those of 16 queries and the warp's 16
 // keys, of 16 bits.
 __device__ inline u32 matrices_of_warp(u32 panel) {
-  const u32 lane = lane_id(), warp = threadIdx.x / 32 % 4;
+  const u32 thread = recompute(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4;
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
   return panel + row * kPanelWidth + chunk * 16;
 }
@@ -160,8 +173,9 @@ __device__ inline void release(u32 barrier) {
 
 struct SharedMemory {
   u32 base;
+  char* memory;
 
-  __device__ u32 k() const { return base + kLayout.k_offset; }
+  __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
   __device__ u32 v() const { return base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
@@ -173,14 +187,24 @@ struct SharedMemory {
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
-  // (empty); without roles each exchange has been written (full), or read (empty).
+  // (empty); without roles each exchange has been written (full), or read (empty), and the readers of K and of V are done.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
-  __device__ u32 k_full() const { return barrier(0); }
-  __device__ u32 v_full() const { return barrier(1); }
-  __device__ u32 q_full(u32 stage) const { return barrier(2 + stage); }
-  __device__ u32 q_empty(u32 stage) const { return barrier(2 + kStages + stage); }
-  __device__ u32 exchange_full(u32 stage) const { return barrier(2 + 2 * kStages + stage); }
-  __device__ u32 exchange_empty(u32 stage) const { return barrier(2 + 2 * kStages + kExchanges + stage); }
+  __device__ u32 k_full(u32 place = 0) const { return barrier(place); }
+  __device__ u32 v_full() const { return barrier(kPlaces); }
+  __device__ u32 q_full(u32 stage) const { return barrier(1 + kPlaces + stage); }
+  __device__ u32 q_empty(u32 stage) const { return barrier(1 + kPlaces + kStages + stage); }
+  __device__ u32 exchange_full(u32 stage) const { return barrier(1 + kPlaces + 2 * kStages + stage); }
+  __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
+  __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
+  __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
+  // The next item has been found, and is to be found.
+  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - 2 * kPlaces - 1 + place); }
+  __device__ u32 item_wanted() const { return barrier(kLayout.barriers - 2 * kPlaces - 2); }
+
+  // What the block works on, or will, as the producer found it.
+  __device__ BackwardItem& item(u32 place) const {
+    return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
+  }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
@@ -188,7 +212,7 @@ struct SharedMemory {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
     return base + kLayout.inputs_offset + warpgroup * kBytes + kOffset;
   }
-  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 + 2 * kStages + 2 * kExchanges + warpgroup); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full(2 * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
   // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
@@ -212,8 +236,16 @@ struct SharedMemory {
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
-    init_barrier(shared.k_full(), 1);
+    for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
+    for (int i = 0; kTakesItems && i < kPlaces; ++i) {
+      init_barrier(shared.k_empty(i), kItemReaders);
+      init_barrier(shared.item_full(i), 1);
+    }
+    if constexpr (kTakesItems) {
+      init_barrier(shared.v_empty(), kConsumerWarps);
+      init_barrier(shared.item_wanted(), 1);
+    }
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.q_full(i), 1);
       init_barrier(shared.q_empty(i), kConsumerWarps);

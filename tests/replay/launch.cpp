@@ -36,6 +36,7 @@ std::string params_text(const KernelParams& p) {
     line("block_table", fmt::format("{} strides {} {} of {} pages", fmt::ptr(p.block_table), p.table_stride_batch,
                                     p.table_stride_page, p.pages));
   }
+  if (p.scale_q) line("scale_q", fmt::format("{} strides {}", fmt::ptr(p.scale_q), strides_text(p.scale_q_stride)));
   if (p.scale_k) line("scale_k", fmt::format("{} strides {}", fmt::ptr(p.scale_k), strides_text(p.scale_k_stride)));
   if (p.scale_v) line("scale_v", fmt::format("{} strides {}", fmt::ptr(p.scale_v), strides_text(p.scale_v_stride)));
   if (p.seed_at) line("seed", fmt::ptr(p.seed_at)), line("offset", fmt::ptr(p.offset_at));

@@ -145,6 +145,7 @@ void configure(const Problem& problem, KernelConfig& c) {
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
   c.ranges_differ = keys_differ_by_head(problem);
+  c.queries_are_range = c.has_mask && analyse_tiles(problem.spec.mask, Axis::Queries).line_is_range;
   c.score_adds = problem.score.adds;
   set_inputs(problem.spec, inputs_of(problem), c);
 }
@@ -193,6 +194,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
     return {.entry = "flashjit_backward_finish",
             .threads = kFinishThreads,
             .grid = tiles_of_queries(c, c.tile_q),
+            .adds_up = counts_items(c),
             .overlaps = true,
             .buffers = {1},
             .bounds = "flashjit::kFinishThreads",
@@ -224,7 +226,11 @@ void finish(Plan& plan) {
       {.entry = "flashjit_backward",
        .threads = hopper_threads(c),
        .smem_bytes = hopper_backward_layout(c).bytes,
-       .grid = {.keys = c.tile_kv, .heads = c.heads_kv * c.cluster, .numbered = numbers_tiles(c), .cluster = c.cluster},
+       .grid = {.keys = c.tile_kv,
+                .heads = c.heads_kv * c.cluster,
+                .numbered = numbers_tiles(c),
+                .cluster = c.cluster,
+                .persistent = takes_items(c)},
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
@@ -240,6 +246,14 @@ void finish(Plan& plan) {
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
   add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
+  if (!counts_items(c)) return;
+  plan.workspace.push_back(
+      {"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
+  for (const auto [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
+    KernelLaunch& with = plan.launches[static_cast<std::size_t>(launch)];
+    with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+    add_argument(with.call, "counters", place);
+  }
 }
 
 std::string describe(const KernelConfig& c) {

@@ -18,7 +18,7 @@ float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 using std::fmaxf, std::fminf, std::max;
 }  // namespace
 namespace flashjit {
-using ::flashjit::Cache;
+using ::flashjit::Narrow;
 }
 #include "templates/append/narrow.cuh"
 }  // namespace device
@@ -27,7 +27,7 @@ using ::flashjit::Cache;
 namespace flashjit {
 namespace {
 
-template <Cache cache>
+template <Narrow cache>
 void expect_as(Dtype dtype, float x) {
   std::uint32_t wanted = 0;
   reference::store_float(dtype, &wanted, 0, x);
@@ -35,7 +35,7 @@ void expect_as(Dtype dtype, float x) {
   EXPECT_EQ(narrowed, wanted) << name(dtype) << " of " << x;
 }
 
-template <Cache cache>
+template <Narrow cache>
 void expect_all(Dtype dtype) {
   for (const float x : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 0x1p-149f, 1e38f, -1e38f}) expect_as<cache>(dtype, x);
   // Every number of the type, the middles between two, and what is beside all these; and beyond the largest.
@@ -52,9 +52,9 @@ void expect_all(Dtype dtype) {
 }
 
 TEST(Narrow, NumbersAreThoseOfTheFormats) {
-  expect_all<Cache::e4m3>(Dtype::E4M3);
-  expect_all<Cache::e5m2>(Dtype::E5M2);
-  expect_all<Cache::int8>(Dtype::I8);
+  expect_all<Narrow::e4m3>(Dtype::E4M3);
+  expect_all<Narrow::e5m2>(Dtype::E5M2);
+  expect_all<Narrow::int8>(Dtype::I8);
 }
 
 }  // namespace

@@ -104,6 +104,9 @@ TEST(Spec, PrintsCanonically) {
       {"fwd bf16 d=64 layout=packed/paged(1) k_lens", "fwd bf16 d=64 layout=packed/paged(1)"},
       {"fwd bf16 d=64 k_lens sink layout=bhsd", "fwd bf16 d=64 layout=bhsd sink k_lens"},
       {"fwd bf16 token_scales d=64 append kv=int8", "fwd bf16 kv=int8 d=64 token_scales append"},
+      {"fwd e4m3 d=64 kv=e4m3 out=bf16", "fwd e4m3 d=64"},
+      {"fwd e5m2 scales=block(64) d=64 kv=e4m3 out=fp16 max_logit",
+       "fwd e5m2 kv=e4m3 out=fp16 d=64 max_logit scales=block(64)"},
       {"fwd bf16 v_in_k heads=16/1 d=576/512 k_lens", "fwd bf16 d=576/512 heads=16/1 k_lens v_in_k"},
       {"fwd bf16 d=64 rope_base=1e4 rope=half(32) append lse=ln",
        "fwd bf16 d=64 lse=ln append rope=half(32) rope_base=10000"},
@@ -135,7 +138,7 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
               a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.token_scales == b.token_scales &&
-              a.dropout == b.dropout)
+              a.scale_block == b.scale_block && a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.grads == b.grads) << text;
   EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
@@ -157,6 +160,7 @@ struct RandomSpec {
     if (s.v_in_k) s.d_qk = s.d_v = 64;  // what bwd has not
     s.k_lens = s.v_in_k = s.max_logit = s.append = false;
     s.kv_dtype = s.dtype;
+    s.scale_block = 0;
     s.page_size = s.rope_dims = 0;
     s.rope = Rope::none;
     s.rope_base = AttentionSpec().rope_base;
@@ -173,7 +177,7 @@ struct RandomSpec {
     s.operation = below(2) ? Operation::Forward : Operation::Backward;
     s.dtype = kDtypes[below(5)];
     s.kv_dtype = below(2) ? s.dtype : kDtypes[below(6)];
-    set_out(s, s.dtype);
+    set_out(s, usual_out(s.dtype));
     for (const OutField& out : out_fields(s)) {
       if (below(2)) s.*out.dtype = kDtypes[below(5)];
     }
@@ -186,6 +190,8 @@ struct RandomSpec {
     s.layout = static_cast<Layout>(below(3));
     if (s.layout != Layout::Bhsd && below(3) == 0) s.page_size = 1 + below(512);
     s.k_lens = s.page_size > 0 || below(3) == 0;
+    if (has_scaled_keys(s) && s.layout != Layout::Packed && s.page_size == 0 && below(2))
+      s.scale_block = 64 * (1 + below(16));
     s.mask_text = kMasks[below(5)];
     s.score_text = kScores[below(5)];
     if (below(2)) s.scale = std::ldexp(static_cast<double>(random()) - 9e18, -60 - below(10));
@@ -453,7 +459,11 @@ TEST(Spec, BuiltInCpp) {
 TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
       {"bwd e4m3 d=64", "dtype: e4m3"},
-      {"fwd e4m3 d=64", "dtype: e4m3"},
+      {"merge e5m2 d=64", "dtype: e5m2"},
+      {"fwd e4m3 kv=int8 d=64", "kv: int8 under a Q of e4m3"},
+      {"fwd e4m3 kv=bf16 d=64", "kv: bf16 under a Q of e4m3"},
+      {"fwd e4m3 d=64 append", "append: new rows"},
+      {"fwd e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with a dtype of 8 bits"},
       {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"bwd bf16 out=fp32/bf16/e4m3 d=64", "out: e4m3"},
@@ -471,6 +481,8 @@ TEST(Spec, NotYetSupportedNamesTheField) {
   EXPECT_TRUE(check_supported(parsed("fwd fp32 d=64 out=bf16")));
   for (const char* kv : {"e4m3", "e5m2", "int8"})
     EXPECT_TRUE(check_supported(parsed(std::string("fwd bf16 d=64 kv=") + kv))) << kv;
+  for (const char* text : {"fwd e4m3 d=64", "fwd e5m2 kv=e4m3 d=64 scales=block(128)", "fwd e4m3 d=64 layout=packed"})
+    EXPECT_TRUE(check_supported(parsed(text))) << text;
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ Expected add(Expected row, std::string name, std::string dtype, std::string word
 }
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
-// d=64/32. Elements of K and V have scales. Merges have 3 parts.
+// d=64/32. Elements of K and V have scales (those of Q: narrow/scales_test.cpp). Merges have 3 parts.
 using P = const KernelParams&;
 constexpr auto row = [](auto get) { return get; };
 const auto kOfQueries = shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64});
@@ -92,6 +92,7 @@ std::vector<Expected> of_forward() {
           row([](P p) -> const void* { return p.k_lens; })),
       add(shapes({}, {}, {}, {2, 4}, {2, 4}), "block_table", "i32", "",
           row([](P p) -> const void* { return p.block_table; })),
+      add({}, "scale_q", "fp32", "", row([](P p) -> const void* { return p.scale_q; })),
       add(everywhere({2, 2}), "scale_k", "fp32", "", row([](P p) -> const void* { return p.scale_k; })),
       add(everywhere({2, 2}), "scale_v", "fp32", "", row([](P p) -> const void* { return p.scale_v; })),
       add(of_merges({}, {3, 2, 5, 4, 32}, {3, 2, 4, 5, 32}, {3, 10, 4, 32}), "o_parts", "bf16", "",

@@ -1,0 +1,92 @@
+// Warps of the producer's warpgroup that do not copy: which tiles of keys a block takes, and what the blocks and launches of
+// a call tell each other about them.
+#pragma once
+
+#include "templates/hopper_backward/work.cuh"
+#include "templates/items.cuh"
+
+namespace flashjit {
+
+// A warp that finds the items of a block, and sets to zero what later ones add to.
+struct Dealer {
+  const KernelParams& params;
+  const SharedMemory& shared;
+  float* dq_sums;
+  int* counters;
+
+  // The next item, to where the others find it, and its number. Numbers of packed tiles may lie behind the end of a sequence.
+  __device__ int find_item(BackwardItem& item, int& dealt) const {
+    int number;
+    do {
+      // All from the counter: those of smaller numbers have then begun, whichever blocks run at the same time.
+      number = params.work_counters ? atomicAdd(params.work_counters, 1) : item_of_round(params, dealt++);
+      item.k_lo = -1;
+      if (number >= params.items) break;
+      item = backward_item(params, number);
+    } while (kPacked && item.k_lo >= item.seq.k_len);
+    return number;
+  }
+
+  // Until the sums that an item adds to are zero.
+  __device__ void wait_for_zeros(int item) const {
+    const Ahead all(params);
+    const int group = item / all.group, shares = all.shares_of(group);
+    if (shares == 0) return;
+    while (load_acquired(zeroed_of(params, group, counters)) < shares) __nanosleep(100);
+  }
+
+  __device__ void set_to_zero(int item) const {
+    const Ahead all(params);
+    item += all.ahead;
+    if (item >= all.items) return;
+    constexpr int kFours = dq_sum_floats(config) / 4;
+    const int first = all.first_tile(params, item);
+    auto* to = reinterpret_cast<float4*>(dq_sums) + static_cast<Int64>(first) * kFours + lane_id();
+#pragma unroll 1
+    for (int tiles = all.first_tile(params, item + 1) - first; tiles > 0; --tiles, to += kFours)
+#pragma unroll 8
+      for (int i = 0; i < kFours; i += 32) to[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    __syncwarp();
+    if (lane_id() == 0) add_released(zeroed_of(params, item / all.group, counters), 1);
+  }
+
+  // The next item is taken when the last queries of one are on their way: no sooner, or blocks with short ones would be
+  // done before the others.
+  __device__ void run() const {
+    int dealt = 0;
+#pragma unroll 1
+    for (int round = 0;; ++round) {
+      const u32 place = round % kPlaces;
+      wait_barrier(shared.k_empty(place), round / kPlaces % 2 ^ 1);
+      int number = 0;
+      if (lane_id() == 0) {
+        number = find_item(shared.item(place), dealt);
+        if constexpr (kZeroesAhead) {
+          if (number < params.items && zeroes_ahead(params)) wait_for_zeros(number);
+        }
+        arrive(shared.item_full(place));
+      }
+      number = uniform(number);
+      if (number >= params.items) break;
+      if (kZeroesAhead && zeroes_ahead(params)) set_to_zero(number);
+      wait_barrier(shared.item_wanted(), round % 2);
+    }
+    if (lane_id() == 0) return_counters(params);
+  }
+};
+
+// One thread that tells the last launch which heads are done.
+__device__ inline void count_items(const SharedMemory& shared, int* counters) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
+    wait_barrier(shared.k_full(place), parity);
+    if (shared.item(place).k_lo < 0) return;
+    int* done = done_of(shared.item(place).seq, counters);
+    arrive(shared.k_empty(place));
+    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
+    add_released(done, 1);
+  }
+}
+
+}  // namespace flashjit
