@@ -1,13 +1,13 @@
-// Elements of 8 bits of K and V, where a cache has them under a wider Q: how matrix instructions get theirs, and their
-// scales, which no element is multiplied with.
+// Elements of 8 bits of K and V, and of Q, that are widened: how matrix instructions get theirs.
 #pragma once
 
-#include "templates/sequence.cuh"
+#include "templates/scales.cuh"
 
 namespace flashjit {
 
-// An element of K or V as it lies in memory.
+// An element of K or V as it lies in memory, and of Q.
 using Cached = BitsOf<cache_bytes(config)>::type;
+using Asked = BitsOf<query_bytes(config)>::type;
 
 // ---- from four bytes to halves, which hold every number of these types ----
 
@@ -38,9 +38,10 @@ __device__ inline u32 halves_of_high_e4m3(u32 bytes) {
   return halves;
 }
 
+template <Narrow narrow>
 __device__ inline HalfPairs halves_of(u32 bytes) {
   HalfPairs pairs;
-  if constexpr (config.cache == Narrow::int8) {
+  if constexpr (narrow == Narrow::int8) {
     // 128 more than each is the last byte of the half of 1152 more.
     constexpr u32 kMinus1152 = 0xe480e480;
     const u32 biased = bytes ^ 0x80808080;
@@ -49,7 +50,7 @@ __device__ inline HalfPairs halves_of(u32 bytes) {
     return pairs;
   }
 #if __CUDA_ARCH__ >= 890
-  if constexpr (config.cache == Narrow::e4m3) {
+  if constexpr (narrow == Narrow::e4m3) {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
         "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
         : "=r"(pairs.low), "=r"(pairs.high)
@@ -59,7 +60,7 @@ __device__ inline HalfPairs halves_of(u32 bytes) {
 #endif
   // An e5m2 is the first byte of a half.
   pairs = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};
-  if constexpr (config.cache == Narrow::e4m3) pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
+  if constexpr (narrow == Narrow::e4m3) pairs = {halves_of_high_e4m3(pairs.low), halves_of_high_e4m3(pairs.high)};
   return pairs;
 }
 
@@ -68,28 +69,12 @@ __device__ inline u32 element_pair_of(u32 halves) {
   return pack<config.element>(float_from_f16(static_cast<u16>(halves)), float_from_f16(static_cast<u16>(halves >> 16)));
 }
 
-// Eight elements in Q's type.
+// Eight elements in the type of products.
+template <Narrow narrow>
 __device__ inline uint4 widened(uint2 bytes) {
-  const HalfPairs first = halves_of(bytes.x), second = halves_of(bytes.y);
+  const HalfPairs first = halves_of<narrow>(bytes.x), second = halves_of<narrow>(bytes.y);
   return {element_pair_of(first.low), element_pair_of(first.high), element_pair_of(second.low),
           element_pair_of(second.high)};
-}
-
-// ---- scales ----
-
-__device__ inline float cache_scale(const float* scales, const Strides& stride, const Sequence& seq) {
-  return scales ? scales[seq.b * stride.batch + seq.hk * stride.head] : 1.0f;
-}
-
-// What makes scores of products of Q and K; where keys have scales of their own (kv_rows.cuh), without these.
-__device__ inline float score_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || config.token_scales) return config.scale;
-  return config.scale * cache_scale(params.scale_k, params.scale_k_stride, seq);
-}
-// What makes O of sums of V.
-__device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || config.token_scales) return 1.0f;
-  return cache_scale(params.scale_v, params.scale_v_stride, seq);
 }
 
 }  // namespace flashjit

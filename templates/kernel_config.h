@@ -127,6 +127,7 @@ constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) 
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
 // How many keys share a scale; 0: all of a sequence.
 constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
+constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }
 
 // A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
 // padded to that and no further.

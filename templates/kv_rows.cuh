@@ -29,10 +29,11 @@ __device__ inline KeyRows<T> key_rows(const KernelParams& p, const Strides& s, c
   }
 }
 
-// The scale of a key of the sequence, of those of K or of V, where each has its own.
+// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block.
+constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {
-  return scales ? *key_rows(p, s, scales + key_begin(s, seq), seq).row(key) : 1.0f;
+  return scales ? *key_rows(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
 }
 
 }  // namespace flashjit

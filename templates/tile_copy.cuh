@@ -60,7 +60,7 @@ struct StridedRows {
 };
 
 // As copy_tile(), of elements of 8 bits, which pass through registers: loads are under way a few at a time.
-template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
+template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow, class Rows>
 __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int count) {
   constexpr int kStepColumns = step_columns(config.element);
   constexpr TileLayout kTile = tile_layout(tile_rows, round_up(head_dim, kStepColumns), config.element);
@@ -87,7 +87,7 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
     for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
       const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
       if (row + i < tile_rows)
-        store_shared(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, widened(pieces[n - begin]));
+        store_shared(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, widened<narrow>(pieces[n - begin]));
     }
   }
 }
@@ -124,11 +124,12 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
 
 // Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
 // tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
-// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V.
-template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
+// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V. `narrow`: what elements of
+// 8 bits are; they are widened.
+template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow = config.cache, class Rows>
 __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
   if constexpr (sizeof(typename Rows::Element) == 1)
-    widen_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
+    widen_tile<threads, tile_rows, head_dim, copy_bytes, narrow>(shared, rows, first, count);
   else start_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
 }
 

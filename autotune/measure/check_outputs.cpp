@@ -94,12 +94,17 @@ std::vector<NamedTensor> outputs_of(ProblemData& data) {
   return outputs;
 }
 
-std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got) {
+double unit_of_weights(const Facts& facts) {
+  const auto dtype = parse_dtype(facts.weights);
+  return dtype && size_of(*dtype) == 1 ? reference::unit_roundoff(*dtype) : 0;
+}
+
+std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got, double unit_of_weights) {
   for (const NamedTensor& a : expected) {
     const Sums sums = compare_all(a, *got.find(a.name));
     if (sums.unlike >= 0)
       return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
-    const double unit = std::max(reference::unit_roundoff(a.dtype), kLeastUnit);
+    const double unit = std::max({reference::unit_roundoff(a.dtype), kLeastUnit, unit_of_weights});
     if (std::sqrt(sums.square_of_difference) > kRmsUnits * unit * std::sqrt(sums.square) ||
         sums.largest_difference > kLargestUnits * unit * std::max(sums.largest, std::numeric_limits<double>::min())) {
       return fmt::format(

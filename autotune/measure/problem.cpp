@@ -70,7 +70,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
-  if (operand.repeats && spec.shared_prefix && !spec.token_scales)
+  if (operand.repeats && spec.shared_prefix && axes.dims[0] == Dim::Batch)
     tensor.shape[0] = 1;  // a part of K and V, which sequences share
   return tensor;
 }

@@ -80,6 +80,7 @@ Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const
     return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : ran.error();
   }
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  problem.round_weights_to(kernel.facts().weights);
   const reference::Comparison compared =
       reference::compare(problem, {.work = kWork, .seed = kSeed, .threads = std::min(usable_cores(), kMostThreads)});
   if (compared.ok) return std::string();

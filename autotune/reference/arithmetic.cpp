@@ -20,17 +20,17 @@ float sum_in_pairs(const float* terms, std::size_t count) {
 }
 
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
-               const float* key, double key_scale) {
+               const float* key, double scales, double unit) {
   const int d = spec.d_qk;
-  const double scale = spec.effective_scale() * key_scale;
+  const double scale = spec.effective_scale() * scales;
   double dot = 0, squares = 0;
   for (int i = 0; i < d; ++i) {
     const double product = query[i] * key[i];
     dot += product;
     squares += product * product;
   }
-  // A dot product in fp32 makes about one rounding of a partial sum per term; partial sums wander like the terms.
-  double error = 0x1p-24 * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+  // A dot product makes about one rounding of a partial sum per term; partial sums wander like the terms.
+  double error = unit * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
   // A rotated query is rounded to its dtype again, each element by itself.
   if (spec.rope != Rope::none) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
   Dual s(dot * scale);

@@ -17,8 +17,12 @@ struct Logit {
 
 float sum_in_pairs(const float* terms, std::size_t count);
 
-// `key_scale`: of the elements of K.
+// What is kept of sums of products: fp32. Of products of 8 bits tensor cores align the terms, and cut them off 13 bits
+// below the largest.
+constexpr double unit_of_sums(Dtype weights) { return size_of(weights) == 1 ? 0x1p-13 : 0x1p-24; }
+
+// `scales`: of the elements of Q and K. `unit`: of the sum.
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
-               const float* key, double key_scale);
+               const float* key, double scales, double unit);
 
 }  // namespace flashjit::reference

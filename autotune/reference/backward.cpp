@@ -191,7 +191,7 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
     return result;
   };
   if (semantics.visible && !semantics.visible(at)) return nothing();
-  const Logit logit = logit_of(spec, semantics, at, query.exact.data(), key, 1);
+  const Logit logit = logit_of(spec, semantics, at, query.exact.data(), key, 1, unit_of_sums(spec.dtype));
   if (logit.value == -kInfinity || query.lse == -kInfinity) return nothing();
   const double exponent = logit.value - query.lse;
   const double lse_error = 0x1p-24 * std::fabs(query.lse);

@@ -14,6 +14,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNoWeight = -80;  // below it a weight may be no normal number
+// Weights of 8 bits: the largest of a row is so much, of 448 at most; and half of the least that there is besides 0.
+constexpr float kLargestNarrow = 256;
+constexpr double kHalfLeastNarrow = 0x1p-10 / kLargestNarrow;
+constexpr double kNarrowTerms = 32;  // products of 8 bits that are added up at once
 
 bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 // A merge of packed tokens has one sequence of them all.
@@ -59,15 +63,19 @@ const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
 // Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
 // independent, as where a kernel raised its reference between them: the larger counts.
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
-// whole.
-void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> logits, const std::vector<float>& values,
-                  const std::vector<float>& value_scale, double reference, double sum) {
+// whole. Of weights of 8 bits the small ones are rounded to multiples of the least one.
+void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::vector<Logit> logits,
+                  const std::vector<float>& values, const std::vector<float>& value_scale, double reference,
+                  double sum) {
   struct Column {
     double sum = 0, squares = 0, moved = 0, moved_squares = 0;
   };
   const int width = spec.d_v;
-  const double steps = static_cast<double>(logits.size()) * 0x1p-48 / 6;
-  const double rounding = std::pow(unit_roundoff(merge(spec) ? Dtype::F32 : spec.dtype), 2) / 3;
+  const bool narrow = size_of(weights) == 1;
+  const double steps =
+      static_cast<double>(logits.size()) / (narrow ? kNarrowTerms : 1) * std::pow(unit_of_sums(weights), 2) / 6;
+  const double rounding = std::pow(unit_roundoff(weights), 2) / 3;
+  const double least = narrow ? kHalfLeastNarrow * std::exp(row.max_logit - reference) / sum : 0;
   std::ranges::sort(logits, {}, &Logit::value);
   std::vector<Column> columns;
   for (auto first = std::ranges::upper_bound(logits, -kInfinity, {}, &Logit::value); first != logits.end();) {
@@ -87,9 +95,8 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, std::vector<Logit> l
     const double move = std::min(1.0, error * error + 0x1p-44);
     for (int c = 0; c < width; ++c) {
       const auto& [whole, squares, moved, moved_squares] = columns[c];
-      row.variance[c] += p * p *
-                         (rounding * std::max(whole * whole, squares) + steps * squares +
-                          move * std::max(moved * moved, moved_squares));
+      row.variance[c] += std::max(p * p * rounding, least * least / 3) * std::max(whole * whole, squares) +
+                         p * p * (steps * squares + move * std::max(moved * moved, moved_squares));
     }
     first = end;
   }
@@ -104,6 +111,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   problem.spec_ = &spec;
   problem.arguments_ = &arguments;
   problem.semantics_ = std::move(semantics);
+  problem.weights_ = merge(spec) ? Dtype::F32 : size_of(spec.dtype) == 1 ? Dtype::F16 : spec.dtype;
   if (merge(spec)) {
     if (!arguments.params.contains("o_parts") || !arguments.params.contains("lse_parts"))
       return invalid("reference: o_parts or lse_parts is missing in params");
@@ -136,6 +144,10 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
   return problem;
+}
+
+void Problem::round_weights_to(std::string_view dtype) {
+  if (!merge(*spec_)) weights_ = parse_dtype(dtype).value_or(weights_);
 }
 
 std::int64_t Problem::q_len(std::int64_t b) const {
@@ -244,22 +256,25 @@ Position Problem::position(const RowId& row) const {
 
 float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
 
-// [batch, KV head], or with token_scales as K without d; leading dimensions may be left out, and those of size 1 count
-// for all.
-float Problem::element_scale(const char* name, std::int64_t b, std::int64_t hk, std::int64_t k) const {
+// [batch, head], or with token_scales, of K and V, as K without d, or with blocks of rows in place of its tokens; leading
+// dimensions may be left out, and those of size 1 count for all.
+float Problem::element_scale(const std::string& name, std::int64_t b, std::int64_t head, std::int64_t row) const {
   const auto found = arguments_->params.find(name);
   const bool declared = std::ranges::find(spec_->params, name, &Param::name) != spec_->params.end();
   if (declared || found == arguments_->params.end()) return 1;
   const Tensor& tensor = found->second;
   const std::vector<std::int64_t> s = strides_of(tensor);
-  std::vector<std::int64_t> place = {b, hk};
-  if (spec_->token_scales && paged(*spec_)) {
-    const auto [page, token] = place_in_pages(b, k);
-    place = {page, token, hk};
-  } else if (spec_->token_scales && packed(*spec_)) {
-    place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + k, hk};
-  } else if (spec_->token_scales) {
-    place = {b, k, hk};
+  std::vector<std::int64_t> place = {b, head};
+  const bool by_token = spec_->token_scales && name != "scale_q";
+  if (by_token && paged(*spec_)) {
+    const auto [page, token] = place_in_pages(b, row);
+    place = {page, token, head};
+  } else if (by_token && packed(*spec_)) {
+    place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};
+  } else if (by_token) {
+    place = {b, row, head};
+  } else if (spec_->scale_block > 0) {
+    place = {b, row / spec_->scale_block, head};
   }
   std::int64_t at = 0;
   const std::size_t left_out = place.size() - tensor.shape.size();
@@ -328,6 +343,7 @@ std::vector<float> Problem::part_rows(const RowId& row) const {
 std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<double> query = this->query(row);
+  const double query_scale = this->query_scale(row);
   Position at = position(row);
   std::vector<Logit> logits;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
@@ -335,7 +351,8 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
-    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], kv.scale_k[at.k]);
+    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], query_scale * kv.scale_k[at.k],
+                                 unit_of_sums(weights_));
     if (std::isnan(logit.value)) result.nan_logit = true;
     else result.max_logit = std::max(result.max_logit, logit.value);
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
@@ -370,7 +387,7 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
     if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
-  if (!result.nan_logit) add_variance(result, *spec_, std::move(logits), values, weights, reference, sum);
+  if (!result.nan_logit) add_variance(result, *spec_, weights_, std::move(logits), values, weights, reference, sum);
   return result;
 }
 
@@ -413,11 +430,19 @@ RecipeRow Problem::merged_recipe(const RowId& row) const {
   return result;
 }
 
+// Rounded where those of the row add up to 1; or, of 8 bits, whose range is small, where the largest is near its end.
+float Problem::rounded_weight(float p, float sum, float largest) const {
+  if (size_of(weights_) > 1) return round_to(weights_, p / sum);
+  if (largest == 0) return 0;
+  return round_to(weights_, p / largest * kLargestNarrow) / kLargestNarrow * (largest / sum);
+}
+
 RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   if (merge(*spec_)) return merged_recipe(row);
   const int d = spec_->d_qk, width = spec_->d_v;
   std::vector<float> query;
-  for (const double x : this->query(row)) query.push_back(round_to(spec_->dtype, static_cast<float>(x)));
+  const float query_scale = this->query_scale(row);
+  for (const double x : this->query(row)) query.push_back(round_to(spec_->dtype, static_cast<float>(x)) * query_scale);
   const float scale = static_cast<float>(spec_->effective_scale());
   Position at = position(row);
   std::vector<std::int64_t> keys;
@@ -438,9 +463,10 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   if (keys.empty()) return result;
   for (float& x : p) x = std::exp(x - largest);
   const float sum = sum_in_pairs(p.data(), p.size()) + (spec_->sink ? std::exp(sink(row) - largest) : 0.0f);
+  const float top = *std::ranges::max_element(p);
   for (std::size_t i = 0; i < p.size(); ++i) {
     at.k = keys[i];
-    p[i] = round_to(spec_->dtype, p[i] / sum) * (dropout_.drops(at) ? 0.0f : 1.0f);
+    p[i] = rounded_weight(p[i], sum, top) * (dropout_.drops(at) ? 0.0f : 1.0f);
   }
   terms.resize(keys.size());
   for (int c = 0; c < width; ++c) {

@@ -3,11 +3,13 @@
 //
 // Beside the exact result there is the *recipe*: what a careful user of the same dtype gets without a fused kernel
 // (scores and softmax in fp32, probabilities rounded to the dtype before the second product, output rounded). The error
-// rule compares the error of a kernel with the error of the recipe.
+// rule compares the error of a kernel with the error of the recipe. Of a dtype of 8 bits the inputs are what they are,
+// and there are two recipes: probabilities are rounded to fp16, as under caches of 8 bits, or to e4m3.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,10 @@ class Problem {
   static Result<Problem> create(const AttentionSpec& spec, const Arguments& arguments) {
     return create(spec, arguments, semantics_of(spec, arguments));
   }
+
+  // What the recipe rounds probabilities to: the dtype, of 8 bits fp16, unless a kernel says that it is something else
+  // (Facts::weights).
+  void round_weights_to(std::string_view dtype);
 
   const AttentionSpec& spec() const { return *spec_; }
   const Arguments& arguments() const { return *arguments_; }
@@ -111,12 +117,15 @@ class Problem {
   std::vector<float> part_lse(const RowId& row) const;  // natural units
   std::vector<float> part_rows(const RowId& row) const;
   float sink(const RowId& row) const;
-  float element_scale(const char* name, std::int64_t b, std::int64_t hk, std::int64_t k) const;
+  float query_scale(const RowId& row) const { return element_scale("scale_q", row.b, row.h, row.q); }
+  float element_scale(const std::string& name, std::int64_t b, std::int64_t head, std::int64_t row) const;
+  float rounded_weight(float p, float sum, float largest) const;
 
   const AttentionSpec* spec_ = nullptr;
   const Arguments* arguments_ = nullptr;
   Semantics semantics_;
   Dropout dropout_;
+  Dtype weights_ = Dtype::F32;
   std::int64_t batch_ = 0;
 };
 

@@ -263,7 +263,7 @@ class Tuning::Parts {
   Result<void> check_default() {
     FLASHJIT_TRY(run_once(entries_[untuned_place_]));
     expected_ = outputs_of(*data_);
-    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, *data_));
+    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, entries_[untuned_place_].kernel->facts(), *data_));
     return {};
   }
 
@@ -276,13 +276,18 @@ class Tuning::Parts {
         entry.candidate.status = "failed";
         entry.candidate.why = ran.error().message;
         entry.kernel = nullptr;
-      } else if (std::string unlike = compare_outputs(expected_, *data_); !unlike.empty()) {
+      } else if (std::string unlike = compare_outputs(expected_, *data_, unit_between(entry)); !unlike.empty()) {
         entry.candidate.status = "wrong";
         entry.candidate.why = std::move(unlike);
         entry.kernel = nullptr;
       }
     }
     return {};
+  }
+
+  // Of results that two kernels may differ in.
+  double unit_between(const Entry& entry) const {
+    return std::max(unit_of_weights(entry.kernel->facts()), unit_of_weights(entries_[untuned_place_].kernel->facts()));
   }
 
   // Times what is new, beside the default and the best so far.

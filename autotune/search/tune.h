@@ -30,7 +30,7 @@ struct TuneOptions {
   std::uint64_t seed = 1;
   bool verify = true;  // the default kernel is tried against the reference, small; all others are held against it
   // Called with the default kernel's outputs in the data, before anything is timed; an error ends the job.
-  std::function<Result<void>(const AttentionSpec&, ProblemData&)> check;
+  std::function<Result<void>(const AttentionSpec&, const Facts&, ProblemData&)> check;
   std::function<void(const std::string& what)> progress;
 };
 

@@ -19,9 +19,10 @@ Result<void> check_plan(const Plan& plan) {
   auto known = [](Dtype dtype) { return dtype == Dtype::F16 || dtype == Dtype::BF16 || dtype == Dtype::F32; };
   const AttentionSpec& spec = plan.spec;
   const auto writes_known = [&](const OutField& out) { return known(spec.*out.dtype); };
-  if (!known(spec.dtype) || !std::ranges::all_of(out_fields(spec), writes_known) ||
+  if (!(known(spec.dtype) || has_scaled_queries(spec)) || !std::ranges::all_of(out_fields(spec), writes_known) ||
       (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec))) {
-    return unsupported("dtype: the host backend computes fp16, bf16 and fp32, with K and V of Q's type or of 8 bits");
+    return unsupported(
+        "dtype: the host backend computes fp16, bf16, fp32, e4m3 and e5m2, with K and V of Q's type or of 8 bits");
   }
   return {};
 }
@@ -40,6 +41,10 @@ class LlvmBackend final : public HostBackend {
     FLASHJIT_TRY(check_runs_here(plan));
     if (naive && !plan.spec.grads.empty())
       return unsupported("grads: the textbook version has gradients of Q, K and V alone; leave grads out to compare");
+    if (naive && has_key_scales(plan.spec)) {
+      return unsupported(
+          "scales: the textbook version has one scale for all keys of a head; leave token_scales or scales out to compare");
+    }
     return host::compile_kernel(plan, naive);
   }
   Result<std::unique_ptr<HostKernel>> link(const Plan& plan, bool naive,

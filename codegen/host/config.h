@@ -81,7 +81,8 @@ struct HostConfig {
 inline HostConfig config_of(const Plan& plan) {
   const Capabilities& can = plan.target.can;
   HostConfig c;
-  c.dtype = plan.spec.dtype;
+  // Elements of 8 bits are widened.
+  c.dtype = has_scaled_queries(plan.spec) ? Dtype::F32 : plan.spec.dtype;
   c.out_dtype = plan.spec.out_dtype;
   c.d_qk = plan.spec.d_qk;
   c.d_v = plan.spec.d_v;
@@ -123,8 +124,8 @@ struct TileCall {
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
   float sink;
-  float scale_k, scale_v;            // of caches of 8 bits
-  const float *scales_k, *scales_v;  // ... by key, where each has its own: 1 in place of those then
+  float scale_k, scale_v;            // of elements of 8 bits; scale_k is times that of Q
+  const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then
   PhiloxKey key;                     // of dropout
 };
 
@@ -155,7 +156,7 @@ struct NaiveCall {
   float* max_logit;
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
-  float scale_k, scale_v;  // of caches of 8 bits
+  float scale_k, scale_v;  // of elements of 8 bits; scale_k is times that of Q
   PhiloxKey key;           // of dropout
 };
 

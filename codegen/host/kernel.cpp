@@ -71,7 +71,8 @@ class BlockedKernel final : public HostKernel {
         seen_keys_(seen_keys),
         pack_k_(pack_k),
         pack_v_(pack_v) {
-    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
+    if (has_scaled_queries(spec_)) query_widener_.emplace(spec_.dtype, config_.dtype);
   }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
@@ -91,16 +92,16 @@ class BlockedKernel final : public HostKernel {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
            flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys);
   }
-  // Of K or V, where each key has its own.
+  // Of K or V, where keys have several.
   std::int64_t scales_bytes(std::int64_t keys) const {
-    return spec_.token_scales ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
+    return has_key_scales(spec_) ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
   }
   std::int64_t flags_bytes(std::int64_t keys) const {  // one for each key of V
     return round_up(keys + config_.panel, 64);
   }
   // V, which may be needed as it is, where it has to be widened.
   std::int64_t wide_bytes(std::int64_t keys) const {
-    return widener_ ? round_up(keys * spec_.d_v * size_of(spec_.dtype), 64) : 0;
+    return widener_ ? round_up(keys * spec_.d_v * size_of(config_.dtype), 64) : 0;
   }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
@@ -109,6 +110,10 @@ class BlockedKernel final : public HostKernel {
   void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const;
   void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                std::int64_t tile, const char* packed, char* scratch) const;
+  void compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
+                    std::int64_t q_lo, std::int64_t rows, const char* packed, char* scratch) const;
+  std::vector<float> wide_queries(const Problem& problem, std::int64_t b, std::int64_t head, std::int64_t token,
+                                  std::int64_t rows) const;
 
   AttentionSpec spec_;
   HostConfig config_;
@@ -116,7 +121,7 @@ class BlockedKernel final : public HostKernel {
   TileFunction tile_;
   SeenKeysFunction seen_keys_;
   PackFunction pack_k_, pack_v_;
-  std::optional<Widener> widener_;  // of caches of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
 
@@ -226,12 +231,12 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   problem.v_rows(pair.b, pair.hk, first, call.keys, v_rows);
   std::vector<char> wide_keys;
   if (widener_) {
-    const int row = spec_.d_v * size_of(spec_.dtype);
-    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(spec_.dtype)));
+    const int row = spec_.d_v * size_of(config_.dtype);
+    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(config_.dtype)));
     widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
     widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row);
   }
-  if (spec_.token_scales) {
+  if (has_key_scales(spec_)) {
     auto* const k_scales = reinterpret_cast<float*>(packed + pair.scales_at) + first;
     float* const v_scales = k_scales + scales_bytes(pair.sequence.k_len) / std::int64_t{sizeof(float)};
     for (std::int64_t i = 0; i < padded; ++i) {
@@ -250,11 +255,32 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   pack_v_(&call);
 }
 
+// Queries of a tile that share a scale are computed together.
 void BlockedKernel::compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                             std::int64_t tile, const char* packed, char* scratch) const {
+  const std::int64_t end = std::min<std::int64_t>((tile + 1) * config_.tile_q, pair.sequence.q_len);
+  const std::int64_t block = query_widener_ && spec_.scale_block > 0 ? spec_.scale_block : end;
+  for (std::int64_t q_lo = tile * config_.tile_q; q_lo < end;) {
+    const std::int64_t next = std::min(end, (q_lo / block + 1) * block);
+    compute_rows(problem, params, pair, head, q_lo, next - q_lo, packed, scratch);
+    q_lo = next;
+  }
+}
+
+std::vector<float> BlockedKernel::wide_queries(const Problem& problem, std::int64_t b, std::int64_t head,
+                                               std::int64_t token, std::int64_t rows) const {
+  std::vector<const void*> narrow(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < rows; ++i) narrow[static_cast<std::size_t>(i)] = problem.q(b, head, token + i);
+  std::vector<float> wide(static_cast<std::size_t>(rows * spec_.d_qk));
+  query_widener_->widen(narrow.data(), rows, spec_.d_qk, reinterpret_cast<char*>(wide.data()));
+  return wide;
+}
+
+void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair,
+                                 std::int64_t head, std::int64_t q_lo, std::int64_t rows, const char* packed,
+                                 char* scratch) const {
   const FlushSubnormals flush;
   const Sequence& s = pair.sequence;
-  const std::int64_t q_lo = tile * config_.tile_q;
   const std::int64_t token = s.q_first + q_lo;
   TileCall call{};
   call.params = &params;
@@ -279,10 +305,17 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   call.q_len = s.q_len;
   call.k_len = s.k_len;
   call.q_lo = q_lo;
-  call.rows = std::min<std::int64_t>(config_.tile_q, s.q_len - q_lo);
+  call.rows = rows;
+  std::vector<float> wide;
+  if (query_widener_) {
+    wide = wide_queries(problem, pair.b, head, token, rows);
+    call.q = wide.data();
+    call.q_token = spec_.d_qk;
+  }
   call.sink = problem.sink(head);
-  call.scale_k = spec_.token_scales ? 1 : problem.scale_k(pair.b, pair.hk, 0);
-  call.scale_v = spec_.token_scales ? 1 : problem.scale_v(pair.b, pair.hk, 0);
+  const float scale_q = problem.scale_q(pair.b, head, q_lo);
+  call.scale_k = has_key_scales(spec_) ? scale_q : scale_q * problem.scale_k(pair.b, pair.hk, 0);
+  call.scale_v = has_key_scales(spec_) ? 1 : problem.scale_v(pair.b, pair.hk, 0);
   call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
   call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
   call.key = dropout_key(params);
@@ -294,7 +327,8 @@ class NaiveKernel final : public HostKernel {
   NaiveKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, NaiveFunction scores,
               NaiveFunction softmax, NaiveFunction product)
       : spec_(plan.spec), config_(config), code_(std::move(code)), steps_{scores, softmax, product} {
-    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, spec_.dtype);
+    if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
+    if (has_scaled_queries(spec_)) query_widener_.emplace(spec_.dtype, config_.dtype);
   }
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
@@ -306,8 +340,8 @@ class NaiveKernel final : public HostKernel {
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
-    const std::int64_t lists = params.batch * spec_.heads_kv;          // of rows, for K and for V
-    const std::int64_t element = widener_ ? size_of(spec_.dtype) : 0;  // of widened rows
+    const std::int64_t lists = params.batch * spec_.heads_kv;            // of rows, for K and for V
+    const std::int64_t element = widener_ ? size_of(config_.dtype) : 0;  // of widened rows
     const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
     const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;
     if (matrix < kLargest) workspace = workspaces_.take(bytes + 1);
@@ -324,16 +358,16 @@ class NaiveKernel final : public HostKernel {
     for (const NaiveFunction step : steps_) {
       parallel.run(rows, [&](std::int64_t row, int) {
         const FlushSubnormals flush;
-        const std::int64_t pair = row / most_queries;
-        const std::int64_t b = pair / spec_.heads_q, h = pair % spec_.heads_q;
+        const std::int64_t pair = row / most_queries, b = pair / spec_.heads_q, h = pair % spec_.heads_q;
         const std::int64_t hk = h / (spec_.heads_q / spec_.heads_kv);
         const Sequence s = problem.sequence(b);
         const std::int64_t q_row = row % most_queries;
         if (q_row >= s.q_len) return;
         const std::int64_t token = s.q_first + q_row;
         float* own = scores + row * row_floats;
+        float wide[kMaxLatentDimQk];
         const NaiveCall call{&params,
-                             problem.q(b, h, token),
+                             query_row(problem.q(b, h, token), wide),
                              k_rows + (b * spec_.heads_kv + hk) * most_keys,
                              v_rows + (b * spec_.heads_kv + hk) * most_keys,
                              problem.o(b, h, token),
@@ -348,7 +382,7 @@ class NaiveKernel final : public HostKernel {
                              s.k_len,
                              q_row,
                              problem.sink(h),
-                             problem.scale_k(b, hk, 0),
+                             problem.scale_q(b, h, q_row) * problem.scale_k(b, hk, 0),
                              problem.scale_v(b, hk, 0),
                              dropout_key(params)};
         step(&call);
@@ -367,6 +401,11 @@ class NaiveKernel final : public HostKernel {
     }
     return {queries, keys};
   }
+  // As generated code reads it.
+  const void* query_row(const void* row, float* wide) const {
+    if (query_widener_) query_widener_->widen(&row, 1, spec_.d_qk, reinterpret_cast<char*>(wide));
+    return row;
+  }
   // Of a (sequence, KV head) pair; widened where that is needed.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
                  char* wide_values) const {
@@ -382,7 +421,7 @@ class NaiveKernel final : public HostKernel {
   HostConfig config_;
   std::unique_ptr<Code> code_;
   NaiveFunction steps_[3];
-  std::optional<Widener> widener_;  // of caches of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
 

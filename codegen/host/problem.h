@@ -21,7 +21,8 @@ class Problem {
       : params_(params),
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
-        token_scales_(spec.token_scales),
+        has_key_scales_(flashjit::has_key_scales(spec)),
+        scale_block_(spec.scale_block),
         page_size_(spec.page_size),
         element_(size_of(spec.dtype)),
         key_element_(size_of(spec.kv_dtype)),
@@ -68,7 +69,13 @@ class Problem {
     return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
   }
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
-  // Of a key, or, where all of a head have one, of any.
+  // Of a query, or, where all of a head have one, of any.
+  float scale_q(std::int64_t b, std::int64_t h, std::int64_t query) const {
+    const Strides& s = params_.scale_q_stride;
+    const std::int64_t block = scale_block_ > 0 ? query / scale_block_ : 0;
+    return params_.scale_q ? params_.scale_q[b * s.batch + h * s.head + block * s.token] : 1;
+  }
+  // Of a key, likewise.
   float scale_k(std::int64_t b, std::int64_t hk, std::int64_t key) const {
     return scale(params_.scale_k, params_.scale_k_stride, b, hk, key);
   }
@@ -93,9 +100,9 @@ class Problem {
   }
   float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
     if (!scales) return 1;
-    if (!token_scales_) return scales[b * stride.batch + hk * stride.head];
+    if (!has_key_scales_) return scales[b * stride.batch + hk * stride.head];
     const void* of_key = nullptr;
-    find_rows(scales, stride, b, hk, key, 1, sizeof *scales, &of_key);
+    find_rows(scales, stride, b, hk, scale_block_ > 0 ? key / scale_block_ : key, 1, sizeof *scales, &of_key);
     return *static_cast<const float*>(of_key);
   }
   static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
@@ -107,7 +114,8 @@ class Problem {
     return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_, packed_keys_, token_scales_;
+  bool packed_, packed_keys_, has_key_scales_;
+  int scale_block_;
   int page_size_;
   int element_, key_element_, out_element_;
 };

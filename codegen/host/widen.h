@@ -1,5 +1,4 @@
-// Caches of 8 bits: rows of K and V as the generated code reads them, in the dtype of Q. Exact; scales are applied
-// elsewhere.
+// Elements of 8 bits: rows of Q, K and V as the generated code reads them. Exact; scales are applied elsewhere.
 #pragma once
 
 #include <array>

@@ -116,6 +116,11 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
 Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& analysis)
     : spec(s), target(t), tiles(analysis), score(facts_of(s)), config(problem_config(s, analysis)) {}
 
+Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
+  if (!has_scaled_queries(spec)) return spec.dtype;
+  return config.element == Element::f8 ? Dtype::E4M3 : Dtype::F16;
+}
+
 KernelConfig config_of(const Problem& problem, const Schedule& s) {
   KernelConfig c = problem.config;
   apply(s, c);

@@ -28,6 +28,10 @@ struct Problem {
   KernelConfig config;  // that of the problem
 };
 
+// The dtype of P where it is multiplied with V: what limits the accuracy of a kernel. Products of 8 bits take e4m3, which
+// has more bits below 448 than e5m2; where Q of 8 bits is widened, P has 16.
+Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config);
+
 // `schedule` has a family and its tiles set; what else is not set stays at its default.
 KernelConfig config_of(const Problem& problem, const Schedule& schedule);
 

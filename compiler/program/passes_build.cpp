@@ -12,12 +12,14 @@ constexpr std::string_view kBuild = "build", kAnalyse = "analyse_mask";
 
 std::string extent(int value) { return fmt::format("{}", value); }
 
-void add_buffers(Program& p, const AttentionSpec& spec) {
+void add_buffers(Program& p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  const Dtype weights = weights_of(spec, context.config);
   const std::string qk = extent(spec.d_qk), v = extent(spec.d_v);
   p.buffers = {
       {"q", Space::Global, spec.dtype, "q_len", qk},        {"k", Space::Global, spec.kv_dtype, "k_len", qk},
       {"v", Space::Global, spec.kv_dtype, "k_len", v},      {"o", Space::Global, spec.out_dtype, "q_len", v},
-      {"S", Space::Register, Dtype::F32, "q_len", "k_len"}, {"P", Space::Register, spec.dtype, "q_len", "k_len"},
+      {"S", Space::Register, Dtype::F32, "q_len", "k_len"}, {"P", Space::Register, weights, "q_len", "k_len"},
       {"O", Space::Register, Dtype::F32, "q_len", v},       {"rows", Space::Register, Dtype::F32, "q_len", "2"},
   };
   if (spec.lse != Lse::none) p.buffers.push_back({"lse", Space::Global, Dtype::F32, "q_len", "1"});
@@ -135,7 +137,7 @@ Result<Program> build(Program p, const PassContext& context) {
   if (is_backward(spec)) return build_backward(std::move(p), context);
   p.title = fmt::format("forward for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
-  add_buffers(p, spec);
+  add_buffers(p, context);
   p.body.push_back(make(p, Kind::Fill, {"O", "rows"}, {}));
   FLASHJIT_ASSIGN(loop, make_loop(p, context));
   p.body.push_back(std::move(loop));

@@ -89,6 +89,8 @@ inline std::int8_t float_to_int8(float value) {
 inline float round_to(Dtype dtype, float value) {
   if (dtype == Dtype::F16) return half_to_float(float_to_half(value));
   if (dtype == Dtype::BF16) return bf16_to_float(float_to_bf16(value));
+  if (dtype == Dtype::E4M3) return e4m3_to_float(float_to_e4m3(value));
+  if (dtype == Dtype::E5M2) return e5m2_to_float(float_to_e5m2(value));
   return value;
 }
 
@@ -96,6 +98,8 @@ inline float round_to(Dtype dtype, float value) {
 inline double unit_roundoff(Dtype dtype) {
   if (dtype == Dtype::F16) return 0x1p-11;
   if (dtype == Dtype::BF16) return 0x1p-8;
+  if (dtype == Dtype::E4M3) return 0x1p-4;
+  if (dtype == Dtype::E5M2) return 0x1p-3;
   return 0x1p-24;
 }
 

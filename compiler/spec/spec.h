@@ -104,6 +104,8 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
+// Are there several scales for the keys of a sequence?
+inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }

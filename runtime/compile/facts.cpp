@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "compiler/program/config.h"
+
 namespace flashjit {
 namespace {
 
@@ -41,6 +43,7 @@ Facts facts_of(const Plan& plan, std::string_view key, const StoreFacts& said, s
   facts.target = plan.target.name;
   facts.schedule = print(plan.schedule);
   facts.family = name(plan.schedule.family);
+  facts.weights = name(weights_of(plan.spec, plan.config));
   facts.key = key;
   facts.source = std::move(origin.source);
   facts.layer = std::move(origin.layer);

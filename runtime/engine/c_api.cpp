@@ -119,10 +119,11 @@ std::string json(const Facts& facts) {
   for (const std::string& note : facts.notes) notes += (notes.empty() ? "" : ", ") + json_text(note);
   return fmt::format(
       R"({{"spec": {}, "target": {}, "schedule": {}, "family": {}, "key": {}, "source": {}, "compile_ms": {:.3f}, "registers": {}, )"
-      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}], "layer": {}, "miss": {}}})",
+      R"("spill_bytes": {}, "smem_bytes": {}, "threads": {}, "cubin_bytes": {}, "notes": [{}], "layer": {}, "miss": {}, "weights": {}}})",
       json_text(facts.spec), json_text(facts.target), json_text(facts.schedule), json_text(facts.family),
       json_text(facts.key), json_text(facts.source), facts.compile_ms, facts.registers, facts.spill_bytes,
-      facts.smem_bytes, facts.threads, facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss));
+      facts.smem_bytes, facts.threads, facts.cubin_bytes, notes, json_text(facts.layer), json_text(facts.miss),
+      json_text(facts.weights));
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {

@@ -343,11 +343,12 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
 
 // Scales are a part of K and V, which the sequences share, and so are their queries then; those of tokens lie in pages.
 Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
-  if (!spec_.shared_prefix || spec_.token_scales || sizes.batch <= 1) return {};
+  if (!spec_.shared_prefix || sizes.batch <= 1) return {};
   for (const auto& [name, stride] : {std::pair("scale_q", params.scale_q_stride),
                                      {"scale_k", params.scale_k_stride},
                                      {"scale_v", params.scale_v_stride}}) {
-    if (stride.batch == 0) continue;
+    const bool in_pages = spec_.token_scales && name != std::string_view("scale_q");
+    if (stride.batch == 0 || in_pages) continue;
     return invalid(
         fmt::format("{}: one for each of {} sequences, which share keys (shared_prefix); give one for all of them, as "
                     "[1], or one for each head",

@@ -194,8 +194,8 @@ __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, 
 // What a new row is divided by.
 __device__ inline float new_scale(const KernelParams& p, const float* scales, const Strides& stride,
                                   const Sequence& seq, int position) {
-  if constexpr (config.token_scales) return key_scale(p, scales, stride, seq, position);
-  else return cache_scale(scales, stride, seq);
+  if constexpr (has_key_scales(config)) return key_scale(p, scales, stride, seq, position);
+  else return scale_of(scales, stride, seq.b, seq.hk, 0);
 }
 
 __device__ inline void append_key(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,

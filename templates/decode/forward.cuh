@@ -123,13 +123,13 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
     tiles.keys_done(s, next);
     apply_score_and_mask(scores, queries, scales, params, s, tile);
     softmax_step(scores, rows, o);
-    if constexpr (config.token_scales) apply_value_scales(scores, scales, rows, o);
+    if constexpr (has_key_scales(config)) apply_value_scales(scores, scales, rows, o);
     scales.load(params, s, next);
     accumulate_output(o, scores, tiles);
     tiles.values_done(s, next);
     tile = next;
   }
-  if constexpr (config.token_scales) {
+  if constexpr (has_key_scales(config)) {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
   }

@@ -35,12 +35,12 @@ struct SoftmaxRows {
   }
 };
 
-// The scales of the keys that a lane has in S, where each has its own.
+// The scales of the keys that a lane has in S, where each has its own, or shares that of a block.
 struct KeyScales {
   float of_k[kKeyOctets][2], of_v[kKeyOctets][2];
 
   __device__ void load(const KernelParams& p, const Segment& s, int tile) {
-    if constexpr (!config.token_scales) return;
+    if constexpr (!has_key_scales(config)) return;
     if (tile > s.last_tile) return;
 #pragma unroll
     for (int n = 0; n < kKeyOctets; ++n)
@@ -92,21 +92,27 @@ __device__ inline float to_halves(Queries& queries, int r) {
   return __uint_as_float(static_cast<u32>(exponent - 14) << 23);
 }
 
+// Eight elements of a row of Q.
+__device__ inline uint4 eight_of_query(const Asked* q) {
+  if constexpr (has_scaled_queries(config)) return widened<config.queries>(*reinterpret_cast<const uint2*>(q));
+  else return *reinterpret_cast<const uint4*>(q);
+}
+
 __device__ inline void load_queries(Queries& queries, const KernelParams& params, const Segment& s) {
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(s, r);
-    const Stored* row =
-        static_cast<const Stored*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
+    const Asked* row =
+        static_cast<const Asked*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
       for (int i = 0; i < kKeyProducts / 2; ++i) {
-        const uint4 piece = inside_key(*reinterpret_cast<const uint4*>(key_piece_of(row, j) + i * 8), j);
+        const uint4 piece = inside_key(eight_of_query(key_piece_of(row, j) + i * 8), j);
         u32(&words)[2 * kKeyProducts] = queries.words[j][r];
         words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
       }
-    if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, s.seq);
+    if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, query.seq, query.q);
   }
 }
 // What has to wait for them.
@@ -120,7 +126,7 @@ __device__ inline void prepare_queries(Queries& queries) {
 // Two words of a piece of K as the right operand of product `i`, or what becomes of one.
 __device__ inline HalfPairs key_operand(const uint4& piece, int i) {
   const u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
-  if constexpr (is_scaled(config)) return halves_of(words[i]);
+  if constexpr (is_scaled(config)) return halves_of<config.cache>(words[i]);
   else return {words[2 * i], words[2 * i + 1]};
 }
 
@@ -134,8 +140,8 @@ __device__ inline void value_operand(u32 (&a)[4], const uint4 (&v)[4], int i) {
   }
   if constexpr (is_scaled(config)) {
     const u32 order = i % 2 == 0 ? 0x5140 : 0x7362;
-    const HalfPairs first = halves_of(__byte_perm(words[0], words[1], order)),
-                    second = halves_of(__byte_perm(words[2], words[3], order));
+    const HalfPairs first = halves_of<config.cache>(__byte_perm(words[0], words[1], order)),
+                    second = halves_of<config.cache>(__byte_perm(words[2], words[3], order));
     a[0] = first.low, a[1] = first.high, a[2] = second.low, a[3] = second.high;
   } else {
     a[0] = __byte_perm(words[0], words[1], 0x5410), a[1] = __byte_perm(words[0], words[1], 0x7632);
@@ -181,7 +187,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, c
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
           s[n][e] *= is_scaled(config) ? queries.scale[r] : config.scale;
-          if constexpr (config.token_scales) s[n][e] *= scales.of_k[n][e % 2];
+          if constexpr (has_key_scales(config)) s[n][e] *= scales.of_k[n][e % 2];
           if constexpr (config.has_score) {
             const int k = min(first[e % 2] + n * 8, query.seq.k_len - 1);
             s[n][e] = Variant::score(FullRange(), params, query.seq, s[n][e], query.q, k);
@@ -236,7 +242,7 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o,
     rows.reference[r] = reference;
     rows.sum[r] *= factor;
     large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
-    if constexpr (config.token_scales) rows.unit[r] *= factor;
+    if constexpr (has_key_scales(config)) rows.unit[r] *= factor;
     else scale_output(o, r, factor);
   }
   if (!__any_sync(0xffffffff, large)) return false;

@@ -15,7 +15,6 @@ namespace flashjit {
 
 constexpr DecodeLayout kLayout = decode_layout(config);
 constexpr int kThreads = decode_threads(config);
-using Stored = Bits<config.element>;
 
 constexpr int kLaneColumns = lane_columns(config);
 constexpr int kKeyColumns = key_columns(config), kValueColumns = value_columns(config);

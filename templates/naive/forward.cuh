@@ -20,19 +20,18 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
 
-  using Stored = Bits<config.element>;
-  const auto* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
+  const auto* q = static_cast<const Asked*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
   const auto* k = static_cast<const Cached*>(params.k) + key_begin(params.k_stride, seq);
   const u32 queries = shared_address(shared), keys = queries + kTile.bytes();
-  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(
-      queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, seq.q_len);
+  copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes, config.queries>(
+      queries, StridedRows<Asked>{q, params.q_stride.token}, q_lo, seq.q_len);
   copy_tile<kNaiveThreads, kNaiveTile, config.head_dim_qk, config.copy_bytes>(
       keys, key_rows(params, params.k_stride, k, seq), k_lo, seq.k_len);
   commit_copies();
   wait_copies<0>();
   __syncthreads();
 
-  const float scale = score_scale(params, seq);
+  const float scale = score_scale(params, seq, 0);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float s[kNaiveTile / 8][4] = {};
   naive_multiply_rows<padded_dim_qk(config)>(s, queries, keys);

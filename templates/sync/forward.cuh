@@ -21,7 +21,7 @@ constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  //
 constexpr int kOTiles = padded_part(config) / 8;                              // 8-column tiles of O
 
 // P times scales of single keys may be too small for fp16, or too large: O is then in units, one for each row.
-constexpr bool kHasUnits = config.token_scales && config.element == Element::f16;
+constexpr bool kHasUnits = has_key_scales(config) && config.element == Element::f16;
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
@@ -100,6 +100,13 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Se
       }
 }
 
+// What makes scores of products with a query. Where blocks of queries have scales of their own, a tile may hold several.
+__device__ inline float row_scale(const KernelParams& params, const BlockState& block, int q) {
+  if constexpr (!is_scaled(config)) return config.scale;
+  else if constexpr (has_scaled_queries(config) && config.scale_block > 0) return score_scale(params, block.seq, q);
+  else return block.score_scale;
+}
+
 // The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the
 // score function may load from a tensor that ends there.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo,
@@ -113,13 +120,13 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
       for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          s[i][j][e] *= is_scaled(config) ? block.score_scale : config.scale;
-          if constexpr (config.token_scales) {
+          const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
+          s[i][j][e] *= row_scale(params, block, q);
+          if constexpr (has_key_scales(config)) {
             const int key = min(corner.k + j * 8 + e % 2, block.end - 1);
             s[i][j][e] *= key_scale(params, params.scale_k, params.scale_k_stride, seq, key);
           }
           if constexpr (config.has_score) {
-            const int q = min(corner.q + i * 16 + e / 2 * 8, seq.q_len - 1);
             const int k = min(corner.k + j * 8 + e % 2, seq.k_len - 1);
             s[i][j][e] = Variant::score(FullRange(), params, seq, s[i][j][e], q, k);
           }
@@ -442,7 +449,7 @@ __device__ inline void sync_forward(const KernelParams& params) {
     copies.await_values(next);
     apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
-    if constexpr (config.token_scales) apply_value_scales(s, params, block, rows, o, tile * kTileKv);
+    if constexpr (has_key_scales(config)) apply_value_scales(s, params, block, rows, o, tile * kTileKv);
     Kept kept;
     if constexpr (kDrops) draw(kept, block, base + kLayout.dropout_offset, tile * kTileKv);
     accumulate_output(o, s, kept, recompute(v_lane + copies.slot * kLayout.v.bytes()));

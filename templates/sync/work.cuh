@@ -12,7 +12,6 @@ namespace flashjit {
 
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
-using Stored = Bits<config.element>;
 constexpr int kParts = value_parts(config), kColumns = part_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
@@ -27,7 +26,7 @@ struct BlockState {
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
   int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
-  float score_scale;          // where that is known at run time only
+  float score_scale;          // where that is known at run time only; of the first query
 };
 static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
@@ -61,7 +60,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
   block.end = min(end, seq.k_len);
-  if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq);
+  if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq, q_lo);
 }
 
 // The block's tile, and the copy of its queries. False: behind the last query of the sequence.
@@ -69,9 +68,9 @@ __device__ inline bool begin_tile(const KernelParams& params, BlockState& block,
   const WorkItem item = work_item(params, blockIdx.x / kParts);
   const int q_lo = item.tile * kTileQ;
   if (q_lo >= item.seq.q_len) return false;
-  const Stored* q = static_cast<const Stored*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
-  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes>(
-      queries, StridedRows<Stored>{q, params.q_stride.token}, q_lo, item.seq.q_len);
+  const Asked* q = static_cast<const Asked*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);
+  copy_tile<kThreads, kTileQ, config.head_dim_qk, config.copy_bytes, config.queries>(
+      queries, StridedRows<Asked>{q, params.q_stride.token}, q_lo, item.seq.q_len);
   commit_copies();
   if (threadIdx.x == 0) {
     set_block_state(block, params, item.seq, q_lo);

@@ -49,7 +49,9 @@ def test_checked_on_host():
                         ("fwd fp32 d=64 heads=2 layout=paged(16) k_len=40", "b=2,q=1"), ("fwd fp32 d=8 layout=paged(16)", "b=0,q=3"),
                         ("fwd fp32 d=64 heads=2 layout=paged(16)", "b=2,q=3,k=0"),
                         ('fwd bf16 kv=e4m3 d=64 heads=4/2 layout=paged(16) mask="causal"', "q=5,k=100+64"),
-                        ("fwd fp16 kv=e5m2 d=40 heads=2 layout=packed lse=ln", "q=5+2,k=30+64"), ("fwd fp32 kv=int8 d=64", "b=2,q=1,k=300")]:
+                        ("fwd fp16 kv=e5m2 d=40 heads=2 layout=packed lse=ln", "q=5+2,k=30+64"), ("fwd fp32 kv=int8 d=64", "b=2,q=1,k=300"),
+                        ('fwd e4m3 d=64 heads=4/2 scales=block(64) mask="causal" lse=ln', "b=2,q=70,k=200"),
+                        ("fwd e5m2 kv=e4m3 d=40 heads=2 layout=packed bytes=8 out=fp32", "q=5+2,k=30+64")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         assert line["ok"] and line["rel_err"] <= line["ref_err"], line
 
@@ -100,6 +102,52 @@ def test_eight_bits():
             assert run.line()["ok"]
         dense, small = (parse(read(output))[1] for output in outputs)
         assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), kv
+
+
+def test_eight_bits_of_queries():
+    """The same of Q, with scales of its heads or blocks; LSE and O are those of the numbers that codes stand for."""
+    need("host")
+    values, rows = {0x38: 1.0, 0x30: 0.5, 0xc4: -3.0, 0x01: 2.0**-9, 0x80: -0.0, 0x41: 2.25}, 70
+    codes = {name: [list(values)[i * step % len(values)] for i in range(rows * HEADS * DIM)] for name, step in (("q", 1), ("k", 5), ("v", 1))}
+    for blocks in (1, 2):
+        scales, shape = [0.5 * (i + 1) for i in range(blocks * HEADS)], (1, rows, HEADS, DIM)
+        outputs = []
+        for wide in (True, False):
+            files = []
+            for name in ("q", "k", "v"):
+                numbers = [values[code] for code in codes[name]]
+                if wide and name == "q":
+                    numbers = [x * scales[(i // DIM // HEADS // 64 if blocks > 1 else 0) * HEADS + i // DIM % HEADS] for i, x in enumerate(numbers)]
+                data = npy(shape, struct.pack(f"<{len(numbers)}f", *numbers)) if wide else npy(shape, bytes(codes[name]), "|u1")
+                files += ["--" + name, write(name + ".npy", data)]
+            if not wide:
+                shape_of = (1, blocks, HEADS) if blocks > 1 else (1, HEADS)
+                for name in ("q", "k", "v"):
+                    numbers = scales if name == "q" else [1.0] * len(scales)
+                    files += ["--scale_" + name, write(f"scale_{name}.npy", npy(shape_of, struct.pack(f"<{len(scales)}f", *numbers)))]
+            outputs.append(scratch("o.npy"))
+            spec = f"fwd fp32 d={DIM} heads={HEADS}" if wide else f"fwd e4m3 out=fp32 d={DIM} heads={HEADS}{' scales=block(64)' if blocks > 1 else ''}"
+            run = flashjit("run", spec, "--shape", f"b=1,q={rows},k={rows}", *HOST, *files, "--o", outputs[-1], "--check", "--json")
+            assert run.line()["ok"] and (wide or run.line()["weights"] == "fp16"), run.line()
+        dense, small = (parse(read(output))[1] for output in outputs)
+        assert all(abs(a - b) <= 1e-5 * max(abs(a), 1) for a, b in zip(dense, small, strict=True)), blocks
+
+
+def test_scales_that_are_no_numbers():
+    """A scale counts as if it were in all elements that it is of: 0 makes all keys alike, infinity and NaN show in O."""
+    need("host")
+    shape, count = (1, 3, 1, DIM), 3 * DIM
+    files = [part for name, code in (("q", 0x38), ("k", 0x38), ("v", 0x40)) for part in ("--" + name, write(name + ".npy", npy(shape, bytes([code] * count), "|u1")))]
+    inf, nan = float("inf"), float("nan")
+    for name, scale, holds in [("scale_q", 0.0, lambda o: o == 2), ("scale_k", 0.0, lambda o: o == 2), ("scale_v", 0.0, lambda o: o == 0),
+                               ("scale_q", nan, lambda o: o != o), ("scale_k", inf, lambda o: o != o), ("scale_k", -inf, lambda o: o == 0),
+                               ("scale_v", inf, lambda o: o == inf), ("scale_v", nan, lambda o: o != o)]:
+        for blocks in ("", " scales=block(64)"):
+            numbers = {other: scale if other == name else 1.0 for other in ("scale_q", "scale_k", "scale_v")}
+            given = [part for other, x in numbers.items() for part in ("--" + other, write(other + ".npy", npy((1,), struct.pack("<f", x))))]
+            output = scratch("o.npy")
+            run = flashjit("run", f"fwd e4m3 d={DIM} out=fp32{blocks}", "--shape", "q=3,k=3", *HOST, *files, *given, "--o", output, "--check", "--json")
+            assert run.line()["ok"] and all(map(holds, parse(read(output))[1])), (name, scale, blocks, parse(read(output)))
 
 
 def test_numbers_outside_the_pool():

@@ -75,6 +75,17 @@ constexpr const char* kVariants[] = {
     " kv=int8 q_len=1",
     " layout=packed mask=\"causal\" lse=ln dropout=0.1",
 };
+// Of a Q of 8 bits.
+constexpr const char* kNarrow[] = {
+    "",
+    " mask=\"causal\" lse=ln",
+    " scales=block(128) mask=\"causal & window(1024, 0)\"",
+    " layout=packed mask=\"causal\" score=\"softcap(50.0)\" out=fp16",
+    " layout=paged(64) kv=e5m2 mask=\"causal\"",
+    " kv=e4m3 mask=\"document(doc)\" score=\"alibi\" bytes=2",
+    " q_len=1 layout=paged(64) lse=ln",
+    " q_len=4 scales=block(64) k_lens",
+};
 constexpr const char* kBackward[] = {
     "",
     " mask=\"causal\"",
@@ -91,6 +102,12 @@ std::vector<Row> every_row() {
   std::vector<Row> rows;
   for (const Target& target : targets()) {
     if (!target.gpu) continue;
+    for (const char* dtype : {"e4m3", "e5m2"}) {
+      for (const char* variant : kNarrow) {
+        for (int d = 8; d <= 256; d += 8)
+          rows.push_back({fmt::format("fwd {} d={} heads=32/8{}", dtype, d, variant), target.name, ""});
+      }
+    }
     for (const char* dtype : {"bf16", "fp16"}) {
       for (int d = 8; d <= 256; d += 8)
         rows.push_back({fmt::format("merge {} d={} heads=32 lse=ln", dtype, d), target.name, ""});

@@ -3,7 +3,7 @@
 
     call_cost.py [cuda|cpu]
 
-Median of rounds, in microseconds. A launch takes its time on the device beside that, so the tensors are tiny."""
+Medians of rounds, in microseconds, and of differences within a round. A launch takes its time on the device beside that, so the tensors are tiny."""
 
 import itertools
 import os
@@ -16,16 +16,18 @@ import flashjit
 import torch
 
 
-def cost(function, on_gpu, calls=500, rounds=41):
-    times = []
+def costs(functions, on_gpu, calls=200, rounds=61):
+    """They take turns, so that what else the machine does hits all alike."""
+    times = [[] for _ in functions]
     for _ in range(rounds):
-        if on_gpu:
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            function()
-        times.append((time.perf_counter() - begin) / calls * 1e6)
-    return statistics.median(times)
+        for function, found in zip(functions, times):
+            if on_gpu:
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function()
+            found.append((time.perf_counter() - begin) / calls * 1e6)
+    return times
 
 
 def main():
@@ -45,18 +47,23 @@ def main():
         length = next(lengths)
         flashjit.attention(q, keys[:, :length], keys[:, :length], mask="causal")
 
-    for name, function in (
-        ("the C API: a launch bound to its tensors", engine.prepare(f'fwd {word} d=64 mask="causal"').bind({"q": q, "k": k, "v": v, "o": o}, stream=stream)),
-        ("flashjit.attention", lambda: flashjit.attention(q, k, v, mask="causal")),
-        ("the same with out=", lambda: flashjit.attention(q, k, v, mask="causal", out=o)),
-        ("the same with a scalar", lambda: flashjit.attention(q, k, v, mask="k < n", n=9)),
-        ("the same, keys of other lengths in every call", new_sizes),
-        ("the same with requires_grad", lambda: flashjit.attention(leaf, k, v, mask="causal")),
-        ("PyTorch's scaled_dot_product_attention", lambda: torch.nn.functional.scaled_dot_product_attention(*by_heads, is_causal=True)),
-        ("torch.empty_like", lambda: torch.empty_like(q)),
-    ):
+    bound = engine.prepare(f'fwd {word} d=64 mask="causal"').bind({"q": q, "k": k, "v": v, "o": o}, stream=stream)
+    rows = {
+        "the C API: a launch bound to its tensors": bound,
+        "flashjit.attention": lambda: flashjit.attention(q, k, v, mask="causal"),
+        "the same with out=": lambda: flashjit.attention(q, k, v, mask="causal", out=o),
+        "the same with a scalar": lambda: flashjit.attention(q, k, v, mask="k < n", n=9),
+        "the same, keys of other lengths in every call": new_sizes,
+        "the same with requires_grad": lambda: flashjit.attention(leaf, k, v, mask="causal"),
+        "PyTorch's scaled_dot_product_attention": lambda: torch.nn.functional.scaled_dot_product_attention(*by_heads, is_causal=True),
+        "torch.empty_like": lambda: torch.empty_like(q),
+    }
+    for function in rows.values():
         function()
-        print(f"{cost(function, on_gpu):8.2f} us  {name}")
+    first, *_ = found = costs(list(rows.values()), on_gpu)
+    print("      us  over the first")
+    for name, times in zip(rows, found):
+        print(f"{statistics.median(times):8.2f} {statistics.median(a - b for a, b in zip(times, first)):8.2f}  {name}", flush=True)
 
 
 if __name__ == "__main__":

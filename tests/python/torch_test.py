@@ -1,5 +1,4 @@
-"""The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads. On a GPU where PyTorch sees one (bf16), else on the
-processor (fp32, fewer cases)."""
+"""The package on PyTorch's tensors: values and gradients, torch.compile, graphs, threads."""
 
 import concurrent.futures
 import math
@@ -10,180 +9,37 @@ import threading
 
 import support
 from support import Skip, harness, load, refused
-
-
-class Setting:
-    def __init__(self):
-        try:
-            import torch
-        except ImportError as error:
-            raise Skip(f"no PyTorch ({error})") from None
-        self.torch, self.gpu = torch, torch.cuda.is_available()
-        self.flashjit, = load(device="gpu" if self.gpu else "host")
-        import flashjit.torch
-        self.ours = flashjit.torch
-        self.device, self.dtype = ("cuda", torch.bfloat16) if self.gpu else ("cpu", torch.float32)
-        self.limit = 0.03 if self.gpu else 2e-5
-        self.cases = 200 if self.gpu else 12
-        torch.manual_seed(1)
-
-    def tensors(self, *shapes, grad=False):
-        return [self.torch.randn(shape, device=self.device, dtype=self.dtype).requires_grad_(grad) for shape in shapes]
-
-    def close(self, got, wanted, what=""):
-        """As a share of the largest element: what is wrong is that by far more."""
-        assert got.shape == wanted.shape, f"{what}: {got.shape} and not {wanted.shape}"
-        if got.numel() == 0:
-            return
-        error = (got.double() - wanted.double()).abs().max().item() / max(1, wanted.double().abs().max().item())
-        assert error < self.limit, f"{what}: {error}"
-
-
-def gradients(torch, function, inputs, seed):
-    """What the function gives, and the gradients of its inputs."""
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    o = function(*inputs)
-    o.backward(torch.randn(o.shape, generator=torch.Generator().manual_seed(seed)).to(o.device, o.dtype))
-    return [o.detach(), *(x.grad for x in inputs)]
-
-
-def drawn(setting, draw):
-    """Shapes of a case [batch, heads, tokens, d], and tensors of it, some of them views of others."""
-    torch = setting.torch
-    kv_heads, group, d = (draw.choice(choices) for choices in (((1, 2), (1, 4), (64, 128)) if setting.gpu else ((1, 2, 3), (1, 2, 4), (8, 16, 32, 40))))
-    heads, batch = kv_heads * group, draw.randint(1, 3)
-    q_len, k_len = draw.randint(1, 150), draw.randint(1, 150)
-    q, k, v = setting.tensors((batch, heads, q_len, d), (batch, kv_heads, k_len, d), (batch, kv_heads, k_len, d))
-    if draw.random() < 0.5:  # as projections give them
-        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    if draw.random() < 0.2:
-        wide = torch.zeros(*k.shape[:-1], d + 8, dtype=k.dtype, device=k.device)
-        wide[..., :d] = k
-        k = wide[..., :d]
-    return q, k, v
-
-
-def compare_all(setting, cases):
-    """`cases`: arguments of compare(). On a GPU most of the time goes to compiling, which threads do side by side."""
-    with concurrent.futures.ThreadPoolExecutor(12 if setting.gpu else 1) as pool:
-        for done in [pool.submit(compare, setting, *case) for case in cases]:
-            done.result()
-
-
-def compare(setting, ours, theirs, inputs, seed, what):
-    torch = setting.torch
-    wanted = gradients(torch, theirs, [x.double() for x in inputs], seed)
-    if not setting.gpu:  # what autograd does not see goes past it
-        setting.close(ours(*inputs), wanted[0], what)
-    for name, got, want in zip(("o", "dq", "dk", "dv"), gradients(torch, ours, inputs, seed), wanted):
-        setting.close(got, want, f"{what}: {name}")
+from torch_support import Setting, compare_all, dense, drawn, gradients
 
 
 def test_random_cases_of_scaled_dot_product_attention():
-    setting = Setting()
+    setting = Setting("bfloat16")
     torch, sdpa = setting.torch, setting.torch.nn.functional.scaled_dot_product_attention
 
     def case(seed):
         draw = random.Random(seed)
         q, k, v = drawn(setting, draw)
         kind, options, theirs = draw.choice(("none", "causal", "bool", "float")), {"enable_gqa": True}, {"enable_gqa": True}
-        shape = [draw.choice((1, full)) for full in (q.shape[0], q.shape[1])] + [q.shape[2], k.shape[2]]
+        full = *q.shape[:3], k.shape[2]
+        shape = [draw.choice((1, n)) for n in full[:2]] + [*full[2:]]
+        mask_mod = score_mod = None
         if kind == "causal":
             options["is_causal"] = theirs["is_causal"] = True
+            mask_mod = lambda b, h, i, j: i >= j
         elif kind == "bool":
             options["attn_mask"] = theirs["attn_mask"] = torch.rand(shape, device=q.device) < 0.7
             options["attn_mask"][..., 0] = True  # PyTorch's ways differ in rows that see nothing
+            mask_mod = lambda *at: options["attn_mask"].expand(full)[at]
         elif kind == "float":
             options["attn_mask"] = torch.randn(shape, device=q.device, dtype=q.dtype)
             theirs["attn_mask"] = options["attn_mask"].double()
+            score_mod = lambda s, *at: s + options["attn_mask"].expand(full)[at]
         if draw.random() < 0.3:
             options["scale"] = theirs["scale"] = 0.2
-        return (lambda *x: setting.ours.scaled_dot_product_attention(*x, **options), lambda *x: sdpa(*x, **theirs), (q, k, v), seed,
-                f"case {seed} ({kind}, {tuple(q.shape)}, {tuple(k.shape)})")
+        return (lambda *x: setting.ours.scaled_dot_product_attention(*x, **options), lambda *x: sdpa(*x, **theirs),
+                (mask_mod, score_mod, options.get("scale", q.shape[-1] ** -0.5)), (q, k, v), seed, f"case {seed} ({kind}, {tuple(q.shape)}, {tuple(k.shape)})")
 
     compare_all(setting, [case(seed) for seed in range(setting.cases)])
-
-
-def dense(torch, q, k, v, mask_mod, score_mod):
-    """Flex attention by its definition."""
-    at = [torch.arange(n, device=q.device).view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((*q.shape[:3], k.shape[2]))]
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    s = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
-    s = score_mod(s, *at) if score_mod else s
-    if mask_mod:
-        seen = mask_mod(*at).expand(s.shape)
-        s = s.masked_fill(~seen, -math.inf)
-        return torch.softmax(s, -1).masked_fill(~seen, 0) @ v
-    return torch.softmax(s, -1) @ v
-
-
-def test_random_cases_of_flex_attention():
-    setting = Setting()
-    torch = setting.torch
-    documents = torch.randint(0, 3, (150,), device=setting.device)
-    slopes, half = torch.rand(12, device=setting.device), torch.tensor(0.5, device=setting.device)
-    masks = (None, lambda b, h, q, k: q >= k, lambda b, h, q, k: (q >= k) & (q - k < 40) | (k == 0), lambda b, h, q, k: documents[q] == documents[k],
-             lambda b, h, q, k: ~((q // 8 + k) % 3 == h % 2), lambda b, h, q, k: torch.where(h == 0, k <= q, (k > 2) ^ (q < 9)))
-    scores = (None, lambda s, b, h, q, k: s + slopes[h] * (k - q), lambda s, b, h, q, k: 5 * torch.tanh(s / 5),
-              lambda s, b, h, q, k: torch.where(k % 2 == 0, s, s * half), lambda s, b, h, q, k: s - torch.abs(q - k).sqrt() * 0.1 + torch.clamp(s, -1, 1),
-              lambda s, b, h, q, k: s * torch.sigmoid(s) + (q >= k) * 0.3)
-
-    def case(seed):
-        draw = random.Random(1000 + seed)
-        q, k, v = drawn(setting, draw)
-        mask, score = draw.randrange(len(masks)), draw.randrange(len(scores))
-        return (lambda *x: setting.ours.flex_attention(*x, scores[score], masks[mask], enable_gqa=True),
-                lambda *x: dense(torch, *x, masks[mask], scores[score]), (q, k, v), seed, f"case {seed} (mask {mask}, score {score})")
-
-    compare_all(setting, [case(seed) for seed in range(setting.cases)])
-
-
-def test_block_masks():
-    setting = Setting()
-    torch, flex = setting.torch, setting.ours.flex_attention
-    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-    q, k, v = setting.tensors(*[(1, 2, 300, 64)] * 3)
-    causal = lambda b, h, q, k: q >= k
-    mask = create_block_mask(causal, None, None, 300, 300, device=setting.device)
-    o, lse = flex(q, k, v, None, mask, return_lse=True)
-    setting.close(o, dense(torch, *(x.double() for x in (q, k, v)), causal, None))
-    assert lse.shape == (1, 2, 300) and lse.dtype == torch.float32
-    refused(setting.flashjit.InvalidError, ["block_mask", "300"], flex, q[:, :, :200], k, v, None, mask)
-    fewer = BlockMask.from_kv_blocks(mask.kv_num_blocks - 1, mask.kv_indices, mask.full_kv_num_blocks * 0, mask.full_kv_indices, mask.BLOCK_SIZE, causal,
-                                     seq_lengths=(300, 300))
-    refused(setting.flashjit.UnsupportedError, "blocks are not those", flex, q, k, v, None, fewer)
-
-
-def test_functions_that_cannot_be_traced():
-    setting = Setting()
-    torch, unsupported = setting.torch, setting.flashjit.UnsupportedError
-    documents, wide = torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.float64)
-
-    def decides(b, h, q, k):
-        if q >= k:
-            return k > 3
-        return q > 3
-
-    for says, mask in ((["torch_test.py", "if q >= k", "torch.where"], decides), ("erf", lambda b, h, q, k: torch.erf(q) > 0),
-                       ("bits", lambda b, h, q, k: (q & 7) == 0), ("bits", lambda b, h, q, k: (q ^ k) == 0), ("bits", lambda b, h, q, k: ~q == 0),
-                       ("two ints", lambda b, h, q, k: q % 2.0 == 0), ("indices", lambda b, h, q, k: documents[q, k] == 0),
-                       ("one of Python's", lambda b, h, q, k: documents[q:k] == 0), ("float64", lambda b, h, q, k: wide[q] > 0),
-                       ("iterated", lambda b, h, q, k: max(q) > 0), ("dimensions", lambda b, h, q, k: documents == q),
-                       ("cannot become an int", lambda b, h, q, k: (q / 2).int() == k), ("exponent", lambda b, h, q, k: q ** k > 3)):
-        refused(unsupported, says, setting.ours.trace, mask)
-    q, k, v = setting.tensors(*[(1, 1, 9, 8)] * 3)
-    refused(setting.flashjit.InvalidError, "an index may not read a tensor", setting.ours.flex_attention, q, k, v, None,
-            lambda b, h, q, k: documents[documents[k]] == 0)
-
-
-def test_tracing_knows_its_tensors():
-    """Also where they are made in the function, and gone when it returns."""
-    setting = Setting()
-    torch = setting.torch
-    table = torch.arange(8.0)
-    text = setting.ours.trace(score_mod=lambda s, b, h, q, k: s + (table * 2)[q] + (table * 3)[k] + table.sum() + table.mean() + table[q])
-    values = [value.tolist() for name, value in text.items() if name not in ("mask", "score")]
-    assert values == [(table * 2).tolist(), (table * 3).tolist(), [28.0], [3.5], table.tolist()], values
 
 
 def test_gradients_of_everything():
@@ -207,8 +63,8 @@ def test_gradients_of_everything():
         return torch.cat((o, lse.transpose(1, 2)[..., None].expand(*o.shape)), 1)
 
     inputs = q, k, v, bias, sink, scalar
-    wanted = gradients(torch, theirs, [x.double() for x in inputs], 1)
-    for name, got, want in zip(("o", "dq", "dk", "dv", "dbias", "dsink", "dc"), gradients(torch, ours, inputs, 1), wanted):
+    wanted = gradients(setting, theirs, [x.double() for x in inputs], 1)
+    for name, got, want in zip(("o", "dq", "dk", "dv", "dbias", "dsink", "dc"), gradients(setting, ours, inputs, 1), wanted):
         setting.close(got, want, name)
     # The LSE alone, and neither.
     leaf = q.clone().requires_grad_()
@@ -239,14 +95,36 @@ def test_dropout():
     def theirs(q, k, v):
         return torch.softmax(q @ k.transpose(2, 3) / 8, -1) * kept / (1 - dropped_share(0.3)) @ v
 
-    compare(setting, lambda *x: attention(*x, **state), theirs, (q, k, v), 1, "tensors")
-    compare(setting, lambda *x: attention(*x, **{**state, "seed": 5, "offset": 6}), theirs, (q, k, v), 1, "numbers")
+    wanted = gradients(setting, theirs, [x.double() for x in (q, k, v)], 1)
+    for more in ({}, {"seed": 5, "offset": 6}):  # tensors, and numbers
+        for got, want in zip(gradients(setting, lambda *x: attention(*x, **{**state, **more}), (q, k, v), 1), wanted):
+            setting.close(got, want)
     results = []
     for seed in (7, 7, 8):
         torch.manual_seed(seed)
         results += [sdpa(q, k, v, dropout_p=0.3), sdpa(q, k, v, dropout_p=0.3)]
     assert torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
     assert not torch.equal(results[0], results[1]) and not torch.equal(results[0], results[4])
+
+
+def test_eight_bits():
+    """Q, K and V of e4m3 with their scales; what comes out is bf16. P is rounded to e4m3, too, before it is multiplied."""
+    setting = Setting("bfloat16")
+    torch, eight = setting.torch, setting.torch.float8_e4m3fn
+    q, k, v = (x.to(eight) for x in setting.tensors((2, 150, 4, 128), (2, 200, 2, 128), (2, 200, 2, 128)))
+    scales = {f"scale_{name}": torch.rand(2, heads, device=q.device) + 0.5 for name, heads in (("q", 4), ("k", 2), ("v", 2))}
+    try:
+        o = setting.flashjit.attention(q, k, v, mask="causal", **scales)
+    except setting.flashjit.UnsupportedError as error:
+        raise Skip(str(error)) from None
+    assert o.dtype == torch.bfloat16
+    wide = [x.double() * scale[:, None, :, None] for x, scale in zip((q, k, v), scales.values())]
+    q, k, v = (x.transpose(1, 2) for x in wide)
+    k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    s = (q @ k.transpose(2, 3) / math.sqrt(128)).masked_fill(torch.ones(150, 200, dtype=torch.bool, device=q.device).triu(51), -math.inf)
+    p = (s - s.amax(-1, keepdim=True)).exp()
+    exact, recipe = (parts @ v / p.sum(-1, keepdim=True) for parts in (p, p.to(eight).double()))
+    print(f"{setting.judge(o.transpose(1, 2), exact, recipe, 'o'):.2f} of what the error rule allows")
 
 
 def test_gradients_that_are_not_there():
@@ -339,7 +217,7 @@ def test_compile():
                 results = lambda f: f(*inputs)[0] if function is plain else f(*inputs)
                 setting.close(results(compiled), results(function), function.__name__)
                 first = lambda f: lambda *x: f(*x)[0] if function is plain else f(*x)
-                for got, want in zip(gradients(torch, first(compiled), inputs, 2), gradients(torch, first(function), inputs, 2)):
+                for got, want in zip(gradients(setting, first(compiled), inputs, 2), gradients(setting, first(function), inputs, 2)):
                     setting.close(got, want, function.__name__)
 
 
@@ -360,12 +238,39 @@ def test_the_operators():
 
 def test_tracing_sees_the_call():
     setting = Setting()
-    torch = setting.torch
     from torch.fx.experimental.proxy_tensor import make_fx
     q, k, v = setting.tensors(*[(1, 9, 2, 16)] * 3)
     graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
     other = setting.tensors(*[(1, 9, 2, 16)] * 3)
     setting.close(graph(*other), setting.flashjit.attention(*other, mask="causal"))
+
+
+def test_calls_that_are_almost_the_same():
+    """A call is known again by what its tensors are: whatever differs from the calls before must be seen."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    from torch.fx.experimental.proxy_tensor import make_fx
+    q, k, v = setting.tensors((2, 40, 4, 64), (2, 40, 2, 64), (2, 40, 2, 64))
+    odd = setting.tensors((q.numel() + 1,))[0][1:].view(q.shape).copy_(q)
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    wanted = dense(torch, *(x.double().transpose(1, 2) for x in (q, k, v)), lambda b, h, i, j: i >= j, None).transpose(1, 2)
+    known = lambda: [setting.close(attention(q, k, v, mask="causal"), wanted) for _ in range(4)]
+    for first, rows in ((q, 2), (odd, 2), (turned, 2), (q[1:], 1), (q[:, :].clone(), 2), (torch.nn.Parameter(q), 2)):
+        known()
+        setting.close(attention(first, k[2 - rows:], v[2 - rows:], mask="causal"), wanted[2 - rows:])
+    known()
+    leaf = q.clone().requires_grad_()
+    attention(leaf, k, v, mask="causal").sum().backward()
+    assert leaf.grad.abs().max() > 0
+    known()
+    with torch.no_grad():
+        assert not attention(leaf, k, v, mask="causal").requires_grad
+    graph = make_fx(lambda q, k, v: attention(q, k, v, mask="causal"))(q, k, v)
+    setting.close(graph(-q, k, v), attention(-q, k, v, mask="causal"))
+    known()
+    halves = [x.half() for x in (q, k, v)]
+    assert attention(*halves, mask="causal").dtype == torch.float16
+    refused(setting.flashjit.InvalidError, "v: is fp16", attention, q, k, halves[2], mask="causal")
 
 
 def test_threads():
@@ -418,15 +323,38 @@ def test_graph_capture():
 
 
 def test_several_devices():
+    """Each has an engine; what is current does not matter, and threads on all of them at once do not either."""
     setting = Setting()
-    torch = setting.torch
-    if not setting.gpu or torch.cuda.device_count() < 2:
+    torch, attention = setting.torch, setting.flashjit.attention
+    count = torch.cuda.device_count() if setting.gpu else 0
+    if count < 2:
         raise Skip("fewer than two GPUs that PyTorch can use")
-    q, k, v = setting.tensors(*[(1, 64, 2, 64)] * 3)
-    first = setting.flashjit.attention(q, k, v)
-    for device in range(torch.cuda.device_count()):
-        setting.close(setting.flashjit.attention(*(x.to(device) for x in (q, k, v))).cpu(), first.cpu())
-    refused(setting.flashjit.InvalidError, "GPU", setting.flashjit.attention, q, k.to(1), v)
+    inputs = setting.tensors((2, 300, 8, 64), (2, 900, 2, 64), (2, 900, 2, 64))
+
+    def results(device):
+        q, k, v = (x.to(device) for x in inputs)
+        step = lambda *x: attention(*x, mask="causal")
+        decoded = step(q[:, -1:], k, v)  # with a workspace
+        return [x.cpu() for x in (*gradients(setting, step, (q, k, v), 1), decoded)]
+
+    def check(device):
+        for got, want in zip(results(device), first):
+            setting.close(got, want, device)
+
+    first = results(0)
+    for current in range(count):
+        with torch.cuda.device(current):
+            for device in range(count):
+                check(device)
+    with concurrent.futures.ThreadPoolExecutor(2 * count) as pool:
+        list(pool.map(check, [i % count for i in range(20 * count)]))
+    q, k, v = (x.to(1) for x in inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(1), torch.cuda.graph(graph):
+        captured = attention(q[:, -1:], k, v, mask="causal")
+    graph.replay()
+    assert torch.equal(captured.cpu(), first[-1])
+    refused(setting.flashjit.InvalidError, "GPU", attention, q, inputs[1], v)
 
 
 def test_a_model_of_transformers():

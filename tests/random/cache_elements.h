@@ -1,10 +1,11 @@
-// Elements of K and V: those of Q, or of 8 bits, with scales that calls may leave out.
+// Elements of K and V: those of Q, or of 8 bits, with scales that calls may leave out; and Q of 8 bits above them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 
+#include "compiler/spec/outputs.h"
 #include "compiler/spec/spec.h"
 #include "tests/random/case.h"
 #include "tests/random/random.h"
@@ -14,10 +15,12 @@ namespace flashjit::testing_random {
 class CacheElements {
  public:
   // A stream of its own: what a seed draws otherwise does not depend on it.
-  explicit CacheElements(std::uint64_t seed) : random_(seed ^ 0x7363616c6573) {}
+  explicit CacheElements(std::uint64_t seed) : random_(seed ^ 0x7363616c6573), narrow_(seed ^ 0x6e6172726f77) {}
 
-  // Of Q's type, or not.
-  void draw(Dtype of_q);
+  // Of Q's type, or not; that may change to one of 8 bits then, and O's with it. `blocks`: whether rows may have scales in
+  // blocks, which have no place in packed sequences, nor in pages.
+  void draw(Dtype& of_q, Dtype& of_o, bool blocks);
+  bool has_blocks() const { return scale_block_ > 0; }
   // For a row of a table.
   void take(const AttentionSpec& spec, bool all_codes, bool extreme_scales);
 
@@ -27,19 +30,26 @@ class CacheElements {
   void store(CaseTensor& tensor, std::int64_t at, double value);
   // One of about `value`.
   void put(CaseTensor& tensor, std::int64_t at, double value) const;
-  // scale_k and scale_v, or one of them, or none.
-  void lay_out_scales(std::map<std::string, CaseTensor>& params, std::int64_t batch, std::int64_t heads,
-                      const std::vector<std::int64_t>& keys, bool heads_first);
+  // scale_k, scale_v and scale_q, or some of them, or none. What there is one of for each sequence or block is
+  // [batch, ...] and of these lengths.
+  struct Rows {
+    std::int64_t batch, heads_q, heads_kv, queries, keys;
+  };
+  void lay_out_scales(std::map<std::string, CaseTensor>& params, const Rows& rows,
+                      const std::vector<std::int64_t>& key_shape, bool heads_first);
   std::string words() const;  // " kv=e4m3", as a spec has them
   std::string text() const;   // readable
 
  private:
-  double scale();
+  double scale(bool of_queries);
   void shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::int64_t heads);
+  void shape_as_blocks(CaseTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t tokens);
   void shape_as_keys(CaseTensor& tensor, const std::vector<std::int64_t>& keys, bool heads_first);
 
-  Random random_;
+  Random random_, narrow_;
   bool all_codes_ = false, extreme_ = false, of_tokens_ = false;
+  bool scaled_queries_ = false;
+  int scale_block_ = 0;
   double unit_ = 1;     // scales are about this
   double largest_ = 1;  // and up to so many times that, where they are far apart
   std::string shapes_;

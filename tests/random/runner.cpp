@@ -148,10 +148,12 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
     for (const char* name : {"k_lens", "block_table"}) {
       if (call.params.contains(name)) cut_first(call.params[name], b, 1);
     }
-    for (const char* name : {"scale_k", "scale_v"}) {  // of one for all there is nothing to cut
+    for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {  // of one for all there is nothing to cut
       const auto scale = call.params.find(name);
       if (scale == call.params.end() || scale->second.shape[0] == 1) continue;
-      const bool has_batch = spec.token_scales ? !is_packed(spec) && !is_paged(spec) : scale->second.shape.size() == 2;
+      const bool of_tokens = spec.token_scales && name != "scale_q";
+      const bool has_batch = of_tokens ? !is_packed(spec) && !is_paged(spec)
+                                       : scale->second.shape.size() == (spec.scale_block > 0 ? 3u : 2u);
       if (has_batch) cut_first(scale->second, b, 1);
     }
     if (is_packed(spec)) {
@@ -268,6 +270,7 @@ Outcome Runner::run(Case& c) const {
   });
   if (auto status = launch(c, *spec, **kernel, one_call); !status) return fail("run: " + text_of(status.error()));
 
+  problem->round_weights_to((*kernel)->facts().weights);
   outcome.comparison = reference::compare(*problem, {.work = options_.work, .seed = c.seed});
   if (!outcome.comparison.ok) return fail(outcome.comparison.problem);
   if (!outcome.comparison.unchecked.empty())

@@ -32,10 +32,10 @@ class Generator {
   Case draw() {
     draw_problem();
     take_latent(draw_latent(case_.seed));
-    elements_.draw(dtype_);
+    elements_.draw(dtype_, out_, layout_ != Layout::Packed);
     draw_lengths();
     draw_append();
-    cache_.draw(k_lens_, layout_ != Layout::Bhsd);
+    cache_.draw(k_lens_, layout_ != Layout::Bhsd && !elements_.has_blocks());
     if (append_.drawn()) cache_.own_ends(q_lens_);
     measure_lengths();
     draw_expressions();
@@ -54,8 +54,7 @@ class Generator {
     heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
     lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink, v_in_k_ = spec.v_in_k;
     data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
-    q_lens_ = row.q_lens, k_lens_ = row.k_lens;
-    q_stray_ = k_stray_ = {row.stray, row.stray};
+    q_lens_ = row.q_lens, k_lens_ = row.k_lens, q_stray_ = k_stray_ = {row.stray, row.stray};
     append_.take(spec);
     if (spec.k_lens) cache_.take(k_lens_, spec);
     elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
@@ -126,7 +125,7 @@ class Generator {
 
   // New tokens stand at the end of their sequences. Where all have the same lengths there must be room for them.
   void draw_append() {
-    if (bottom_right_) append_.draw(d_qk_);
+    if (bottom_right_ && size_of(dtype_) > 1) append_.draw(d_qk_);
     if (!append_.drawn() || layout_ == Layout::Packed) return;
     for (std::size_t b = 0; b < k_lens_.size(); ++b) k_lens_[b] = std::max(k_lens_[b], q_lens_[b]);
   }
@@ -263,7 +262,8 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
-    elements_.lay_out_scales(case_.params, batch, heads_kv_, case_.k.shape, layout_ == Layout::Bhsd);
+    elements_.lay_out_scales(case_.params, {batch, heads_q_, heads_kv_, max_q_, max_k_}, case_.k.shape,
+                             layout_ == Layout::Bhsd);
     if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);
@@ -442,7 +442,7 @@ class Generator {
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);
     if (elements_.scaled) text += elements_.words();
-    if (out_ != dtype_) text += fmt::format(" out={}", flashjit::name(out_));
+    if (out_ != usual_out(dtype_)) text += fmt::format(" out={}", flashjit::name(out_));
     const std::string of_queries = layout_ == Layout::Bhsd ? "bhsd" : layout_ == Layout::Packed ? "packed" : "";
     if (cache_.page_size > 0)
       text += fmt::format(" layout={}paged({})", of_queries.empty() ? "" : "packed/", cache_.page_size);

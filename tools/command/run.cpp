@@ -86,9 +86,11 @@ Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec
   return {};
 }
 
-Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed, Json& line) {
+Result<std::string> check(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed,
+                          Json& line) {
   const Arguments arguments = data.host_arguments();
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  problem.round_weights_to(facts.weights);
   reference::CompareOptions options;
   options.seed = seed;
   options.threads = usable_cores();
@@ -109,6 +111,11 @@ Result<std::string> check(const AttentionSpec& spec, ProblemData& data, std::uin
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
+  if (has_scaled_queries(spec)) {
+    text +=
+        fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
+                    facts.weights);
+  }
   if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
     text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,
@@ -152,7 +159,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   for (const std::string& note : kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (args.check) {
     FLASHJIT_TRY(kernel->run_checked_outputs());
-    FLASHJIT_ASSIGN(checked, check(spec, data, args.inputs.seed, line));
+    FLASHJIT_ASSIGN(checked, check(spec, kernel->facts(), data, args.inputs.seed, line));
     text += checked;
   }
   return text;

@@ -163,9 +163,10 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   return sessions;
 }
 
-Result<void> check_reference(const AttentionSpec& spec, ProblemData& data, std::uint64_t seed) {
+Result<void> check_reference(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed) {
   const Arguments arguments = data.host_arguments();  // the problem points into it
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  problem.round_weights_to(facts.weights);
   reference::CompareOptions options;
   options.seed = seed;
   options.threads = usable_cores();
@@ -324,8 +325,8 @@ class Run {
     options.seed = args_.inputs.seed;
     options.verify = !args_.unverified;
     if (args_.check)
-      options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, ProblemData& data) {
-        return check_reference(spec, data, seed);
+      options.check = [seed = args_.inputs.seed](const AttentionSpec& spec, const Facts& facts, ProblemData& data) {
+        return check_reference(spec, facts, data, seed);
       };
     options.progress = [this](const std::string& what) { progress_.say(what); };
     progress_.set(fmt::format("tuning {}/{}:", results_.size() + 1, total_));

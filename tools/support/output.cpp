@@ -50,6 +50,7 @@ void add_facts(Json& line, const Facts& facts) {
   line["smem_bytes"] = facts.smem_bytes;
   line["cubin_bytes"] = facts.cubin_bytes;
   line["family"] = facts.family;
+  line["weights"] = facts.weights;
   line["key"] = facts.key;
   line["notes"] = facts.notes;
 }

@@ -49,7 +49,7 @@ class Tile {
   }
   // Null: keys have none of their own.
   Value* scales(std::size_t offset, const char* name) const {
-    return plan_.spec.token_scales ? pointer(offset, name) : nullptr;
+    return has_key_scales(plan_.spec) ? pointer(offset, name) : nullptr;
   }
   // Null: K and V have none.
   Value* scale(std::size_t offset, const char* name) const {
@@ -120,7 +120,7 @@ class TileEmitter {
 
   // S holds products until something other than a multiplication makes them logits.
   bool logits_stored(bool masked) const {
-    return masked || static_cast<bool>(plan_.spec.score) || plan_.spec.token_scales;
+    return masked || static_cast<bool>(plan_.spec.score) || has_key_scales(plan_.spec);
   }
 
   Ir& ir_;

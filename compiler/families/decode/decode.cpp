@@ -137,6 +137,7 @@ const FamilyRow kDecode = {
     .fields = "tile_q tile_kv warps stages blocks_per_sm copies",
     .from_first = true,
     .splits_keys = true,
+    .narrow_queries = true,
     .second_choice = "splits the keys among all SMs and is bound by reading them, not by the matrix rate",
     .why_not = why_not_decode,
     .enumerate = enumerate_decode,

@@ -114,6 +114,7 @@ const FamilyRow kHost = {
     .gpu = false,
     .computes = [](const AttentionSpec&) { return true; },
     .drops = true,
+    .narrow_queries = true,
     .why_not = why_not,
     .enumerate = enumerate_host,
     .refuses = refuses_host,

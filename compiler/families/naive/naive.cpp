@@ -18,10 +18,9 @@ std::string why_not_backward(const AttentionSpec& spec, const Target& target) {
 }
 
 std::string why_not(const AttentionSpec& spec, const Target& target) {
-  if (spec.token_scales) {
-    return fmt::format(
-        "family: naive has one scale for all keys of a head, and the spec has token_scales; use family={}",
-        floor_family(target.gpu)->name);
+  if (spec.token_scales || spec.scale_block > 0) {
+    return fmt::format("family: naive has one scale for all rows of a head, and the spec has {}; use family={}",
+                       spec.token_scales ? "token_scales" : "scales of blocks", floor_family(target.gpu)->name);
   }
   if (spec.d_qk <= kMaxHeadDim && spec.d_v <= kMaxHeadDim) return {};
   return fmt::format("family: naive has room for head dims up to {}, and the spec has d={}/{}; use family={}",
@@ -168,6 +167,7 @@ const FamilyRow kNaive = {
     .fields = "tile_q tile_kv",
     .is_default = false,
     .drops = true,
+    .narrow_queries = true,
     .second_choice = kSecondChoice,
     .why_not = why_not,
     .enumerate = enumerate,

@@ -111,16 +111,17 @@ void add_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   const KernelConfig& c = context.config;
   const SyncLayout layout = sync_layout(c);
-  p.buffers.push_back(shared_tile("Qs", spec.dtype, layout.q, layout.q_offset, 1));
+  const Dtype product = weights_of(spec, c);  // elements of 8 bits are widened as they are copied
+  p.buffers.push_back(shared_tile("Qs", product, layout.q, layout.q_offset, 1));
   p.buffers.back().own_rows = true;
-  p.buffers.push_back(shared_tile("Ks", spec.dtype, layout.k, layout.k_offset, c.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.dtype, layout.v, layout.v_offset, c.stages));
+  p.buffers.push_back(shared_tile("Ks", product, layout.k, layout.k_offset, c.stages));
+  p.buffers.push_back(shared_tile("Vs", product, layout.v, layout.v_offset, c.stages));
   if (spec.out_dtype != Dtype::F32) {
     p.buffers.push_back(shared_tile("Os", spec.out_dtype, layout.o, layout.o_offset, 1));
     p.buffers.back().own_rows = true;
   }
   if (c.q_in != QueryPlace::registers) return;
-  Buffer held{"Qr", Space::Register, spec.dtype, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.columns)};
+  Buffer held{"Qr", Space::Register, product, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.columns)};
   held.layout = "fragment";
   held.own_rows = true;
   p.buffers.push_back(held);

@@ -41,6 +41,7 @@ const FamilyRow kSync = {
     .loop_file = "templates/sync/forward.cuh",
     .fields = "tile_q tile_kv warps stages q_in blocks_per_sm unroll_d order",
     .drops = true,
+    .narrow_queries = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate_sync,

@@ -123,9 +123,10 @@ typedef struct flashjit_prepare_options {
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
  * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
  * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of caches of 8
- * bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension
- * and heads last, which may be left out; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
+ * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K and
+ * V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last
+ * dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
+ * `scales=block(N)` these have a dimension of blocks before that of heads; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
  * `v_in_k` no "v_new"); with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate]. With `dropout`
  * "seed" and "offset" are int64 [1], which a launch reads when it runs, or scalars.
  */

@@ -76,8 +76,9 @@ struct Arguments {
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
   // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
-  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of caches of 8 bits
-  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, which may be left out; with `append` "k_new" and "v_new",
+  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8
+  // bits "scale_k" and "scale_v", fp32 [batch, KV heads] or less, and of Q "scale_q", with its heads, which may be left
+  // out, and with `scales=block(N)` have a dimension of blocks before that of heads; with `append` "k_new" and "v_new",
   // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
   // the columns that rotate]; with `dropout` "seed" and "offset", i64 [1], which a launch reads when it runs.
   std::map<std::string, Tensor, std::less<>> params;
@@ -98,6 +99,7 @@ struct Facts {
   std::vector<std::string> notes;  // what is slower than it could be, and why
   std::string layer;               // where it was found: a directory or a bundle; empty: in memory, or it was compiled
   std::string miss;                // why it had to be compiled: what was looked at, and what was wrong there
+  std::string weights;             // the dtype of probabilities where they are multiplied with V: what limits accuracy
 };
 
 // Keeps what it needs of its engine alive.

@@ -77,6 +77,11 @@ def axes_of(words: str) -> tuple[int, int, int]:
     return (4, 1, 2) if layout == "bhsd" else (4, 2, 1)
 
 
+def out_dtype(words: str, dtype: str) -> str:
+    """Of the result: what `out=` says, else the dtype of q, which has 8 bits at times; results have 16 then."""
+    return word(words, "out") or ("bf16" if dtype in ("e4m3", "e5m2") else dtype)
+
+
 def lse_shape(words: str, q_shape: tuple[int, ...]) -> tuple[int, ...]:
     rank, heads, tokens = axes_of(words)
     return (q_shape[heads], q_shape[tokens]) if rank == 3 else (q_shape[0], q_shape[heads], q_shape[tokens])
@@ -206,7 +211,8 @@ def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     numpy_names = {"fp16": "float16", "fp32": "float32"}
     module = type(like).__module__.partition(".")[0]
     if module == "cupy":
-        return sys.modules["cupy"].empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
     if not tensors.is_numpy(like) and like.__dlpack_device__()[0] != HOST:
         raise InvalidError(f"q: {module} has no arrays that can be written to; use PyTorch's or CuPy's, made by their from_dlpack")
     import numpy
@@ -235,7 +241,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
                                ".detach()")
     values = {"q": q, "k": k, "v": v, **given}
     views = {name: tensors.view(value, name, stream) for name, value in values.items()}
-    dtype = word(words, "out") or views["q"].dtype
+    dtype = out_dtype(words, views["q"].dtype)
     rank = axes_of(words)[0]
     check_rank("q", views["q"], rank, words)
     check_rank("v", views["v"], 4 if "paged" in words else rank, words)

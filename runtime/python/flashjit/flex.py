@@ -15,11 +15,19 @@ from torch.overrides import TorchFunctionMode
 
 from flashjit.capi import UnsupportedError
 
-_OURS = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.abspath(torch.__file__)))
+_OURS = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
+
+
+def leave_graph(why: str) -> None:
+    """Where torch.compile follows: the end of its graph, so that the call is made as without it; with fullgraph=True, its error,
+    which has these words and the line."""
+    if torch.compiler.is_dynamo_compiling():
+        torch._dynamo.graph_break(msg=why)
 
 
 def _refuse(why: str) -> UnsupportedError:
     """An exception that names the line of the user's function."""
+    leave_graph(why)
     frame: Any = sys._getframe(1)
     while frame and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -96,7 +104,7 @@ class _Trace(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.tensors: dict[str, Tensor] = {}
-        self.names: dict[int, tuple[str, Tensor]] = {}  # by identity, with what has it, so that nobody else gets it
+        self.read: list[Tensor] = []  # what has these names, in their order
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -106,17 +114,21 @@ class _Trace(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def name_of(self, tensor: Tensor) -> str:
-        if id(tensor) not in self.names:
-            name = f"tensor{len(self.tensors)}"
-            self.names[id(tensor)] = name, tensor
-            self.tensors[name] = tensor if tensor.dim() else tensor.reshape(1)
-        return self.names[id(tensor)][0]
+        for at, known in enumerate(self.read):
+            if known is tensor:
+                return f"tensor{at}"
+        name = f"tensor{len(self.read)}"
+        self.read.append(tensor)
+        self.tensors[name] = tensor if tensor.dim() else tensor.reshape(1)
+        return name
 
     def lift(self, value: Any) -> Value:
         if isinstance(value, Value):
             return value
         if isinstance(value, bool):
             return Value(self, "true" if value else "false", "bool")
+        if isinstance(value, (int, float)):
+            value = {value}.pop()  # which is a constant to torch.compile from here on, and another value another graph
         if isinstance(value, int):
             return Value(self, str(value) if value >= 0 else f"({value})", "int")
         if isinstance(value, float):
@@ -172,7 +184,7 @@ class _Trace(TorchFunctionMode):
         if name in _CASTS or name in ("to", "type", "contiguous", "clone", "detach"):
             return self.cast(name, args, kwargs)
         handler = getattr(self, "do_" + name, None)
-        if handler:
+        if handler is not None:
             return handler(*args, **kwargs)
         if len(args) == 2 and name in _COMPARISONS:
             a, b = self.number(args[0]), self.number(args[1])

@@ -34,7 +34,7 @@ def _torch() -> Any:
 
 
 def is_torch(value: object) -> bool:
-    torch = _torch()
+    torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -137,7 +137,7 @@ def current_stream(like: Any) -> int | None:
     if is_torch(like):
         return int(_torch().cuda.current_stream(like.device).cuda_stream) if like.is_cuda else None
     if type(like).__module__.startswith("cupy"):
-        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        return int(sys.modules["cupy"].cuda.get_current_stream(like.device.id).ptr)
     return None
 
 
@@ -155,7 +155,7 @@ def new_bytes(like: Any, count: int, stream: int | None = None) -> tuple[int, ob
             raise InvalidError(f"workspace: this kernel needs {count} bytes of it, and {type(like).__module__} has no way to "
                                "give them; use PyTorch's or CuPy's tensors, made by their from_dlpack")
         cupy = sys.modules["cupy"]
-        with cupy.cuda.ExternalStream(stream or 0):  # whose memory it is then
+        with like.device, cupy.cuda.ExternalStream(stream or 0):  # whose memory it is then
             kept = cupy.empty(more, dtype="uint8")
         address = kept.data.ptr
     else:

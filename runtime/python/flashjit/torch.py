@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashjit.calls import attention
 from flashjit.capi import InvalidError, UnsupportedError
-from flashjit.flex import trace
+from flashjit.flex import leave_graph, trace
 
 __all__ = ["flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
 
@@ -88,8 +88,8 @@ def _dropped(dropout: float, query: Tensor) -> dict[str, Any]:
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None, block_mask: Any = None,
                    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False) -> Any:
     """torch.nn.attention.flex_attention, on [batch, heads, tokens, d]. `block_mask` is a BlockMask, or the function that one is
-    made of, which is enough: what can be skipped is derived from it. Under torch.compile, trace() first, outside, and give
-    attention() what it returns.
+    made of, which is enough: what can be skipped is derived from it. The functions run at every call, to write down what they
+    do; under torch.compile once for each graph. trace() and attention() do that once and for all.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -105,20 +105,22 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     return attention(query, key, value, layout="bhsd", scale=scale, lse=return_lse, align="top_left", **trace(mask_mod, score_mod))
 
 
-def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., Any]:
+def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., Any] | None:
     """The function of a BlockMask, whose blocks must be those that follow from it. That is looked at once."""
+    from torch.nn.attention.flex_attention import create_block_mask, noop_mask
     mask_mod: Callable[..., Any] = block_mask.mask_mod
     lengths = query.shape[2], key.shape[2]
     if tuple(block_mask.seq_lengths) != lengths:
         raise InvalidError(f"block_mask: is for {tuple(block_mask.seq_lengths)} queries and keys, and there are {lengths}")
     if not getattr(block_mask, "_flashjit_looked_at", False):
-        from torch.nn.attention.flex_attention import create_block_mask
+        leave_graph("block_mask: is new, and its blocks must be looked at; give its function, block_mask.mask_mod, which is enough, or call "
+                    "flex_attention with it once outside of torch.compile")
         batch, heads = block_mask.shape[:2]
         again = create_block_mask(mask_mod, batch, heads, *lengths, device=block_mask.kv_num_blocks.device, BLOCK_SIZE=block_mask.BLOCK_SIZE)
         if not torch.equal(again.to_dense(), block_mask.to_dense()):
             raise UnsupportedError("block_mask: its blocks are not those of its mask_mod; write what they hide into the function")
         block_mask._flashjit_looked_at = True
-    return mask_mod
+    return None if mask_mod is noop_mask else mask_mod
 
 
 def _transformers_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,

@@ -153,7 +153,7 @@ Case draw_backward(Case c) {
   auto spec = parse_spec(text);
   const double q = static_cast<double>(c.q.elements()) / c.q.shape.back(),
                k = static_cast<double>(c.max_k_len > 0 ? c.max_k_len : c.k.elements() / c.k.shape.back());
-  if (!spec || q * k > kMostPairs) return c;
+  if (!spec || has_scaled_queries(*spec) || q * k > kMostPairs) return c;
   if (q * k <= kMostPairsOfReads && random.chance(0.6)) text += draw_wanted(text, random);
   spec = parse_spec(text);
   c.spec = text;

@@ -50,7 +50,7 @@ void promise(Case& c, const AttentionSpec& spec, std::int64_t prefix) {
 
 // Scales of each sequence are refused.
 bool can_share(const Case& c) {
-  return std::ranges::none_of(std::array{"scale_k", "scale_v"}, [&](const char* name) {
+  return std::ranges::none_of(std::array{"scale_q", "scale_k", "scale_v"}, [&](const char* name) {
     const auto scale = c.params.find(name);
     return scale != c.params.end() && scale->second.shape.size() == 2 && scale->second.shape[0] > 1;
   });
@@ -99,7 +99,8 @@ Case take_shared_prefix(Case c) {
   const auto spec = parse_spec(c.spec);
   if (!spec->shared_prefix) return c;
   pack_queries(c, *spec);
-  if (!spec->token_scales) {  // there may be one for each sequence
+  c.params.erase("scale_q");  // there may be one for each sequence
+  if (!spec->token_scales) {
     for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);
   }
   promise(c, *spec, std::max<std::int64_t>(share_pages(c, *spec, whole_pages(c, *spec)) - 1, 0));

@@ -35,12 +35,14 @@ TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
     for (const int d_qk : {8, 64, 72, 128, 136, 192, 256}) {
       for (const int d_v : {8, 64, 128, 248, 256}) {
         for (const char* variant : variants) {
-          const std::string text =
-              "fwd fp16 d=" + std::to_string(d_qk) + "/" + std::to_string(d_v) + " heads=8/2" + variant;
-          const auto plan = plan_of(text, target.name.data());
-          ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
-          EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
-          EXPECT_LE(plan->smem_bytes(), target.smem_per_block);
+          for (const char* dtype : {"fp16", "e4m3"}) {
+            const std::string text = std::string("fwd ") + dtype + " d=" + std::to_string(d_qk) + "/" +
+                                     std::to_string(d_v) + " heads=8/2" + variant;
+            const auto plan = plan_of(text, target.name.data());
+            ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
+            EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
+            EXPECT_LE(plan->smem_bytes(), target.smem_per_block);
+          }
         }
       }
     }
@@ -430,6 +432,29 @@ TEST(Plan, DumpsAfterEveryPass) {
                                              "place_buffers", "pipeline_copies", "budget_registers"};
   EXPECT_EQ(names, expected);
   EXPECT_EQ(dumps.back(), dump(plan->program));
+}
+
+// Every GPU computes Q of 8 bits, as halves where its products are not of 8 bits.
+TEST(Plan, NarrowQueriesAreWidened) {
+  const struct {
+    const char *spec, *family;
+    Narrow queries, cache;
+    int scale_block;
+  } rows[] = {{"fwd e4m3 d=64 heads=4/2", "sync", Narrow::e4m3, Narrow::e4m3, 0},
+              {"fwd e5m2 kv=e4m3 d=64 scales=block(128) bytes=2", "sync", Narrow::e5m2, Narrow::e4m3, 128},
+              {"fwd e4m3 kv=e5m2 d=128 heads=8/2 q_len=1 layout=paged(16)", "decode", Narrow::e4m3, Narrow::e5m2, 0}};
+  for (const char* target : {"sm_80", "sm_86", "sm_120a"}) {
+    for (const auto& row : rows) {
+      const Plan plan = planned(row.spec, target);
+      EXPECT_EQ(name(plan.schedule.family), row.family) << row.spec;
+      EXPECT_EQ(plan.config.element, Element::f16);
+      EXPECT_EQ(plan.config.output, Element::bf16);
+      EXPECT_EQ(plan.config.queries, row.queries) << row.spec;
+      EXPECT_EQ(plan.config.cache, row.cache) << row.spec;
+      EXPECT_EQ(plan.config.scale_block, row.scale_block) << row.spec;
+      EXPECT_EQ(weights_of(plan.spec, plan.config), Dtype::F16);
+    }
+  }
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ Expected add(Expected row, std::string name, std::string dtype, std::string word
 }
 
 // Two sequences, 5 queries and 9 keys in each, or 10 and 12 together, or 6 pages of keys; 4 query and 2 KV heads,
-// d=64/32. Elements of K and V have scales; ScalesOfQueriesAndBlocks has those of Q. Merges have 3 parts.
+// d=64/32. Elements of K and V have scales (those of Q: narrow/scales_test.cpp). Merges have 3 parts.
 using P = const KernelParams&;
 constexpr auto row = [](auto get) { return get; };
 const auto kOfQueries = shapes({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}, {2, 5, 4, 64}, {10, 4, 64});
@@ -425,49 +425,6 @@ TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
   }
 }
 
-// A call of Q, K and V of 8 bits: 2 sequences of 70 queries and 200 keys, which are 2 and 4 blocks of 64.
-Arguments narrow_call(const float* scales) {
-  void* const somewhere = reinterpret_cast<void*>(0x10000);
-  Arguments a;
-  a.q = {somewhere, "e4m3", {2, 70, 4, 64}, {}};
-  a.k = a.v = {somewhere, "e4m3", {2, 200, 2, 64}, {}};
-  a.o = {reinterpret_cast<void*>(0x1000000), "bf16", {2, 70, 4, 64}, {}};
-  a.params["scale_q"] = {const_cast<float*>(scales), "fp32", {2, 4}, {}};
-  return a;
-}
-
-TEST(Operands, ScalesOfQueriesAndBlocks) {
-  float scales[16] = {};
-  Arguments arguments = narrow_call(scales);
-  const auto whole = fill("fwd e4m3 d=64 heads=4/2", arguments);
-  ASSERT_TRUE(whole) << whole.error().message;
-  EXPECT_EQ(whole->scale_q, scales);
-  EXPECT_EQ(whole->scale_q_stride.batch, 4);
-  EXPECT_EQ(whole->scale_q_stride.head, 1);
-  EXPECT_EQ(whole->scale_q_stride.token, 0);
-  EXPECT_EQ(whole->scale_k, nullptr);
-
-  const std::string blocks = "fwd e4m3 d=64 heads=4/2 scales=block(64)";
-  arguments.params["scale_q"].shape = {2, 2, 4};
-  arguments.params["scale_k"] = {scales, "fp32", {4, 2}, {}};
-  arguments.params["scale_v"] = {scales, "fp32", {2, 1, 2}, {}};
-  const auto in_blocks = fill(blocks, arguments);
-  ASSERT_TRUE(in_blocks) << in_blocks.error().message;
-  const auto expect_strides = [](const Strides& s, Int64 batch, Int64 token, Int64 head) {
-    EXPECT_EQ(s.batch, batch);
-    EXPECT_EQ(s.token, token);
-    EXPECT_EQ(s.head, head);
-  };
-  expect_strides(in_blocks->scale_q_stride, 8, 4, 1);
-  expect_strides(in_blocks->scale_k_stride, 0, 2, 1);
-  expect_strides(in_blocks->scale_v_stride, 2, 0, 1);
-  arguments.params["scale_k"].shape = {5, 2};
-  expect_refused(blocks, arguments, "scale_k.shape[1]: 5, must be 4 (blocks of tokens of k)");
-  arguments.params.erase("scale_k");
-  arguments.params["scale_q"].shape = {2, 70, 4};
-  expect_refused(blocks, arguments, "scale_q.shape[1]: 70, must be 2 (blocks of tokens of q)");
-}
-
 TEST(Operands, ElementsOfQsTypeHaveNoScales) {
   const Case c = {kDense};
   Arguments arguments = by_field(c);
@@ -476,9 +433,6 @@ TEST(Operands, ElementsOfQsTypeHaveNoScales) {
   std::string spec = with_all(c);
   spec.replace(spec.find(" kv=e4m3"), 8, "");
   expect_refused(spec, arguments, "scale_k: given, and the elements of k have no scale in this spec");
-  float scale = 1;
-  arguments.params["scale_q"] = {&scale, "fp32", {1}, {}};
-  expect_refused(spec, arguments, "scale_q: given, and the elements of q have no scale in this spec");
 }
 
 // V is then K, with K's strides.

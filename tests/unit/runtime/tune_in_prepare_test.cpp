@@ -153,7 +153,9 @@ TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
   TuneOptions how;
   how.seconds = 0.5;
   int checked = 0;
-  how.check = [&](const AttentionSpec&, ProblemData&) -> Result<void> { return ++checked, Result<void>(); };
+  how.check = [&](const AttentionSpec&, const Facts&, ProblemData&) -> Result<void> {
+    return ++checked, Result<void>();
+  };
   const auto outcome = tune(**session, {*spec, *shape, {}, {}, {}}, how);
   ASSERT_TRUE(outcome) << outcome.error().message;
   EXPECT_EQ(checked, 1);
@@ -173,7 +175,7 @@ TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
   ASSERT_TRUE(record);
   EXPECT_EQ(record->schedule, outcome->candidates[outcome->best].schedule);
   // A check that fails ends it before anything is timed.
-  how.check = [](const AttentionSpec&, ProblemData&) -> Result<void> { return internal("wrong"); };
+  how.check = [](const AttentionSpec&, const Facts&, ProblemData&) -> Result<void> { return internal("wrong"); };
   EXPECT_FALSE(tune(**session, {*spec, *shape, {}, {}, {}}, how));
 }
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -257,6 +259,111 @@ TEST(Compare, CatchesWrongKernels) {
     EXPECT_FALSE(result.ok) << spoiler.name;
     EXPECT_NE(result.problem.find(spoiler.message), std::string::npos) << spoiler.name << ": " << result.problem;
   }
+}
+
+// ---- elements of 8 bits ----
+
+// Q, K and V hold numbers of e4m3, with scales in blocks of 64 rows.
+struct NarrowToy : Toy {
+  std::vector<float> scale_q, scale_k, scale_v;
+
+  explicit NarrowToy(unsigned seed, int keys = 300, double sharpness = 1) : Toy(1, 70, keys, 2, 1, 32, 16) {
+    spec.dtype = spec.kv_dtype = Dtype::E4M3;
+    spec.scale_block = 64;
+    spec.max_logit = false;
+    spec.scale = sharpness / std::sqrt(32.0);
+    randomize(seed);
+    for (auto* values : {&q, &k, &v}) {
+      for (float& x : *values) x = round_to(Dtype::E4M3, x);
+    }
+    const int blocks = (keys + 63) / 64;
+    for (int i = 0; i < 2 * 2; ++i) scale_q.push_back(0.5f + 0.25f * static_cast<float>(i));
+    for (int i = 0; i < blocks; ++i) scale_k.push_back(0.8f + 0.1f * static_cast<float>(i % 5));
+    for (int i = 0; i < blocks; ++i) scale_v.push_back(2.0f - 0.3f * static_cast<float>(i % 5));
+    arguments.params["scale_q"] = {scale_q.data(), "fp32", {1, 2, 2}, {}};
+    arguments.params["scale_k"] = {scale_k.data(), "fp32", {blocks, 1}, {}};
+    arguments.params["scale_v"] = {scale_v.data(), "fp32", {blocks, 1}, {}};
+  }
+
+  // A kernel written apart from the reference: P relative to the row's maximum times `above`, rounded to `weights` at
+  // `offset` times its size. `value` says where it finds column c of V, with its scale, for a key.
+  using Value = std::function<double(int key, int c)>;
+  double value_of(int key, int c) const { return double{v[key * 16 + c]} * scale_v[key / 64]; }
+  void compute(Dtype weights, double offset, double above = 1, const Value& value = {}) {
+    const int keys = static_cast<int>(arguments.k.shape[1]);
+    for (int row = 0; row < 70 * 2; ++row) {
+      const int query = row / 2, head = row % 2;
+      std::vector<double> p(keys);
+      for (int key = 0; key < keys; ++key) {
+        for (int i = 0; i < 32; ++i) p[key] += double{q[row * 32 + i]} * k[key * 32 + i];
+        p[key] *= spec.scale * scale_q[query / 64 * 2 + head] * scale_k[key / 64];
+      }
+      const double reference = *std::ranges::max_element(p) + std::log(above);
+      double sum = 0;
+      for (double& x : p) sum += x = std::exp(x - reference);
+      lse[head * 70 + query] = static_cast<float>(reference + std::log(sum));
+      for (int c = 0; c < 16; ++c) {
+        double total = 0;
+        for (int key = 0; key < keys; ++key) {
+          const double weight = round_to(weights, static_cast<float>(p[key] * offset)) / offset;
+          total += weight * (value ? value(key, c) : value_of(key, c));
+        }
+        o[row * 16 + c] = static_cast<float>(total / sum);
+      }
+    }
+  }
+  Comparison judged(const char* weights) {
+    Problem problem = this->problem();
+    problem.round_weights_to(weights);
+    return compare(problem);
+  }
+};
+
+TEST(Compare, WeightsOfEightBitsHaveARuleOfTheirOwn) {
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    for (const double sharpness : {0.2, 1.0, 8.0}) {
+      NarrowToy s(seed, 300, sharpness);
+      s.compute(Dtype::F16, 1);
+      EXPECT_TRUE(s.judged("fp16").ok) << s.judged("fp16").problem;
+      EXPECT_TRUE(s.judged("").ok) << "fp16 is what a spec of 8 bits is judged by if nobody says more";
+      for (const double above : {1.0, 4.0}) {  // with references that are somewhat old
+        s.compute(Dtype::E4M3, 256, above);
+        const Comparison narrow = s.judged("e4m3");
+        EXPECT_TRUE(narrow.ok) << narrow.problem << ", seed " << seed << ", sharpness " << sharpness;
+        EXPECT_FALSE(s.judged("fp16").ok) << "what is rounded to 8 bits is no result of 16";
+      }
+    }
+  }
+}
+
+TEST(Compare, CatchesWrongKernelsOfEightBits) {
+  const auto expect_caught = [](NarrowToy& s, const char* what) { EXPECT_FALSE(s.judged("e4m3").ok) << what; };
+  NarrowToy s(7);
+  const auto value_of = [&](int key, int c) { return s.value_of(key, c); };
+  s.compute(Dtype::E4M3, 256, 1, value_of);
+  ASSERT_TRUE(s.judged("e4m3").ok) << s.judged("e4m3").problem;
+  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return value_of(key ^ 8, c); });
+  expect_caught(s, "V's keys in another order than P's");
+  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return value_of(key, c ^ 1); });
+  expect_caught(s, "columns of V change places");
+  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return double{s.v[key * 16 + c]} * s.scale_v[0]; });
+  expect_caught(s, "all blocks have the scale of the first");
+  s.compute(Dtype::E4M3, 256);
+  s.o[5] += 0.5f;
+  expect_caught(s, "one element is off");
+  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return key < 256 ? value_of(key, c) : 0; });
+  expect_caught(s, "the last keys are missing");
+  s.compute(Dtype::E4M3, 1024);
+  expect_caught(s, "weights beyond 448 are cut off");
+  NarrowToy flat(8, 3000, 0.05);
+  flat.compute(Dtype::E4M3, 256);
+  ASSERT_TRUE(flat.judged("e4m3").ok) << flat.judged("e4m3").problem;
+  flat.compute(Dtype::E4M3, 1, 512);
+  expect_caught(flat, "small weights are lost without an offset");
+  NarrowToy wrong_lse(9);
+  wrong_lse.compute(Dtype::E4M3, 256);
+  for (float& x : wrong_lse.lse) x += std::log(1.05f);
+  expect_caught(wrong_lse, "the LSE is that of 5 % more");
 }
 
 TEST(Compare, CatchesAMaskThatIsOneOff) {

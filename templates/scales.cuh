@@ -1,0 +1,31 @@
+// Scales of elements of 8 bits. No element is multiplied with them: they go to scores, and to sums of V.
+#pragma once
+
+#include "templates/sequence.cuh"
+
+namespace flashjit {
+
+// Of a row of a head: all of a sequence share one, or blocks of rows do. (Those of single keys: kv_rows.cuh.)
+__device__ inline float scale_of(const float* scales, const Strides& stride, int b, int head, int row) {
+  if (!scales) return 1.0f;
+  const int block = config.scale_block > 0 ? row / config.scale_block : 0;
+  return scales[b * stride.batch + head * stride.head + block * stride.token];
+}
+
+__device__ inline float query_scale(const KernelParams& params, const Sequence& seq, int q) {
+  return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, q) : 1.0f;
+}
+
+// What makes scores of products of a query and K; where there are several scales of keys, without these.
+__device__ inline float score_scale(const KernelParams& params, const Sequence& seq, int q) {
+  if constexpr (!is_scaled(config)) return config.scale;
+  const float scale = config.scale * query_scale(params, seq, q);
+  return has_key_scales(config) ? scale : scale * scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
+}
+// What makes O of sums of V, likewise.
+__device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
+  if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
+  return scale_of(params.scale_v, params.scale_v_stride, seq.b, seq.hk, 0);
+}
+
+}  // namespace flashjit

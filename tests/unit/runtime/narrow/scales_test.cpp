@@ -1,0 +1,85 @@
+// Scales of elements of 8 bits, as calls give them: of Q, and in blocks of rows.
+#include <gtest/gtest.h>
+
+#include "compiler/plan.h"
+#include "runtime/launch/arguments.h"
+#include "runtime/launch/call.h"
+
+namespace flashjit {
+namespace {
+
+Result<KernelParams> fill(const std::string& spec, const Arguments& arguments) {
+  FLASHJIT_ASSIGN(parsed, parse_spec(spec));
+  Plan plan;
+  plan.spec = parsed;
+  plan.target.gpu = true;
+  plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = 4}}};
+  CallArguments call;
+  FLASHJIT_TRY(view(arguments, call));
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(ArgumentChecker(plan).fill(call, params, sizes));
+  return params;
+}
+
+void expect_refused(const std::string& spec, const Arguments& arguments, const std::string& begin) {
+  const auto params = fill(spec, arguments);
+  ASSERT_FALSE(params) << begin;
+  EXPECT_EQ(params.error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(params.error().message.rfind(begin, 0), 0u) << params.error().message << "\ninstead of " << begin;
+}
+
+// A call of Q, K and V of 8 bits: 2 sequences of 70 queries and 200 keys, which are 2 and 4 blocks of 64.
+Arguments narrow_call(const float* scales) {
+  void* const somewhere = reinterpret_cast<void*>(0x10000);
+  Arguments a;
+  a.q = {somewhere, "e4m3", {2, 70, 4, 64}, {}};
+  a.k = a.v = {somewhere, "e4m3", {2, 200, 2, 64}, {}};
+  a.o = {reinterpret_cast<void*>(0x1000000), "bf16", {2, 70, 4, 64}, {}};
+  a.params["scale_q"] = {const_cast<float*>(scales), "fp32", {2, 4}, {}};
+  return a;
+}
+
+TEST(Scales, OfQueriesAndBlocks) {
+  float scales[16] = {};
+  Arguments arguments = narrow_call(scales);
+  const auto whole = fill("fwd e4m3 d=64 heads=4/2", arguments);
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole->scale_q, scales);
+  EXPECT_EQ(whole->scale_q_stride.batch, 4);
+  EXPECT_EQ(whole->scale_q_stride.head, 1);
+  EXPECT_EQ(whole->scale_q_stride.token, 0);
+  EXPECT_EQ(whole->scale_k, nullptr);
+
+  const std::string blocks = "fwd e4m3 d=64 heads=4/2 scales=block(64)";
+  arguments.params["scale_q"].shape = {2, 2, 4};
+  arguments.params["scale_k"] = {scales, "fp32", {4, 2}, {}};
+  arguments.params["scale_v"] = {scales, "fp32", {2, 1, 2}, {}};
+  const auto in_blocks = fill(blocks, arguments);
+  ASSERT_TRUE(in_blocks) << in_blocks.error().message;
+  const auto expect_strides = [](const Strides& s, Int64 batch, Int64 token, Int64 head) {
+    EXPECT_EQ(s.batch, batch);
+    EXPECT_EQ(s.token, token);
+    EXPECT_EQ(s.head, head);
+  };
+  expect_strides(in_blocks->scale_q_stride, 8, 4, 1);
+  expect_strides(in_blocks->scale_k_stride, 0, 2, 1);
+  expect_strides(in_blocks->scale_v_stride, 2, 0, 1);
+  arguments.params["scale_k"].shape = {5, 2};
+  expect_refused(blocks, arguments, "scale_k.shape[1]: 5, must be 4 (blocks of tokens of k)");
+  arguments.params.erase("scale_k");
+  arguments.params["scale_q"].shape = {2, 70, 4};
+  expect_refused(blocks, arguments, "scale_q.shape[1]: 70, must be 2 (blocks of tokens of q)");
+}
+
+TEST(Scales, OfQueriesAreOfEightBits) {
+  float scale = 1;
+  Arguments arguments = narrow_call(&scale);
+  arguments.q.dtype = "bf16";
+  arguments.k.dtype = arguments.v.dtype = "e5m2";
+  expect_refused("fwd bf16 kv=e5m2 d=64 heads=4/2", arguments,
+                 "scale_q: given, and the elements of q have no scale in this spec");
+}
+
+}  // namespace
+}  // namespace flashjit
