@@ -20,7 +20,7 @@ namespace {
 constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
-  if (target.gpu && spec.dtype == Dtype::F32 && attends(spec)) {
+  if (target.gpu && spec.dtype == Dtype::F32 && !merges(spec)) {
     return unsupported(fmt::format(
         "dtype: fp32 runs on host targets only, {} computes fp16 and bf16; use bf16, or a target like x86-64-v3",
         target.name));
@@ -133,7 +133,7 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
         "slow path: pages of {} tokens are no multiple of {}, so copies look up the page of every row; use larger pages",
         spec.page_size, kUsualPage));
   }
-  if (plan.target.gpu && spec.d_qk % 16 != 0) {
+  if (plan.target.gpu && attends(spec) && spec.d_qk % 16 != 0) {
     notes.push_back(fmt::format("d={} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                                 spec.d_qk, padded_dim_qk(plan.config)));
   }

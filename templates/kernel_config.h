@@ -41,6 +41,7 @@ struct KernelConfig {
   Element element = Element::bf16;  // of products: Q, K and V are widened to it where memory has elements of 8 bits
   Narrow queries = Narrow::none;    // not none: Q has elements of 8 bits, and scales
   Narrow cache = Narrow::none;      // likewise, K and V; they have where Q does
+  Narrow results = Narrow::none;    // quantize: elements of y
   Element output = Element::bf16;   // O
   Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
   int head_dim_qk = 0;
@@ -58,6 +59,7 @@ struct KernelConfig {
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
   bool token_scales = false;   // scales of K and V of 8 bits are those of each key
   int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
+  bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first
   bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
   bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated

@@ -64,6 +64,10 @@ struct KernelParams {
   const float* scale_k;  // scales of their own or as a block, `token` of the strides goes from one scale to the next
   const float* scale_v;
   Strides scale_q_stride, scale_k_stride, scale_v_stride;
+  const void* x;   // quantize: rows, ...
+  void* y;         // ... as elements of 8 bits, ...
+  float* scale_y;  // ... and what these are multiplied with, [batch, head] or by blocks of rows as well
+  Strides x_stride, y_stride, scale_y_stride;
   const void* o_parts;     // merge: of each part what would be O, ...
   const float* lse_parts;  // ... and the LSE; k_len says how many parts there are
   PartStrides o_parts_stride, lse_parts_stride;

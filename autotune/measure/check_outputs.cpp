@@ -24,15 +24,12 @@ struct Sums {
   std::int64_t worst = -1;
 };
 
-// Table of all values of a 16-bit type: half a hundred million conversions take a while.
+// Table of all values of a type of 8 or 16 bits: half a hundred million conversions take a while.
 std::vector<float> values_of(Dtype dtype) {
-  if (size_of(dtype) != 2) return {};
-  std::vector<float> values(1 << 16);
-  for (std::uint32_t bits = 0; bits < values.size(); ++bits) {
-    const auto half = static_cast<std::uint16_t>(bits);
-    values[bits] = dtype == Dtype::F16 ? reference::half_to_float(half) : reference::bf16_to_float(half);
-  }
-  return values;
+  if (size_of(dtype) > 2) return {};
+  std::vector<float> values(std::size_t{1} << 8 * size_of(dtype));
+  for (std::uint32_t bits = 0; bits < values.size(); ++bits) values[bits] = reference::load_float(dtype, &bits, 0);
+  return values;  // little-endian host
 }
 
 Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector<float>& values, std::int64_t begin,
@@ -40,6 +37,7 @@ Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector
   Sums sums;
   const auto at = [&](const NamedTensor& t, std::int64_t i) {
     if (values.empty()) return reinterpret_cast<const float*>(t.bytes.data())[i];
+    if (size_of(t.dtype) == 1) return values[t.bytes[static_cast<std::size_t>(i)]];
     return values[reinterpret_cast<const std::uint16_t*>(t.bytes.data())[i]];
   };
   for (std::int64_t i = begin; i < end; ++i) {

@@ -20,9 +20,9 @@ constexpr struct {
   std::string_view text;
   Name name;
   bool has_number;
-} kKinds[] = {{"normal", Name::Normal, false},  {"wide", Name::Wide, true},  {"equal", Name::Equal, false},
-              {"sink", Name::Sink, true},       {"key", Name::Key, true},    {"rising", Name::Rising, true},
-              {"falling", Name::Falling, true}, {"combs", Name::Combs, true}};
+} kKinds[] = {{"normal", Name::Normal, false},  {"wide", Name::Wide, true},   {"equal", Name::Equal, false},
+              {"sink", Name::Sink, true},       {"key", Name::Key, true},     {"rising", Name::Rising, true},
+              {"falling", Name::Falling, true}, {"combs", Name::Combs, true}, {"outliers", Name::Outliers, false}};
 
 constexpr double kMostNumber = 1000;  // beyond, logits are not those of models, and fp16 has no such elements
 constexpr std::int64_t kComb = 64;
@@ -74,6 +74,20 @@ void repeat_first(Rows& rows) {
   });
 }
 
+// The mixture that papers on attention in 8 bits measure errors on: N(0, 1) + N(0, 100) Bernoulli(0.001).
+void add_outliers(NamedTensor& tensor, std::uint64_t seed) {
+  constexpr std::uint64_t kOneOf = 1000;
+  constexpr double kDeviation = 10;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(0, kDeviation);
+  const std::int64_t elements = static_cast<std::int64_t>(tensor.bytes.size()) / size_of(tensor.dtype);
+  for (std::int64_t i = 0; i < elements; ++i) {
+    if (random() % kOneOf != 0) continue;
+    const double value = reference::load_float(tensor.dtype, tensor.bytes.data(), i) + normal(random);
+    reference::store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(value));
+  }
+}
+
 // How far above the rest key `t` of `tokens` is; `chosen` is the one that stands out by chance.
 double height(const LogitKind& kind, std::int64_t t, std::int64_t tokens, std::int64_t chosen) {
   const double along = static_cast<double>(t) / static_cast<double>(tokens);
@@ -85,7 +99,8 @@ double height(const LogitKind& kind, std::int64_t t, std::int64_t tokens, std::i
     case Name::Combs: return t % kComb == 0 ? kind.number : 0;
     case Name::Normal:
     case Name::Wide:
-    case Name::Equal: break;
+    case Name::Equal:
+    case Name::Outliers: break;
   }
   return 0;
 }
@@ -125,6 +140,12 @@ Result<LogitKind> parse_logit_kind(std::string_view text) {
 
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
                   ProblemData& data) {
+  if (kind.name == Name::Outliers) {
+    for (const char* name : {"q", "k", "v"}) {
+      if (NamedTensor* tensor = data.find(name)) add_outliers(*tensor, seed + static_cast<std::uint64_t>(name[0]));
+    }
+    return;
+  }
   NamedTensor &q = *data.find("q"), &k = *data.find("k");
   const NamedTensor *k_lens = data.find("k_lens"), *block_table = data.find("block_table");
   const KeyPlaces of_queries(spec, q, nullptr, nullptr), of_keys(spec, k, k_lens, block_table);

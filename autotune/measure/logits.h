@@ -1,4 +1,4 @@
-// Logits as trained models have them, where independent random numbers have none: sinks, outliers, wide ones.
+// Logits and elements as trained models have them, where independent random numbers have none: sinks, outliers, wide ones.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace flashjit {
 class ProblemData;
 
 struct LogitKind {
-  enum class Name { Normal, Wide, Equal, Sink, Key, Rising, Falling, Combs };
+  enum class Name { Normal, Wide, Equal, Sink, Key, Rising, Falling, Combs, Outliers };
   Name name = Name::Normal;
   double number = 0;
 };
@@ -25,11 +25,12 @@ struct LogitKind {
 //   key(N)       one key is, by chance; another one for each batch index and KV head
 //   rising(N)    along the keys, by N in all; falling(N)
 //   combs(N)     every 64th key is N above the rest
+//   outliers     to one of 1000 elements of Q, K and V, by chance, 10 times a normal number is added
 Result<LogitKind> parse_logit_kind(std::string_view text);
 inline constexpr std::string_view kLogitKinds =
-    "normal, wide(N), equal, sink(N), key(N), rising(N), falling(N), combs(N)";
+    "normal, wide(N), equal, sink(N), key(N), rising(N), falling(N), combs(N), outliers";
 
-// Changes a Q and K of normal numbers so that their logits, scaled as the spec says, are of this kind.
+// Changes a Q and K of normal numbers so that their logits, scaled as the spec says, are of this kind; for outliers V, too.
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
                   ProblemData& data);
 

@@ -74,8 +74,8 @@ Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t 
 // Only some layouts have sequences of several lengths.
 Result<void> check_lists(const AttentionSpec& spec, std::size_t of_q, std::size_t of_k) {
   if (of_q > 1 && !has_own_q_lens(spec)) {
-    return invalid(merges(spec)
-                       ? "--shape: a list of lengths of q, and a merge knows no sequences; give their sum"
+    return invalid(!attends(spec)
+                       ? "--shape: a list of lengths of q, and this operation knows no sequences; give their sum"
                        : "--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
   }
   if (of_k > 1 && !has_own_k_lens(spec)) {
@@ -99,13 +99,13 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
     const std::string_view item = rest.substr(0, rest.find(','));
     rest = item.size() < rest.size() ? rest.substr(item.size() + 1) : std::string_view();
     const std::string_view name = item.substr(0, item.find('='));
-    std::vector<std::int64_t>* into = name == "b"                                        ? &batch
-                                      : name == "q"                                      ? &q
-                                      : name == "k" || (name == "parts" && merges(spec)) ? &k
-                                                                                         : nullptr;
+    const bool of_keys = (name == "k" && !quantizes(spec)) || (name == "parts" && merges(spec));
+    std::vector<std::int64_t>* into = name == "b" ? &batch : name == "q" ? &q : of_keys ? &k : nullptr;
     if (!into || name.size() == item.size()) {
-      return invalid(fmt::format("--shape: '{}' is not one of b=, q=, {}", item.substr(0, 40),
-                                 merges(spec) ? "parts=; write b=2,q=4096,parts=2" : "k=; write b=2,q=4096,k=4096"));
+      return invalid(fmt::format("--shape: '{}' is not one of b=, q={}", item.substr(0, 40),
+                                 quantizes(spec) ? "; write b=2,q=4096"
+                                 : merges(spec)  ? ", parts=; write b=2,q=4096,parts=2"
+                                                 : ", k=; write b=2,q=4096,k=4096"));
     }
     if (!into->empty()) return invalid(fmt::format("--shape: {} is given twice", name));
     const std::string_view value = item.substr(name.size() + 1);
@@ -120,6 +120,7 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   if (q.empty() && spec.q_len.pinned()) q = {spec.q_len.min};
   if (k.empty() && spec.k_len.pinned()) k = {spec.k_len.min};
   if (q.empty()) return invalid("--shape: q is missing; write b=2,q=4096,k=4096");
+  if (quantizes(spec)) k = {1};  // it has none
   if (k.empty()) k = merges(spec) ? std::vector<std::int64_t>{2} : q;
 
   ProblemShape shape;

@@ -6,6 +6,8 @@
 #include <random>
 #include <thread>
 
+#include "autotune/reference/narrowed.h"
+#include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 
@@ -128,27 +130,73 @@ Tally merge(const std::vector<Tally>& parts) {
   return all;
 }
 
-}  // namespace
-
-Comparison compare(const Problem& problem, const CompareOptions& options) {
-  if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
-  const std::vector<RowId> rows = choose_rows(problem, options);
-  std::vector<Tally> tallies(std::max(1, options.threads));
+// Calls visit(row, keys and values of it, part) for all of them, each part on a thread of its own.
+template <class Visit>
+void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::size_t parts, const Visit& visit) {
   const auto work = [&](std::size_t part) {
     Problem::KeysValues kv;
     std::int64_t b = -1, hk = -1;
-    for (std::size_t i = rows.size() * part / tallies.size(); i < rows.size() * (part + 1) / tallies.size(); ++i) {
+    for (std::size_t i = rows.size() * part / parts; i < rows.size() * (part + 1) / parts; ++i) {
       if (rows[i].b != b || problem.kv_head(rows[i].h) != hk) {
         b = rows[i].b, hk = problem.kv_head(rows[i].h);
         kv = problem.keys_values(b, hk);
       }
-      check_row(problem, rows[i], kv, tallies[part]);
+      visit(rows[i], kv, part);
     }
   };
   std::vector<std::thread> threads;
-  for (std::size_t part = 1; part < tallies.size(); ++part) threads.emplace_back(work, part);
+  for (std::size_t part = 1; part < parts; ++part) threads.emplace_back(work, part);
   work(0);
   for (std::thread& thread : threads) thread.join();
+}
+
+void add_unrounded_errors(const Problem& problem, const CompareOptions& options, Comparison& result) {
+  struct Sums {
+    double squares = 0, norm = 0, count = 0;
+  };
+  std::vector<Sums> sums(static_cast<std::size_t>(std::max(1, options.threads)));
+  visit_rows(problem, choose_rows(problem, options), sums.size(),
+             [&](const RowId& row, const Problem::KeysValues& kv, std::size_t part) {
+               const ExactRow exact = problem.exact(row, kv);
+               for (std::size_t c = 0; c < exact.o.size(); ++c) {
+                 const double error = problem.output(row, static_cast<int>(c)) - exact.o[c];
+                 if (!std::isfinite(error)) continue;
+                 sums[part].squares += error * error;
+                 sums[part].norm += exact.o[c] * exact.o[c];
+                 ++sums[part].count;
+               }
+             });
+  Sums all;
+  for (const Sums& part : sums) all = {all.squares + part.squares, all.norm + part.norm, all.count + part.count};
+  result.unrounded_rel_err = std::sqrt(all.squares / (all.norm > 0 ? all.norm : 1));
+  result.unrounded_rms = std::sqrt(all.squares / std::max(1.0, all.count));
+}
+
+Comparison compare_narrowed(const Problem& problem, const CompareOptions& options) {
+  const Narrowed narrowed(problem.spec(), problem.arguments());
+  Comparison result;
+  auto rounded = Problem::create(narrowed.spec(), narrowed.arguments(), problem.semantics());
+  if (!rounded) {
+    result.problem = rounded.error().message;
+    return result;
+  }
+  rounded->round_weights_to(flashjit::name(problem.weights()));
+  result = compare(*rounded, options);
+  add_unrounded_errors(problem, options, result);
+  return result;
+}
+
+}  // namespace
+
+Comparison compare(const Problem& problem, const CompareOptions& options) {
+  if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
+  if (problem.spec().operation == Operation::Quantize) return compare_quantized(problem, options);
+  if (problem.spec().compute) return compare_narrowed(problem, options);
+  const std::vector<RowId> rows = choose_rows(problem, options);
+  std::vector<Tally> tallies(std::max(1, options.threads));
+  visit_rows(problem, rows, tallies.size(), [&](const RowId& row, const Problem::KeysValues& kv, std::size_t part) {
+    check_row(problem, row, kv, tallies[part]);
+  });
 
   const Tally all = merge(tallies);
   Comparison result;

@@ -1,24 +1,11 @@
 #include "autotune/reference/dropout.h"
 
-#include <array>
 #include <cmath>
+
+#include "autotune/reference/philox.h"
 
 namespace flashjit::reference {
 namespace {
-
-using Words = std::array<std::uint32_t, 4>;
-
-// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
-Words philox(Words x, std::uint32_t key_0, std::uint32_t key_1, int rounds) {
-  for (int round = 0; round < rounds; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * x[0], b = std::uint64_t{0xCD9E8D57} * x[2];
-    x = {static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key_0, static_cast<std::uint32_t>(b),
-         static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key_1, static_cast<std::uint32_t>(a)};
-    key_0 += 0x9E3779B9;
-    key_1 += 0xBB67AE85;
-  }
-  return x;
-}
 
 std::uint64_t number(const Arguments& arguments, const char* name) {
   if (const auto scalar = arguments.scalars.find(name); scalar != arguments.scalars.end())
@@ -30,8 +17,8 @@ std::uint64_t number(const Arguments& arguments, const char* name) {
 
 Dropout::Dropout(double p, std::uint64_t seed, std::uint64_t offset)
     : dropped_(static_cast<int>(std::lround(256 * p))) {
-  const Words mixed = philox({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32), 0, 0},
-                             static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), 10);
+  const PhiloxBlock mixed = philox({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32), 0, 0},
+                                   static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), 10);
   key_[0] = mixed[0];
   key_[1] = mixed[1];
 }
@@ -39,9 +26,9 @@ Dropout::Dropout(double p, std::uint64_t seed, std::uint64_t offset)
 bool Dropout::drops(const Position& at) const {
   if (dropped_ == 0) return false;
   const auto q = static_cast<std::uint32_t>(at.q), k = static_cast<std::uint32_t>(at.k);
-  const Words words = philox({k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, static_cast<std::uint32_t>(at.h),
-                              static_cast<std::uint32_t>(at.b)},
-                             key_[0], key_[1], 7);
+  const PhiloxBlock words = philox({k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, static_cast<std::uint32_t>(at.h),
+                                    static_cast<std::uint32_t>(at.b)},
+                                   key_[0], key_[1], 7);
   const std::uint32_t word = words[q % 2 * 2 + q / 8 % 2], byte = k / 8 % 2 * 2 + k % 2;
   return (word >> 8 * byte & 255) < static_cast<std::uint32_t>(dropped_);
 }

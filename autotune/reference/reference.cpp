@@ -24,14 +24,6 @@ bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merg
 bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merge(spec); }
 bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 
-std::vector<std::int64_t> strides_of(const Tensor& tensor) {
-  std::vector<std::int64_t> s = tensor.strides;
-  if (!s.empty()) return s;
-  s.assign(tensor.shape.size(), 1);
-  for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
-  return s;
-}
-
 // Strides of [batch, head, token] for a tensor as the user shaped it.
 struct Steps {
   std::int64_t batch = 0, head = 0, token = 0;
@@ -106,6 +98,14 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
 
 }  // namespace
 
+std::vector<std::int64_t> strides_of(const Tensor& tensor) {
+  std::vector<std::int64_t> s = tensor.strides;
+  if (!s.empty()) return s;
+  s.assign(tensor.shape.size(), 1);
+  for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
+  return s;
+}
+
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
   Problem problem;
   problem.spec_ = &spec;
@@ -116,6 +116,12 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     if (!arguments.params.contains("o_parts") || !arguments.params.contains("lse_parts"))
       return invalid("reference: o_parts or lse_parts is missing in params");
     problem.batch_ = spec.layout == Layout::Packed ? 1 : arguments.o.shape.at(0);
+    return problem;
+  }
+  if (spec.operation == Operation::Quantize) {  // compare_quantized() looks for its tensors itself
+    for (const char* name : {"x", "y", "scale"}) {
+      if (!arguments.params.contains(name)) return invalid(fmt::format("reference: {} is missing in params", name));
+    }
     return problem;
   }
   const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;

@@ -22,6 +22,9 @@
 
 namespace flashjit::reference {
 
+// As the tensor says, or contiguous.
+std::vector<std::int64_t> strides_of(const Tensor& tensor);
+
 // One query row. q counts from the start of its sequence.
 struct RowId {
   std::int64_t b = 0, h = 0, q = 0;
@@ -53,6 +56,7 @@ class Problem {
   // What the recipe rounds probabilities to: the dtype, of 8 bits fp16, unless a kernel says that it is something else
   // (Facts::weights).
   void round_weights_to(std::string_view dtype);
+  Dtype weights() const { return weights_; }
 
   const AttentionSpec& spec() const { return *spec_; }
   const Arguments& arguments() const { return *arguments_; }

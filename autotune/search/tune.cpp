@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "compiler/cascade.h"
 #include "compiler/choice/candidates.h"
 #include "runtime/compile/request.h"
 #include "runtime/launch/thread_pool.h"
@@ -68,10 +67,11 @@ class Tuning::Parts {
     Request request(job_.spec, *row, job_.pins);
     request.target.sm_count = session_.machine().units;
     text_ = request.text;
-    if (is_cascade(request.spec, request.target)) {
-      return unsupported(
-          "shared_prefix: several kernels compute this spec, which `flashjit explain` shows; tune their specs, and give "
-          "prepare this one");
+    if (has_parts(request)) {
+      return unsupported(fmt::format(
+          "{}: several kernels compute this spec, which `flashjit explain` shows; tune their specs, and give "
+          "prepare this one",
+          narrows(request.spec) ? "compute" : "shared_prefix"));
     }
     FLASHJIT_ASSIGN(plan, plan_spec(request));
     plan_ = std::move(plan);

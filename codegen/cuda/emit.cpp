@@ -77,6 +77,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("element", &KernelConfig::element, true);
   field("queries", &KernelConfig::queries, false);
   field("cache", &KernelConfig::cache, false);
+  field("results", &KernelConfig::results, false);
   field("output", &KernelConfig::output, !is_backward(spec));
   field("output_dq", &KernelConfig::output_dq, is_backward(spec));
   field("output_dk", &KernelConfig::output_dk, is_backward(spec));

@@ -18,7 +18,7 @@ Result<void> check_plan(const Plan& plan) {
   }
   auto known = [](Dtype dtype) { return dtype == Dtype::F16 || dtype == Dtype::BF16 || dtype == Dtype::F32; };
   const AttentionSpec& spec = plan.spec;
-  const auto writes_known = [&](const OutField& out) { return known(spec.*out.dtype); };
+  const auto writes_known = [&](const OutField& out) { return quantizes(spec) || known(spec.*out.dtype); };
   if (!(known(spec.dtype) || has_scaled_queries(spec)) || !std::ranges::all_of(out_fields(spec), writes_known) ||
       (spec.kv_dtype != spec.dtype && !has_scaled_keys(spec))) {
     return unsupported(

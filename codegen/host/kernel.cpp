@@ -16,6 +16,7 @@
 #include "codegen/host/naive_backward.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/problem.h"
+#include "codegen/host/quantize.h"
 #include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
 
@@ -41,7 +42,7 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   generated.module->setDataLayout(generated.machine->createDataLayout());
   generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
   Ir ir(*generated.module, config);
-  if (merges(plan.spec)) {  // nothing
+  if (!attends(plan.spec)) {  // nothing
   } else if (is_backward(plan.spec)) {
     FLASHJIT_TRY(naive ? emit_naive_gradients(ir, plan) : emit_gradients(ir, plan));
   } else if (naive) {
@@ -453,6 +454,7 @@ Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
 
 Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   if (merges(plan.spec)) return merge_kernel(plan.spec);
+  if (quantizes(plan.spec)) return quantize_kernel(plan.spec);
   FLASHJIT_ASSIGN(attention, link_attention(plan, naive, object));
   if (!plan.spec.append) return std::move(attention);
   return appending_kernel(plan.spec, std::move(attention));

@@ -88,6 +88,7 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
 }
 
 double summed_dims(const AttentionSpec& spec) {
+  if (quantizes(spec)) return 0;
   if (merges(spec)) return spec.d_v;
   return is_backward(spec) ? 3 * spec.d_qk + 2 * spec.d_v : spec.d_qk + spec.d_v;
 }
@@ -99,9 +100,15 @@ double mask_slots(const Work& work, int free_nodes) {
   return kMaskSlots * std::max(0.0, work.mask_nodes - free_nodes) * work.mixed_tiles / work.kv_tiles;
 }
 
+double quantized_bytes(const AttentionSpec& spec, const Shape& shape) {
+  return static_cast<double>(shape.b) * static_cast<double>(shape.q_len) * spec.heads_q * spec.d_qk *
+         element_bytes_of(spec);
+}
+
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
                k = static_cast<double>(shape.k_len);
+  if (quantizes(spec)) return quantized_bytes(spec, shape) * (1 + 1 / element_bytes_of(spec));
   if (merges(spec)) {
     const double rows = b * q * spec.heads_q;
     return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));
@@ -138,6 +145,7 @@ Shape reference_shape(const AttentionSpec& spec) {
   shape.k_len = spec.k_len.pinned() ? spec.k_len.max
                                     : std::min(spec.k_len.max, shape.q_len < kFewQueries ? kDecodeKeys : kSequence);
   if (merges(spec)) shape.k_len = kParts;
+  if (quantizes(spec)) shape.k_len = 1;
   const std::int64_t batch =
       shape.q_len < kFewQueries ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);

@@ -37,13 +37,15 @@ struct TileClocks {
 double score_slots(const Work& work);
 double mask_slots(const Work& work, int free_nodes);
 
-// Multiply-adds of each score, in all products: S and O; S, dP, dV, dK and dQ; those of a merge.
+// Multiply-adds of each score, in all products: S and O; S, dP, dV, dK and dQ; those of a merge, and of a quantize none.
 double summed_dims(const AttentionSpec& spec);
 
 // Keys that some query sees, as far as that does not depend on what a call brings: of head 0 of sequence 0.
 std::int64_t seen_keys(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape);
 
-// Q, K and V read once, or the parts of a merge; O written once.
+// x, which a quantize reads.
+double quantized_bytes(const AttentionSpec& spec, const Shape& shape);
+// Q, K and V read once, or the parts of a merge, or x; O or y written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 
 // Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.

@@ -10,6 +10,7 @@
 #include "compiler/families/merge/merge.h"
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/naive/naive.h"
+#include "compiler/families/quantize/quantize.h"
 #include "compiler/families/sync/sync.h"
 #include "compiler/families/sync_backward/sync_backward.h"
 
@@ -17,8 +18,9 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {
-    &kHopper, &kDecode, &kMla, &kSync, &kNaive, &kNaiveBackward, &kMerge, &kHopperBackward, &kSyncBackward, &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper,         &kDecode,        &kMla,   &kSync,
+                                                        &kNaive,          &kNaiveBackward, &kMerge, &kQuantize,
+                                                        &kHopperBackward, &kSyncBackward,  &kHost};
 
 }  // namespace
 

@@ -80,6 +80,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   c.element = element_of(spec.dtype);
   c.queries = narrow_of(spec.dtype);
   c.cache = narrow_of(spec.kv_dtype);
+  c.results = narrow_of(spec.out_dtype);
   if (is_backward(spec)) {
     c.output_dq = element_of(spec.out_dq);
     c.output_dk = element_of(spec.out_dk);

@@ -54,8 +54,8 @@ struct DefinitionCheck {
 };
 
 Result<void> check_definitions(const Program& p) {
-  constexpr std::string_view kInputs[] = {"q",       "k",         "v",  "sink",    "inputs",
-                                          "o_parts", "lse_parts", "do", "given o", "given lse"};
+  constexpr std::string_view kInputs[] = {"q",         "k", "v",  "sink",    "inputs",   "o_parts",
+                                          "lse_parts", "x", "do", "given o", "given lse"};
   DefinitionCheck check{p, {}};
   for (const Buffer& b : p.buffers) {
     check.defined.push_back(b.space == Space::Global && std::count(std::begin(kInputs), std::end(kInputs), b.name) > 0);
@@ -272,8 +272,8 @@ Result<void> verify(const Program& p) {
   FLASHJIT_TRY(check_definitions(p));
   std::optional<Axis> along;
   FLASHJIT_TRY(check_loops(p.body, along));
-  if (!along) return internal("the program has no loop");
-  if (p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
+  if (!along && !p.phases.empty()) return internal("the program has phases and no loop");
+  if (along && p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
   if (p.ran("pipeline_copies")) FLASHJIT_TRY(has_roles(p) ? check_roles(p) : check_copies(p));
   return {};

@@ -94,6 +94,30 @@ Result<Program> build_merge(Program p, const PassContext& context) {
   return p;
 }
 
+// Rows to elements of 8 bits. There are no keys, and no loop.
+Result<Program> build_quantize(Program p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  p.title = fmt::format("quantize for {}: {}", context.problem.target.name, print(spec));
+  p.schedule = print(context.schedule);
+  const std::string d = extent(spec.d_qk);
+  p.buffers = {{"x", Space::Global, spec.dtype, "q_len", d},
+               {"y", Space::Global, spec.out_dtype, "q_len", d},
+               {"scale", Space::Global, Dtype::F32, spec.scale_block > 0 ? "blocks" : "1", "1"},
+               {"rotation", Space::Register, spec.dtype, d, d},
+               {"X", Space::Register, Dtype::F32, "q_len", d},
+               {"largest", Space::Register, Dtype::F32, "q_len", "1"}};
+  if (spec.rotate) {
+    p.body.push_back(make(p, Kind::Fill, {"rotation"}, {}));
+    p.body.push_back(make(p, Kind::Mma, {"X"}, {"x", "rotation"}));
+  } else {
+    p.body.push_back(make(p, Kind::Convert, {"X"}, {"x"}));
+  }
+  p.body.push_back(make(p, Kind::Reduce, {"largest"}, {"X"}));
+  p.body.push_back(make(p, Kind::Store, {"scale"}, {"largest"}));
+  p.body.push_back(make(p, Kind::Store, {"y"}, {"X", "largest"}));
+  return p;
+}
+
 // For each tile P is made again, from what forward has left of its rows.
 Result<Program> build_backward(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
@@ -134,6 +158,7 @@ Result<Program> build_backward(Program p, const PassContext& context) {
 Result<Program> build(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   if (merges(spec)) return build_merge(std::move(p), context);
+  if (quantizes(spec)) return build_quantize(std::move(p), context);
   if (is_backward(spec)) return build_backward(std::move(p), context);
   p.title = fmt::format("forward for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
@@ -146,6 +171,7 @@ Result<Program> build(Program p, const PassContext& context) {
 }
 
 Result<Program> analyse_mask(Program p, const PassContext& context) {
+  if (quantizes(context.problem.spec)) return p;  // nothing loops
   const bool masked = context.config.has_mask;
   // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
   // without a mask only the tile that k_len cuts is mixed.

@@ -24,6 +24,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"token_scales", &AttentionSpec::token_scales, &KernelConfig::token_scales},
     SpecFlag{"dlse", &AttentionSpec::dlse, &KernelConfig::dlse},
     SpecFlag{"append", &AttentionSpec::append, &KernelConfig::append},
+    SpecFlag{"rotate", &AttentionSpec::rotate, &KernelConfig::rotate},
     SpecFlag{"shared_prefix", &AttentionSpec::shared_prefix, &KernelConfig::shared_prefix},
 };
 

@@ -6,6 +6,9 @@
 namespace flashjit {
 
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
+  if (quantizes(spec) && dim == Dim::Batch) return "batch of x";
+  if (quantizes(spec) && dim == Dim::Queries) return "tokens of x";
+  if (quantizes(spec) && dim == Dim::QueryBlocks) return "blocks of tokens of x";
   if (merges(spec) && dim == Dim::Batch) return "batch of o";
   if (merges(spec) && dim == Dim::Queries) return "tokens of o";
   constexpr std::string_view kMeanings[kDims] = {"",
@@ -48,7 +51,8 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   };
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };
   const bool of_keys = has(Dim::Keys), in_pages = of_keys && is_paged(spec);
-  const bool no_batch = (has(Dim::Queries) && spec.layout == Layout::Packed) || (of_keys && has_packed_keys(spec));
+  const bool of_tokens = has(Dim::Queries) || !attends(spec);  // which, packed, lie one after the other
+  const bool no_batch = (of_tokens && spec.layout == Layout::Packed) || (of_keys && has_packed_keys(spec));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
     const Dim dim = dim_of(operand.dims[i]);

@@ -107,9 +107,11 @@ struct OperandAxes {
 };
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
-inline constexpr std::string_view kOfAttention = "a merge reads o_parts and lse_parts; leave it out or use fwd";
+inline constexpr std::string_view kOfAttention =
+    "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
 inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
+inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // clang-format off
 inline constexpr std::array kOperands = {
@@ -125,12 +127,13 @@ inline constexpr std::array kOperands = {
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
             .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
-            .absent = "this spec reads none: V is the first columns of k with v_in_k, and a merge has o_parts; leave it out",
+            .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, and quantize x; leave it out",
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV}, .is_read = is_backward, .aligned = true,
-            .pointer = offsetof(KernelParams, o),
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV},
+            .is_in = [](const AttentionSpec& spec) { return !quantizes(spec); }, .is_read = is_backward,
+            .absent = "quantize writes y; leave it out or use fwd", .aligned = true, .pointer = offsetof(KernelParams, o),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
     Operand{.name = "offsets_q", .what = "Where the queries of a sequence begin", .always_dtype = Dtype::I32,
             .dims = {Dim::Offsets}, .is_in = is_packed,
@@ -195,6 +198,18 @@ inline constexpr std::array kOperands = {
             .absent = "the spec is no merge with max_logit; leave it out or add max_logit", .has_field = false,
             .pointer = offsetof(KernelParams, max_parts),
             .strides_kind = OperandStrides::Parts, .part_strides = &KernelParams::max_parts_stride},
+    Operand{.name = "x", .what = "Rows to round to 8 bits", .dtype = &AttentionSpec::dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = quantizes, .absent = kOfQuantize,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, x),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::x_stride},
+    Operand{.name = "y", .what = "Rows of 8 bits", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = quantizes, .absent = kOfQuantize,
+            .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, y),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::y_stride},
+    Operand{.name = "scale", .what = "What rows of 8 bits are multiplied with", .role = OperandRole::Output,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = quantizes, .absent = kOfQuantize,
+            .has_field = false, .rows = rows_of_query_scales, .pointer = offsetof(KernelParams, scale_y),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_y_stride},
     Operand{.name = "shared_prefix", .what = "How many first keys of all sequences are the same", .always_dtype = Dtype::I32,
             .dims = {Dim::One}, .is_in = [](const AttentionSpec& spec) { return spec.shared_prefix; },
             .absent = "the spec does not ask for it; add shared_prefix to the spec or leave it out", .has_field = false,

@@ -37,6 +37,11 @@ std::string print_out(const AttentionSpec& spec) {
 }
 
 Result<void> check_out(const AttentionSpec& spec) {
+  if (quantizes(spec)) {
+    if (is_float(spec.out_dtype) && size_of(spec.out_dtype) == 1) return {};
+    return invalid(
+        fmt::format("out: {} is no type of 8 bits, which quantize writes; use e4m3 or e5m2", name(spec.out_dtype)));
+  }
   for (const OutField& field : out_fields(spec)) {
     const Dtype dtype = spec.*field.dtype;
     if (is_float(dtype)) continue;
@@ -47,6 +52,7 @@ Result<void> check_out(const AttentionSpec& spec) {
 }
 
 Result<void> check_out_supported(const AttentionSpec& spec) {
+  if (quantizes(spec)) return {};
   for (const OutField& field : out_fields(spec)) {
     const Dtype dtype = spec.*field.dtype;
     if (dtype != Dtype::E4M3 && dtype != Dtype::E5M2) continue;

@@ -18,6 +18,9 @@ struct OutField {
 std::span<const OutField> out_fields(const AttentionSpec& spec);
 // What calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale.
 constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
+constexpr Dtype usual_out(const AttentionSpec& spec) {
+  return spec.operation == Operation::Quantize ? Dtype::E4M3 : usual_out(spec.dtype);
+}
 // Of all that each operation writes.
 void set_out(AttentionSpec& spec, Dtype dtype);
 

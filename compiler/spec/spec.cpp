@@ -54,6 +54,7 @@ Result<void> check_head_dim(std::string_view which, int d, int most) {
 
 Result<void> check_head_dims(const AttentionSpec& spec) {
   if (merges(spec)) return check_head_dim("", spec.d_v, kMaxLatentDimV);
+  if (quantizes(spec)) return check_head_dim("", spec.d_qk, kMaxHeadDim);
   if (!spec.v_in_k) {
     if (spec.d_v < spec.d_qk && spec.d_qk > kMaxHeadDim && spec.d_qk <= kMaxLatentDimQk) {
       return invalid(fmt::format(
@@ -188,34 +189,54 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   return check_alignment(spec);
 }
 
-// What a merge has; all else is about keys, of which it knows nothing.
+// Is all that is printed of the spec printed of `known`, which has what its operation has? Otherwise `why` follows the
+// name of the first field that is not.
+Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, std::string_view why) {
+  const std::string given = print(spec), all = print(known);
+  if (given == all) return {};
+  const auto differs = static_cast<std::size_t>(std::ranges::mismatch(given, all).in1 - given.begin());
+  const std::size_t word = given.rfind(' ', differs) + 1;
+  return invalid(
+      fmt::format("{}: {}", std::string_view(given).substr(word, given.find_first_of(" =<", word) - word), why));
+}
+
+// What specs have that are not about keys.
+AttentionSpec without_keys(const AttentionSpec& spec, int d) {
+  AttentionSpec plain;
+  plain.operation = spec.operation;
+  plain.dtype = plain.kv_dtype = spec.dtype;
+  plain.out_dtype = spec.out_dtype;
+  plain.d_qk = plain.d_v = d;
+  plain.heads_q = plain.heads_kv = spec.heads_q;
+  plain.layout = spec.layout;
+  plain.batch = spec.batch;
+  plain.q_len = spec.q_len;
+  plain.align_bytes = spec.align_bytes;
+  plain.numerics = spec.numerics;
+  return plain;
+}
+
 Result<void> check_merge(const AttentionSpec& spec) {
   if (spec.shared_prefix && spec.layout == Layout::Packed) {
     return invalid(
         "shared_prefix: a merge of packed tokens does not know their sequences; use layout=bshd or layout=bhsd");
   }
-  AttentionSpec plain;
-  plain.operation = spec.operation;
-  plain.dtype = plain.kv_dtype = spec.dtype;
-  plain.out_dtype = spec.out_dtype;
-  plain.d_qk = plain.d_v = spec.d_v;
-  plain.heads_q = plain.heads_kv = spec.heads_q;
-  plain.layout = spec.layout;
+  AttentionSpec plain = without_keys(spec, spec.d_v);
   plain.lse = spec.lse;
   plain.max_logit = spec.max_logit;
   plain.shared_prefix = spec.shared_prefix;
-  plain.batch = spec.batch;
-  plain.q_len = spec.q_len;
-  plain.align_bytes = spec.align_bytes;
-  plain.numerics = spec.numerics;
-  const std::string given = print(spec), known = print(plain);
-  if (given == known) return {};
-  const auto differs = static_cast<std::size_t>(std::ranges::mismatch(given, known).in1 - given.begin());
-  const std::size_t word = given.rfind(' ', differs) + 1;
-  return invalid(fmt::format(
-      "{}: a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, max_logit, shared_prefix, "
-      "b, q_len, bytes and numerics",
-      std::string_view(given).substr(word, given.find_first_of(" =<", word) - word)));
+  return check_known(spec, plain,
+                     "a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, max_logit, "
+                     "shared_prefix, b, q_len, bytes and numerics");
+}
+
+Result<void> check_quantize(const AttentionSpec& spec) {
+  AttentionSpec plain = without_keys(spec, spec.d_qk);
+  plain.rotate = spec.rotate;
+  plain.scale_block = spec.scale_block;
+  return check_known(spec, plain,
+                     "quantize knows one tensor, x; it has out, d (one number), heads (one number), layout, rotate, "
+                     "scales, b, q_len, bytes and numerics");
 }
 
 // ---- parameters and expressions ----
@@ -416,7 +437,8 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec.dtype))) out += " out=" + dtypes;
+  if (spec.compute) out += fmt::format(" compute={}", name(*spec.compute));
+  if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
@@ -460,7 +482,9 @@ Result<void> validate(AttentionSpec& spec) {
   if (implies_k_lens(spec)) spec.k_lens = true;
   if (spec.lse == Lse::none) spec.lse = usual_lse(spec);
   FLASHJIT_TRY(check_backward(spec));
+  FLASHJIT_TRY(check_narrowing(spec));
   if (merges(spec)) return check_merge(spec);
+  if (quantizes(spec)) return check_quantize(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
   FLASHJIT_TRY(check_gradients(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,7 @@ namespace flashjit {
 
 struct VariableRanges;
 
-enum class Operation { Forward, Backward, Merge };
+enum class Operation { Forward, Backward, Merge, Quantize };
 enum class Layout { Bshd, Bhsd, Packed };
 enum class Alignment { BottomRight, TopLeft };
 enum class Numerics { Fast, Deterministic, BatchInvariant };
@@ -34,10 +35,11 @@ struct SizeBound {
 };
 
 struct AttentionSpec {
-  Operation operation = Operation::Forward;  // fwd | bwd | merge
+  Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O
+  std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O. Of quantize e4m3 | e5m2
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
   Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
   Dtype out_dv = Dtype::BF16;                //   (outputs.h)
@@ -62,6 +64,7 @@ struct AttentionSpec {
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
   bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
   int scale_block = 0;                 // scales=block(128): scales are those of so many rows of Q, K and V
+  bool rotate = false;                 // rotate: rows are mixed before they are rounded to 8 bits
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
   bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
@@ -90,20 +93,23 @@ std::string meaning(const AttentionSpec& spec);
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
-// Not attention, but what it gave for parts of the keys, put together.
+// Not attention, but what it gave for parts of the keys, put together, or what it will read, in 8 bits.
 inline bool merges(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
-inline bool attends(const AttentionSpec& spec) { return !merges(spec); }
+inline bool quantizes(const AttentionSpec& spec) { return spec.operation == Operation::Quantize; }
+inline bool attends(const AttentionSpec& spec) { return !merges(spec) && !quantizes(spec); }
 inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Operation::Forward; }
 inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 
-// How Q and O, and how K and V lie in memory. A merge does not ask which sequence a token is of.
+// How Q and O, and how K and V lie in memory. What does not attend does not ask which sequence a token is of.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
+// Are Q, K and V rounded to elements of 8 bits first, by launches of their own (compiler/narrowing.h)?
+inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Are there several scales for the keys of a sequence?
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.

@@ -22,9 +22,9 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 21> with_values = {
-      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale", "align",
-      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales"};
+  constexpr std::array<std::string_view, 22> with_values = {
+      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale",  "align",
+      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales", "compute"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -331,6 +331,11 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
     spec.kv_dtype = dtype;
     return {};
   }
+  if (key == "compute") {
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kNarrowDtypeNames));
+    spec.compute = dtype;
+    return {};
+  }
   if (key == "out") return parse_out(word, spec);
   if (key == "d") return parse_pair(word, spec.d_qk, spec.d_v);
   if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
@@ -457,7 +462,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
     first[i] = text.substr(position[i], cursor.at - position[i]);
     if (first[i].empty()) {
       return cursor.error(
-          fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd or merge)" : "dtype", kExample),
+          fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd, merge or quantize)" : "dtype", kExample),
           position[i]);
     }
   }
@@ -470,7 +475,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
   auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = *dtype;
-  set_out(spec, usual_out(*dtype));
+  set_out(spec, usual_out(spec));
   FLASHJIT_TRY(parse_fields(cursor, spec));
   FLASHJIT_TRY(validate(spec));
   return spec;

@@ -25,8 +25,9 @@ struct Request {
   Schedule pins;  // the caller's, or all that a record or a bundle says
 };
 
-// What kernels it takes: one, as it is, or those of the parts where the target computes it by several
-// (compiler/cascade.h).
+// Do several kernels compute it, launched one after the other (compiler/cascade.h, compiler/narrowing.h)?
+bool has_parts(const Request& request);
+// What kernels it takes: one, as it is, or those of its parts.
 Result<std::vector<Request>> kernels_of(const Request& request);
 
 // The part of a compile that needs no compiler. Also for host targets.

@@ -42,6 +42,21 @@ void EngineBase::record(Facts& facts, const Wanted& wanted) const {
   log_.record(facts, wanted.asked);
 }
 
+Result<std::vector<std::shared_ptr<RunnableKernel>>> EngineBase::make_each(const Wanted& whole, const MakePart& make) {
+  Wanted part = whole;
+  part.request.pins = whole.asked;
+  part.note.clear();
+  FLASHJIT_ASSIGN(requests, kernels_of(part.request));
+  std::vector<std::shared_ptr<RunnableKernel>> kernels;
+  for (Request& request : requests) {
+    part.asked = request.pins;
+    part.request = std::move(request);
+    FLASHJIT_ASSIGN(kernel, make(part));
+    kernels.push_back(std::move(kernel));
+  }
+  return kernels;
+}
+
 // With the caller's pins beside those that count: a manifest and a bundle have the former.
 std::string Wanted::identity() const {
   return fmt::format("{}\n{}\n{}{}", meaning(request.spec), print(asked), print(request.pins),

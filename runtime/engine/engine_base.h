@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile/compile_bounds.h"
@@ -15,6 +17,7 @@
 #include "runtime/engine/environment.h"
 #include "runtime/engine/kernel_table.h"
 #include "runtime/engine/prepare_log.h"
+#include "runtime/launch/kernels.h"
 #include "runtime/store/single_flight.h"
 #include "runtime/tuned/choice.h"
 
@@ -52,6 +55,9 @@ class EngineBase : public Engine {
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
   void record(Facts& facts, const Wanted& wanted) const;
+  // The kernels of a spec that has parts: they are found, compiled and recorded as others are.
+  using MakePart = std::function<Result<std::shared_ptr<RunnableKernel>>(const Wanted& part)>;
+  static Result<std::vector<std::shared_ptr<RunnableKernel>>> make_each(const Wanted& whole, const MakePart& make);
 
   const Target target_;  // with the device's number of SMs
   const PrepareLog log_;

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "runtime/bundle/bundle.h"
-#include "compiler/cascade.h"
 #include "runtime/compile/compile.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/verify.h"
@@ -17,6 +16,7 @@
 #include "runtime/engine/with_stack.h"
 #include "runtime/launch/cascade_kernel.h"
 #include "runtime/launch/kernels.h"
+#include "runtime/launch/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {
@@ -41,23 +41,17 @@ class GpuEngine : public EngineBase {
                                        const CompileBounds& bounds) override {
     // Whoever asks for the same bits at all times cannot have them change on the way.
     const AttentionSpec& spec = wanted.request.spec;
-    if (is_cascade(spec, target_)) return make_cascade(wanted, bounds);
+    if (has_parts(wanted.request)) return make_of_parts(wanted, bounds);
     const bool soon = options.budget > options.budget.zero() && spec.numerics == Numerics::Fast;
     return soon ? make_within(wanted, options, bounds) : as_kernel(make_now(wanted, bounds));
   }
 
-  // Its parts are kernels like others: found, compiled and recorded as such.
-  Result<std::shared_ptr<Kernel>> make_cascade(const Wanted& wanted, const CompileBounds& bounds) {
-    Wanted of_part = wanted;
-    of_part.request.pins = wanted.asked;
-    of_part.note.clear();
-    FLASHJIT_ASSIGN(requests, kernels_of(of_part.request));
-    std::vector<std::shared_ptr<RunnableKernel>> parts;
-    for (Request& request : requests) {
-      of_part.asked = request.pins;
-      of_part.request = std::move(request);
-      FLASHJIT_ASSIGN(part, make_now(of_part, bounds));
-      parts.push_back(std::move(part));
+  Result<std::shared_ptr<Kernel>> make_of_parts(const Wanted& wanted, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(parts, make_each(wanted, [&](const Wanted& part) { return make_now(part, bounds); }));
+    if (narrows(wanted.request.spec)) {
+      return std::shared_ptr<Kernel>(NarrowingKernel::create(
+          info_.ordinal, wanted.request.spec, target_,
+          {std::move(parts[0]), std::move(parts[1]), std::move(parts[2]), std::move(parts[3])}));
     }
     FLASHJIT_ASSIGN(kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
                                                   {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])}));

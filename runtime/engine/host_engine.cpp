@@ -9,6 +9,7 @@
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
 #include "runtime/launch/kernels.h"
+#include "runtime/launch/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {
@@ -24,6 +25,22 @@ class HostEngine : public EngineBase {
  protected:
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions&,
                                        const CompileBounds& bounds) override {
+    if (has_parts(wanted.request)) return make_of_parts(wanted, bounds);
+    FLASHJIT_ASSIGN(kernel, make_one(wanted, bounds));
+    return std::shared_ptr<Kernel>(std::move(kernel));
+  }
+
+  Counters made() const override { return store_.counters(); }
+
+ private:
+  Result<std::shared_ptr<Kernel>> make_of_parts(const Wanted& wanted, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(parts, make_each(wanted, [&](const Wanted& part) { return make_one(part, bounds); }));
+    return std::shared_ptr<Kernel>(
+        NarrowingKernel::create(0, wanted.request.spec, wanted.request.target,
+                                {std::move(parts[0]), std::move(parts[1]), std::move(parts[2]), std::move(parts[3])}));
+  }
+
+  Result<std::shared_ptr<RunnableKernel>> make_one(const Wanted& wanted, const CompileBounds& bounds) {
     const auto start = std::chrono::steady_clock::now();
     CompileOptions options{.store = &store_, .bounds = bounds};
     if (wanted.verify) {
@@ -51,13 +68,10 @@ class HostEngine : public EngineBase {
     facts.threads = pool_->workers();
     facts.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     record(facts, wanted);
-    return std::shared_ptr<Kernel>(
+    return std::shared_ptr<RunnableKernel>(
         std::make_shared<HostRunner>(compiled.plan, std::move(facts), std::move(*linked), pool_));
   }
 
-  Counters made() const override { return store_.counters(); }
-
- private:
   Result<std::unique_ptr<HostKernel>> link(const Compiled& compiled) {
     const CompilerPass pass;
     FLASHJIT_TRY(pass.status());

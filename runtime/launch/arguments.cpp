@@ -301,9 +301,9 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
-  if (merges(spec_)) {  // of packed tokens it does not ask which sequence they are of
+  if (!attends(spec_)) {  // of packed tokens it does not ask which sequence they are of
     const std::int64_t batch = spec_.layout == Layout::Packed ? 1 : extent(Dim::Batch), queries = extent(Dim::Queries);
-    sizes = {batch, queries, extent(Dim::Parts), batch * queries, 0};
+    sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
   }
   const std::int64_t keys =

@@ -5,41 +5,13 @@
 #include <fmt/format.h>
 
 #include "compiler/spec/shared_prefix.h"
+#include "runtime/launch/parts.h"
 
 namespace flashjit {
 
 namespace {
 
 namespace names = cascade_params;
-
-struct Shaped {
-  std::array<std::int64_t, kMaxTensorRank> shape, strides;
-};
-
-// A tensor whose shape and strides lie in `place`.
-TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
-                  std::initializer_list<std::int64_t> strides = {}) {
-  std::ranges::copy(shape, place.shape.begin());
-  std::ranges::copy(strides, place.strides.begin());
-  return {.data = data,
-          .dtype = name(dtype),
-          .rank = static_cast<int>(shape.size()),
-          .shape = place.shape.data(),
-          .strides = strides.size() == 0 ? nullptr : place.strides.data()};
-}
-
-// By its field or by its name; empty: it is not given.
-TensorView given(const CallArguments& call, std::string_view name) {
-  if (const TensorView& field = call.operands[find_operand(name)]; field.given()) return field;
-  for (int i = 0; i < call.param_count; ++i) {
-    if (const ParamView& param = call.params[static_cast<std::size_t>(i)]; param.name == name) return param.tensor;
-  }
-  return {};
-}
-
-void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
-  call.operands[find_operand(name)] = tensor;
-}
 
 }  // namespace
 
@@ -165,46 +137,26 @@ Result<std::shared_ptr<CascadeKernel>> CascadeKernel::create(const GpuContext& g
   Plan plan;  // what it checks calls by; its parts launch
   plan.spec = spec;
   plan.target = target;
-  Facts facts = facts_of(kernels, spec);
+  Facts facts = facts_of_parts(spec, *kernels.own,
+                               {{"the shared keys", kernels.prefix.get()}, {"the merge", kernels.merge.get()}});
   return std::shared_ptr<CascadeKernel>(
       new CascadeKernel(plan, std::move(facts), ordinal, std::move(kernels), std::move(lengths)));
 }
 
-// What there is to say of three kernels: of the one for each sequence's own keys, and sums.
-Facts CascadeKernel::facts_of(const CascadeKernels& kernels, const AttentionSpec& spec) {
-  Facts facts = kernels.own->facts();
-  facts.spec = print(spec);
-  for (const auto& [what, kernel] : {std::pair("the shared keys", &kernels.prefix), {"the merge", &kernels.merge}}) {
-    const Facts& part = (*kernel)->facts();
-    facts.compile_ms += part.compile_ms;
-    facts.cubin_bytes += part.cubin_bytes;
-    facts.spill_bytes += part.spill_bytes;
-    facts.registers = std::max(facts.registers, part.registers);
-    facts.smem_bytes = std::max(facts.smem_bytes, part.smem_bytes);
-    facts.threads = std::max(facts.threads, part.threads);
-    facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, part.schedule));
-    facts.notes.insert(facts.notes.end(), part.notes.begin(), part.notes.end());
-  }
-  return facts;
-}
-
 CascadeKernel::Room CascadeKernel::room(const CallSizes& sizes) const {
-  const auto rounded = [](std::int64_t bytes) {
-    return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-  };
   Room room;
   room.pieces = pieces_of(spec_, target_, sizes.q_tokens);
   room.rows = sizes.q_tokens * spec_.heads_q;
   const std::int64_t of_rows = (room.pieces + 1) * room.rows * static_cast<std::int64_t>(sizeof(float));
-  room.lse = rounded(of_rows * spec_.d_v);
-  room.maxima = room.lse + rounded(of_rows);
-  room.own = room.maxima + (spec_.max_logit ? rounded(of_rows) : 0);
+  room.lse = aligned_bytes(of_rows * spec_.d_v);
+  room.maxima = room.lse + aligned_bytes(of_rows);
+  room.own = room.maxima + (spec_.max_logit ? aligned_bytes(of_rows) : 0);
   CallSizes of_prefix = sizes;
   of_prefix.batch = room.pieces;
   of_prefix.q_len = sizes.q_tokens;
   of_prefix.q_tokens = room.pieces * sizes.q_tokens;
   of_prefix.k_tokens = room.pieces * sizes.k_len;
-  const std::int64_t behind_own = room.own + rounded(kernels_.own->workspace_bytes(sizes));
+  const std::int64_t behind_own = room.own + aligned_bytes(kernels_.own->workspace_bytes(sizes));
   const bool rotates = spec_.rope != Rope::none;
   if (rotates) room.rotated_q = room.own + kernels_.own->rotated_q_at(sizes);
   room.prefix = rotates ? behind_own : room.own;

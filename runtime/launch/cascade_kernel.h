@@ -31,7 +31,6 @@ class CascadeKernel : public RunnableKernel {
     std::int64_t rotated_q = 0;
   };
   CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths);
-  static Facts facts_of(const CascadeKernels& kernels, const AttentionSpec& spec);
   Room room(const CallSizes& sizes) const;
   Result<void> launch(const CallArguments& call, void* stream) override;
 

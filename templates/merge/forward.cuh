@@ -4,6 +4,7 @@
 
 #include "templates/merge/layout.h"
 #include "templates/row_algebra.cuh"
+#include "templates/words.cuh"
 
 namespace flashjit {
 
@@ -22,36 +23,9 @@ struct Columns {
   float x[kColumns];
 };
 
-template <int bytes>
-struct WordOf {
-  using type = uint4;
-};
-template <>
-struct WordOf<8> {
-  using type = uint2;
-};
-template <>
-struct WordOf<4> {
-  using type = u32;
-};
-template <>
-struct WordOf<2> {
-  using type = u16;
-};
-
-// 16 bytes, by accesses as wide as the spec's alignment allows.
-union Words {
-  uint4 whole;
-  typename WordOf<config.copy_bytes>::type each[16 / config.copy_bytes];
-  u32 words[4];
-};
-
 __device__ inline Columns load_part(const void* part, Int64 at) {
-  Words words;
-  const auto* from = reinterpret_cast<const typename WordOf<config.copy_bytes>::type*>(
-      static_cast<const Bits<config.element>*>(part) + at);
-#pragma unroll
-  for (int i = 0; i < 16 / config.copy_bytes; ++i) words.each[i] = from[i];
+  Words<16, config.copy_bytes> words;
+  words.load(static_cast<const Bits<config.element>*>(part) + at);
   Columns c;
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
@@ -67,21 +41,13 @@ __device__ inline Columns load_part(const void* part, Int64 at) {
 
 // O has elements of its own size, and the same alignment.
 __device__ inline void store_columns(void* o, Int64 at, const Columns& c) {
-  constexpr int kBytes =
-      config.copy_bytes < kColumns * size_of(config.output) ? config.copy_bytes : kColumns * size_of(config.output);
-  using Word = typename WordOf<kBytes>::type;
-  union {
-    u32 words[kColumns * size_of(config.output) / 4];
-    Word each[kColumns * size_of(config.output) / kBytes];
-  } out;
+  Words<kColumns * size_of(config.output), config.copy_bytes> out;
 #pragma unroll
   for (int i = 0; i < kColumns * size_of(config.output) / 4; ++i) {
     if constexpr (config.output == Element::f32) out.words[i] = __float_as_uint(c.x[i]);
     else out.words[i] = pack<config.output>(c.x[2 * i], c.x[2 * i + 1]);
   }
-  Word* to = reinterpret_cast<Word*>(static_cast<Bits<config.output>*>(o) + at);
-#pragma unroll
-  for (int i = 0; i < kColumns * size_of(config.output) / kBytes; ++i) to[i] = out.each[i];
+  out.store(static_cast<Bits<config.output>*>(o) + at);
 }
 
 // Of the parts of a sequence. With a shared prefix all but the last are of keys that sequences share; one that has fewer

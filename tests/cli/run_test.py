@@ -41,7 +41,7 @@ def test_check_on_host():
                         ('fwd fp16 d=64 heads=2 layout=packed mask="causal"', "q=100+37+0,k=100+64+9"), ("fwd fp32 d=64 heads=2", "b=2,q=5,k=0"),
                         ('fwd bf16 d=64 heads=4 layout=bhsd sink mask="window(16, 0)" score="softcap(20)"', "b=1,q=70"),
                         ('fwd fp32 d=64 heads=2 params="doc: i32[2]" mask="doc[b, q] == doc[b, k]"', "b=2,q=64"),
-                        ("fwd fp32 d=16 heads=2 layout=paged(8)", "b=5,q=1,k=3..90"), ("merge fp32 d=16 heads=2 lse=ln", "b=2,q=3,parts=4"),
+                        ("fwd fp32 d=16 heads=2 layout=paged(8)", "b=5,q=1,k=3..90"), ("merge fp32 d=16 heads=2 lse=ln", "b=2,q=3,parts=4"), ("quantize fp32 d=16 heads=2 rotate scales=block(64)", "b=2,q=70"),
                         ("fwd fp32 d=64 heads=2", "b=0,q=5"), ("fwd fp32 d=64 heads=2", "q=0,k=7")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         assert line["ok"] and line["ms"] >= 0 and line["rel_err"] <= line["ref_err"], line

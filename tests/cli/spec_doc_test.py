@@ -44,6 +44,8 @@ def shape_of(spec):
         return f"q={2 * q},k=3"  # of k parts; a merge knows no sequences
     if "layout=packed" in spec:
         return f"q={q}+0+{q},k={k}+{k}+0"
+    if spec.startswith("quantize"):
+        return f"q={20 * q}"
     return f"q={q},k={k}+0+{k // 2}" if "k_lens" in spec or "paged" in spec else f"b={size('b', 2)},q={q},k={k}"
 
 

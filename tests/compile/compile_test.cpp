@@ -22,6 +22,7 @@
 #include "compiler/spec/target.h"
 #include "fmt/format.h"
 #include "runtime/compile/nvrtc/nvrtc_log.h"
+#include "templates/quantize/rotation.h"
 #include "tests/requests.h"
 
 namespace flashjit {
@@ -75,6 +76,8 @@ constexpr const char* kVariants[] = {
     " kv=int8 q_len=1",
     " layout=packed mask=\"causal\" lse=ln dropout=0.1",
 };
+constexpr const char* kRounding[] = {" scales=block(128)", " rotate scales=block(128)",
+                                     " rotate scales=block(64) out=e5m2", " rotate"};
 // Of a Q of 8 bits.
 constexpr const char* kNarrow[] = {
     "",
@@ -111,6 +114,14 @@ std::vector<Row> every_row() {
     for (const char* dtype : {"bf16", "fp16"}) {
       for (int d = 8; d <= 256; d += 8)
         rows.push_back({fmt::format("merge {} d={} heads=32 lse=ln", dtype, d), target.name, ""});
+      for (int d = 8; d <= 256; d += 8) {
+        for (const char* variant : kRounding) {
+          const bool rotates = std::string_view(variant).find("rotate") != std::string_view::npos;
+          if (rotates && rotation_parts(d) == 0) continue;
+          const char* const bytes = d % 16 == 0 ? "" : " bytes=8";
+          rows.push_back({fmt::format("quantize {} d={} heads=32{}{}", dtype, d, variant, bytes), target.name, ""});
+        }
+      }
       for (const char* variant : kBackward) {
         for (const std::string_view pins : pins_for(target, "family=sync_backward")) {
           for (int d = 8; d <= 256; d += 8)

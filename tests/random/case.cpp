@@ -75,6 +75,32 @@ void draw_strides(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> sha
   }
 }
 
+void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, int align, std::int64_t gap,
+             bool output) {
+  tensor.dtype = name(dtype);
+  tensor.strides.assign(shape.size(), 1);
+  for (std::size_t i = shape.size() - 1; i-- > 0;) {
+    const bool of_row = i + 2 == shape.size();
+    tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]) + (of_row ? gap : 0);
+  }
+  tensor.shape = std::move(shape);
+  allocate(tensor, std::max(align, size_of(dtype)), output);
+}
+
+void each_element(const CaseTensor& tensor,
+                  const std::function<void(const std::vector<std::int64_t>& index, std::int64_t offset)>& visit) {
+  std::vector<std::int64_t> index(tensor.shape.size(), 0);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    std::int64_t offset = 0, rest = i;
+    for (std::size_t axis = index.size(); axis-- > 0;) {
+      index[axis] = rest % tensor.shape[axis];
+      rest /= tensor.shape[axis];
+      offset += index[axis] * tensor.strides[axis];
+    }
+    visit(index, offset);
+  }
+}
+
 void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
            const std::function<double(std::int64_t i)>& value, int align) {
   tensor.dtype = flashjit::name(dtype);

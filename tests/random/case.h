@@ -51,6 +51,13 @@ struct StrideRules {
 void draw_strides(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, const StrideRules& rules,
                   Random& random);
 
+// Contiguous but for a gap behind each row, in elements.
+void lay_out(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape, int align, std::int64_t gap,
+             bool output);
+// Every element of the tensor: its index, and its offset.
+void each_element(const CaseTensor& tensor,
+                  const std::function<void(const std::vector<std::int64_t>& index, std::int64_t offset)>& visit);
+
 // A contiguous input; `value`: by index in memory order.
 void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
            const std::function<double(std::int64_t i)>& value, int align = 1);

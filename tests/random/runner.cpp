@@ -170,8 +170,10 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
-  return is_forward(spec) && !spec.append && !spec.shared_prefix && !drops(spec) && spec.params.empty() &&
-         !(spec.mask && uses(spec.mask, Variable::B)) && !(spec.score && uses(spec.score, Variable::B));
+  const bool share_scales = narrows(spec) && is_packed(spec);
+  return is_forward(spec) && !spec.append && !spec.shared_prefix && !share_scales && !drops(spec) &&
+         spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
+         !(spec.score && uses(spec.score, Variable::B));
 }
 
 }  // namespace
@@ -250,7 +252,9 @@ Outcome Runner::run(Case& c) const {
     return outcome;
   };
   const auto has = [&](const char* word) { return c.spec.find(word) != std::string::npos; };
-  if (options_.alone && !has(" numerics=") && !has(" shared_prefix")) c.spec += " numerics=batch_invariant";
+  const bool share_scales = has(" compute=") && has("packed");
+  if (options_.alone && !has(" numerics=") && !has(" shared_prefix") && !share_scales)
+    c.spec += " numerics=batch_invariant";
   auto spec = parse_spec(c.spec);
   if (!spec) return fail("parse: " + text_of(spec.error()));
   if (std::string problem = check_text_form(*spec); !problem.empty()) return fail(problem);

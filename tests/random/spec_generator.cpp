@@ -17,6 +17,7 @@
 #include "tests/random/operations/merge_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/operations/prefix_generator.h"
+#include "tests/random/operations/quantize_generator.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
@@ -45,7 +46,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return draw_dropout(draw_shared_prefix(std::move(case_)));
+    return draw_compute(draw_dropout(draw_shared_prefix(std::move(case_))));
   }
 
   Case make(const FixedCase& row) {
@@ -489,12 +490,17 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  return seed % kMergesAmong == 0 ? draw_merge(seed, options) : draw_backward(Generator(seed, options).draw());
+  if (seed % kMergesAmong == 0) return draw_merge(seed, options);
+  if (seed % kQuantizesAmong == 1) return draw_quantize(seed, options);
+  return draw_backward(Generator(seed, options).draw());
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  return merges(*parse_spec(row.spec)) ? make_merge(seed, row) : take_backward(Generator(seed, {}).make(row));
+  const AttentionSpec spec = *parse_spec(row.spec);
+  if (merges(spec)) return make_merge(seed, row);
+  if (quantizes(spec)) return make_quantize(seed, row);
+  return take_backward(Generator(seed, {}).make(row));
 }
 
 }  // namespace flashjit::testing_random

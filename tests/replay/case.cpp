@@ -117,6 +117,14 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     return placer.place(dtype, {batch, tokens, heads, dim});
   };
   Arguments call;
+  if (quantizes(spec)) {
+    call.params["x"] = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
+    call.params["y"] = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_qk);
+    Numbers scales = packed ? Numbers{spec.heads_q} : Numbers{batch, spec.heads_q};
+    if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (q_tokens + spec.scale_block - 1) / spec.scale_block);
+    call.params["scale"] = placer.place_rows(Dtype::F32, scales);
+    return call;
+  }
   if (merges(spec)) {
     const auto of_parts = [&](Numbers shape) {
       shape.insert(shape.begin(), most(c.k_lens));

@@ -10,6 +10,7 @@
 #include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
+#include "compiler/narrowing.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
 #include "runtime/compile/request.h"
@@ -68,12 +69,15 @@ struct Footprint {
   std::int64_t bytes = 0;
   std::vector<std::pair<std::string, std::int64_t>> buffers;
 };
+CallSizes sizes_of(const Shape& shape) {
+  return {.batch = shape.b,
+          .q_len = shape.q_len,
+          .k_len = shape.k_len,
+          .q_tokens = shape.b * shape.q_len,
+          .k_tokens = shape.b * shape.k_len};
+}
 Footprint footprint(const Plan& plan, const Shape& shape) {
-  const CallSizes sizes = {.batch = shape.b,
-                           .q_len = shape.q_len,
-                           .k_len = shape.k_len,
-                           .q_tokens = shape.b * shape.q_len,
-                           .k_tokens = shape.b * shape.k_len};
+  const CallSizes sizes = sizes_of(shape);
   Footprint all;
   for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
   all.bytes = bytes_of(plan.workspace, sizes);
@@ -147,10 +151,14 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
                      r.predicted_tbs, plan.target.memory_tbs, r.limit);
 }
 
-std::string merge_text(const Plan& plan, const Shape& shape, const Roofline& r) {
-  return fmt::format("what it costs at b={},q={},parts={}\n", shape.b, shape.q_len, shape.k_len) +
-         fmt::format("  memory traffic     {}: the parts read and O written once\n", bytes_text(r.fused_bytes)) +
-         predicted_text(plan, r);
+// Of what does not attend: memory is all that it takes.
+std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+  const bool merge = merges(plan.spec);
+  return fmt::format("what it costs at b={},q={}{}\n", shape.b, shape.q_len,
+                     merge ? fmt::format(",parts={}", shape.k_len) : "") +
+         fmt::format("  memory traffic     {}: {} once\n", bytes_text(r.fused_bytes),
+                     merge ? "the parts read and O written" : "x read and y written") +
+         footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
@@ -308,7 +316,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
     const Footprint calls = footprint(plan, shape);
     line["launches"] = calls.launches;
     line["workspace_bytes"] = calls.bytes;
-    text += (merges(plan.spec) ? merge_text(plan, shape, r) : roofline_text(plan, shape, r)) + "\n";
+    text += (attends(plan.spec) ? roofline_text(plan, shape, r) : traffic_text(plan, shape, r)) + "\n";
     if (attends(plan.spec)) {
       const auto map = mask_map(plan, shape.q_len, shape.k_len);
       if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
@@ -322,12 +330,33 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   return {};
 }
 
+// What none of the kernels shows that round Q, K and V, and attend to them.
+Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Output& output) {
+  const AttentionSpec& spec = request.spec;
+  FLASHJIT_ASSIGN(shape, shape_of(args, spec));
+  const std::int64_t bytes = narrowed_room(spec, sizes_of(shape)).bytes;
+  Json line = result_line(request.text, request.target.name, args.schedule);
+  line["workspace_bytes"] = bytes;
+  const NarrowingError error = narrowing_error(spec);
+  line["rel_err_normal"] = error.normal;
+  line["rel_err_outliers"] = error.outliers;
+  output.result(
+      line,
+      fmt::format("{}\nfor {}: the four kernels below, one after the other\n\n"
+                  "  workspace          {} at {}: Q, K and V in 8 bits; behind it what one kernel needs at a time\n"
+                  "  error              {:.2g} of O on normal numbers, {:.2g} with outliers (measured at {})\n",
+                  request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape), error.normal,
+                  error.outliers, kNarrowingMeasured));
+  return {};
+}
+
 // One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
 Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
   ExplainArgs of_part = args;
   if (kernels.size() > 1) of_part.shape.clear();
+  if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, output));
   for (const Request& kernel : kernels) FLASHJIT_TRY(explain_kernel(of_part, kernel, store, output));
   return {};
 }

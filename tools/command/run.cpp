@@ -116,6 +116,13 @@ Result<std::string> check(const AttentionSpec& spec, const Facts& facts, Problem
         fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
                     facts.weights);
   }
+  if (narrows(spec)) {
+    line["unrounded_rel_err"] = c.unrounded_rel_err;
+    line["unrounded_rms"] = c.unrounded_rms;
+    text += fmt::format(
+        "            of q, k and v in 8 bits, that is; as they are given: relative error {:.2e}, RMS {:.2e}\n",
+        c.unrounded_rel_err, c.unrounded_rms);
+  }
   if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
     text += fmt::format("            {} of {} rows, drawn at random (all of them would take long)\n", c.rows_checked,

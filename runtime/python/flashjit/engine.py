@@ -135,10 +135,10 @@ class Kernel:
     def bind(self, values: Mapping[str, Any], *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None,
              like: Any = None) -> Launch:
         """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
-        memory of the kind of `like`, which is `q` or `o`."""
+        memory of the kind of `like`, which is `q`, `o` or `x`."""
         views, scalars = {}, {}
         if like is None:
-            like = values.get("q") if values.get("q") is not None else values.get("o")
+            like = next((values[name] for name in ("q", "o", "x") if values.get(name) is not None), None)
         if stream is None:
             stream = tensors.current_stream(like)
         for name, value in values.items():
@@ -158,7 +158,7 @@ class Kernel:
 
     def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, **values: Any) -> None:
         """Launches on tensors and scalars that go by their names in the spec. GPU: asynchronous, on `stream`, a CUDA stream as a
-        number, else PyTorch's or CuPy's current one where q is theirs. Processors: the result is there on return."""
+        number, else PyTorch's or CuPy's current one where q, o or x is theirs. Processors: the result is there on return."""
         self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream)()
 
 

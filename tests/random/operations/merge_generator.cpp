@@ -13,33 +13,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// Contiguous but for a gap behind each row, where `align` allows one.
-void lay_out(CaseTensor& tensor, Dtype dtype, Shape shape, int align, std::int64_t gap, bool output) {
-  tensor.dtype = name(dtype);
-  tensor.strides.assign(shape.size(), 1);
-  for (std::size_t i = shape.size() - 1; i-- > 0;) {
-    const bool of_row = i + 2 == shape.size();
-    tensor.strides[i] = tensor.strides[i + 1] * std::max<std::int64_t>(1, shape[i + 1]) + (of_row ? gap : 0);
-  }
-  tensor.shape = std::move(shape);
-  allocate(tensor, std::max(align, size_of(dtype)), output);
-}
-
-// Every element of the tensor with its place.
-template <class F>
-void each_element(const CaseTensor& tensor, F visit) {
-  Shape index(tensor.shape.size(), 0);
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    std::int64_t offset = 0, rest = i;
-    for (std::size_t axis = index.size(); axis-- > 0;) {
-      index[axis] = rest % tensor.shape[axis];
-      rest /= tensor.shape[axis];
-      offset += index[axis] * tensor.strides[axis];
-    }
-    visit(index, offset);
-  }
-}
-
 // LSE of a part: as others, far from them, or -infinity.
 double draw_lse(Random& random) {
   if (random.chance(0.15)) return -INFINITY;

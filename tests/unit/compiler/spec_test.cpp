@@ -138,7 +138,8 @@ void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::str
   }
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
               a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.token_scales == b.token_scales &&
-              a.scale_block == b.scale_block && a.dropout == b.dropout)
+              a.scale_block == b.scale_block && a.compute == b.compute && a.rotate == b.rotate &&
+              a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.grads == b.grads) << text;
   EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
@@ -154,8 +155,38 @@ struct RandomSpec {
     const std::int64_t size = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(SizeBound::kLargest));
     return below(3) == 0 ? SizeBound{} : below(2) ? SizeBound{size, size} : SizeBound{0, size};
   }
+  // With what quantize has of a spec.
+  AttentionSpec rounding(const AttentionSpec& s) {
+    AttentionSpec q;
+    q.operation = Operation::Quantize;
+    q.dtype = q.kv_dtype = s.dtype;
+    set_out(q, usual_out(q));
+    if (below(2)) q.out_dtype = Dtype::E5M2;
+    q.rotate = below(2);
+    q.d_qk = q.d_v = q.rotate ? 16 << below(5) : std::min(s.d_qk, 256);
+    q.heads_q = q.heads_kv = s.heads_q;
+    q.layout = s.layout;
+    if (s.layout != Layout::Packed && below(2)) q.scale_block = 64 * (1 + below(16));
+    q.batch = s.batch;
+    q.q_len = s.q_len;
+    q.align_bytes = std::max(s.align_bytes, size_of(s.dtype));
+    q.numerics = s.numerics;
+    return q;
+  }
+  // As it is, or with Q, K and V rounded first.
+  AttentionSpec computed(AttentionSpec s) {
+    const bool can = size_of(s.dtype) > 1 && s.kv_dtype == s.dtype && s.page_size == 0 && !s.append && !s.k_lens &&
+                     !s.v_in_k && !(s.layout == Layout::Packed && s.numerics == Numerics::BatchInvariant);
+    if (!can || below(2)) return s;
+    s.compute = below(2) ? Dtype::E4M3 : Dtype::E5M2;
+    if (below(2)) s.rotate = true, s.d_qk = 48 << below(3);
+    if (s.layout != Layout::Packed && below(2)) s.scale_block = 64 * (1 + below(16));
+    return s;
+  }
   AttentionSpec draw() {
     AttentionSpec s = drawn();
+    if (below(8) == 0) return rounding(s);
+    if (!is_backward(s)) return computed(s);
     if (!is_backward(s)) return s;
     if (s.v_in_k) s.d_qk = s.d_v = 64;  // what bwd has not
     s.k_lens = s.v_in_k = s.max_logit = s.append = false;
@@ -300,7 +331,7 @@ void expect_refused(std::span<const std::pair<const char*, const char*>> rows) {
 
 TEST(Spec, RefusalsNameFieldValueAndLimit) {
   const std::pair<const char*, const char*> rows[] = {
-      {"", "the operation (fwd, bwd or merge) is missing"},
+      {"", "the operation (fwd, bwd, merge or quantize) is missing"},
       {"fwd", "the dtype is missing"},
       {"forward bf16 d=64", "`forward` is none of fwd, bwd"},
       {"fwd b16 d=64", "dtype: `b16` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `bf16`?"},
@@ -460,6 +491,7 @@ TEST(Spec, NotYetSupportedNamesTheField) {
   const std::pair<const char*, const char*> rows[] = {
       {"bwd e4m3 d=64", "dtype: e4m3"},
       {"merge e5m2 d=64", "dtype: e5m2"},
+      {"quantize e4m3 d=64", "dtype: e4m3 has 8 bits already"},
       {"fwd e4m3 kv=int8 d=64", "kv: int8 under a Q of e4m3"},
       {"fwd e4m3 kv=bf16 d=64", "kv: bf16 under a Q of e4m3"},
       {"fwd e4m3 d=64 append", "append: new rows"},

@@ -15,9 +15,9 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// By layout: bshd, bhsd, packed, paged(16), packed/paged(16); of merges and of bwd bshd, bhsd, packed.
+// By layout: bshd, bhsd, packed, paged(16), packed/paged(16); of merges, of bwd and of quantize bshd, bhsd, packed.
 constexpr int kDense = 0, kHeadsFirst = 1, kPacked = 2, kPaged = 3, kMixed = 4, kMerge = 5, kMergeHeadsFirst = 6,
-              kMergePacked = 7, kBackward = 8, kLayouts = 11;
+              kMergePacked = 7, kBackward = 8, kQuantize = 11, kLayouts = 14;
 
 struct Expected {
   std::string name, dtype;
@@ -31,6 +31,13 @@ Expected of_merges(Expected shapes, Shape bshd, Shape bhsd, Shape packed) {
   shapes.shapes[kMerge] = std::move(bshd), shapes.shapes[kMergeHeadsFirst] = std::move(bhsd);
   shapes.shapes[kMergePacked] = std::move(packed);
   return shapes;
+}
+
+Expected of_quantize(Shape bshd, Shape bhsd, Shape packed) {
+  Expected row;
+  row.shapes[kQuantize] = std::move(bshd), row.shapes[kQuantize + kHeadsFirst] = std::move(bhsd);
+  row.shapes[kQuantize + kPacked] = std::move(packed);
+  return row;
 }
 
 // As forward has it, or instead of it.
@@ -101,6 +108,10 @@ std::vector<Expected> of_forward() {
           row([](P p) -> const void* { return p.lse_parts; })),
       add(of_merges({}, {3, 2, 4, 5}, {3, 2, 4, 5}, {3, 4, 10}), "max_parts", "fp32", "max_logit",
           row([](P p) -> const void* { return p.max_parts; })),
+      add(of_quantize({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}), "x", "bf16", "", row([](P p) { return p.x; })),
+      add(of_quantize({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}), "y", "e4m3", "",
+          row([](P p) -> const void* { return p.y; })),
+      add(of_quantize({2, 4}, {2, 4}, {4}), "scale", "fp32", "", row([](P p) -> const void* { return p.scale_y; })),
       add(of_merges({}, {1}, {1}, {}), "shared_prefix", "i32", "shared_prefix",
           row([](P p) -> const void* { return p.shared_prefix; })),
       add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; })),
@@ -137,15 +148,19 @@ const std::vector<Expected>& expected() {
 struct Case {
   int layout;
   std::string spec() const {
-    constexpr const char* kNames[] = {"bshd",   "bhsd", "packed", "paged(16)", "packed/paged(16)", "bshd", "bhsd",
+    constexpr const char* kNames[] = {"bshd",   "bhsd", "packed", "paged(16)", "packed/paged(16)",
+                                      "bshd",   "bhsd", "packed", "bshd",      "bhsd",
                                       "packed", "bshd", "bhsd",   "packed"};
+    if (quantizes()) return std::string("quantize bf16 d=64 heads=4 layout=") + kNames[layout];
     if (backward()) return std::string("bwd bf16 out=fp32/fp16/bf16 d=64/32 heads=4/2 layout=") + kNames[layout];
     if (merges()) return std::string("merge bf16 out=fp32 d=32 heads=4 layout=") + kNames[layout];
     return std::string("fwd bf16 kv=e4m3 out=fp32 d=64/32 heads=4/2 layout=") + kNames[layout];
   }
   bool packed() const { return layout == kPacked || layout == kMixed || layout == kBackward + kPacked; }
   bool merges() const { return layout >= kMerge && layout <= kMergePacked; }
-  bool backward() const { return layout >= kBackward; }
+  bool backward() const { return layout >= kBackward && layout < kQuantize; }
+  bool quantizes() const { return layout >= kQuantize; }
+  bool attends() const { return layout < kMerge; }  // forward
   bool heads_first() const { return layout == kHeadsFirst || layout == kBackward + kHeadsFirst; }
   // All of what bwd reads is of its dtype.
   std::string dtype(const Expected& row) const {
@@ -165,7 +180,10 @@ constexpr Case kCases[] = {{kDense},
                            {kMergePacked},
                            {kBackward},
                            {kBackward + kHeadsFirst},
-                           {kBackward + kPacked}};
+                           {kBackward + kPacked},
+                           {kQuantize},
+                           {kQuantize + kHeadsFirst},
+                           {kQuantize + kPacked}};
 
 // Is there no such tensor where a spec does not ask for the one of this name?
 bool goes_with(const Expected& row, const std::string& name) {
@@ -276,6 +294,19 @@ TEST(Operands, GoToTheirPlaceByFieldAndByName) {
         EXPECT_EQ(params->max_parts_stride.head, packed ? 10 : 5);
         continue;
       }
+      if (c.quantizes()) {
+        const bool heads_first = c.layout == kQuantize + kHeadsFirst, packed = c.layout == kQuantize + kPacked;
+        EXPECT_EQ(params->batch, packed ? 1 : 2);
+        EXPECT_EQ(params->q_len, packed ? 10 : 5);
+        for (const Strides& stride : {params->x_stride, params->y_stride}) {
+          EXPECT_EQ(stride.batch, packed ? 0 : 5 * 4 * 64);
+          EXPECT_EQ(stride.head, heads_first ? 5 * 64 : 64);
+          EXPECT_EQ(stride.token, heads_first ? 64 : 4 * 64);
+        }
+        EXPECT_EQ(params->scale_y_stride.batch, packed ? 0 : 4);
+        EXPECT_EQ(params->scale_y_stride.head, 1);
+        continue;
+      }
       EXPECT_EQ(params->v_stride.token, c.heads_first() ? 32 : 2 * 32);
       EXPECT_EQ(params->v_stride.head, c.heads_first() ? 9 * 32 : 32);
       EXPECT_EQ(params->v_stride.batch, c.paged() ? 16 * 2 * 32 : c.packed() ? 0 : 9 * 2 * 32);
@@ -357,6 +388,9 @@ std::string absent(const Expected& row) {
   if (row.name == "dlse") return "the spec does not ask for it; add dlse to the spec, a bwd, or leave it out";
   if (row.name == "do" || row.name == "dq" || row.name == "dk" || row.name == "dv")
     return "the spec is no bwd; leave it out or use bwd";
+  if (row.name == "x" || row.name == "y" || row.name == "scale")
+    return "the spec is no quantize; leave it out or use quantize";
+  if (row.name == "o") return "quantize writes y; leave it out or use fwd";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
            (row.word == "rope=half(32)" ? "rope=half(N), without rope_base,"
@@ -368,8 +402,8 @@ std::string absent(const Expected& row) {
   if (row.name == "block_table") return "the spec's layout is not paged; leave it out or use layout=paged(N)";
   if (row.name.starts_with("offsets")) return "the spec's layout is not packed; leave it out or use layout=packed";
   if (row.name.starts_with("scale_")) return "the elements of " + row.name.substr(6) + " have no scale in this spec";
-  if (row.name == "v") return "this spec reads none: V is the first columns of k with v_in_k, and a merge has o_parts";
-  return "a merge reads o_parts and lse_parts; leave it out or use fwd";
+  if (row.name == "v") return "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts";
+  return "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
 }
 
 TEST(Operands, SuperfluousOnesAreRefused) {
@@ -398,7 +432,7 @@ TEST(Operands, SuperfluousOnesAreRefused) {
 
 TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
   for (const Case& c : kCases) {
-    if (c.merges() || c.backward()) continue;
+    if (!c.attends()) continue;
     SCOPED_TRACE(c.spec());
     Arguments arguments = by_field(c);
     arguments.params.erase("scale_v");
@@ -425,6 +459,23 @@ TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
   }
 }
 
+TEST(Operands, ScalesThatAreWritten) {
+  void *const somewhere = reinterpret_cast<void*>(0x10000), *const elsewhere = reinterpret_cast<void*>(0x1000000);
+  float scales[16] = {};
+  Arguments arguments;
+  arguments.params["x"] = {somewhere, "fp16", {2, 70, 4, 64}, {}};
+  arguments.params["y"] = {elsewhere, "e5m2", {2, 70, 4, 64}, {}};
+  arguments.params["scale"] = {scales, "fp32", {2, 2, 4}, {}};
+  const std::string spec = "quantize fp16 out=e5m2 d=64 heads=4 scales=block(64)";
+  const auto params = fill(spec, arguments);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->scale_y_stride.batch, 8);
+  EXPECT_EQ(params->scale_y_stride.token, 4);
+  EXPECT_EQ(params->scale_y_stride.head, 1);
+  arguments.params["scale"].shape = {2, 70, 4};
+  expect_refused(spec, arguments, "scale.shape[1]: 70, must be 2 (blocks of tokens of x)");
+}
+
 TEST(Operands, ElementsOfQsTypeHaveNoScales) {
   const Case c = {kDense};
   Arguments arguments = by_field(c);
@@ -438,7 +489,7 @@ TEST(Operands, ElementsOfQsTypeHaveNoScales) {
 // V is then K, with K's strides.
 TEST(Operands, ValuesInKeys) {
   for (const Case& c : kCases) {
-    if (c.merges() || c.backward()) continue;
+    if (!c.attends()) continue;
     SCOPED_TRACE(c.spec());
     Arguments arguments = by_field(c);
     const std::string spec = with_all(c) + " v_in_k";

@@ -1,0 +1,56 @@
+#include "autotune/reference/narrowed.h"
+
+#include <algorithm>
+
+#include "autotune/reference/quantize.h"
+#include "compiler/spec/half.h"
+
+namespace flashjit::reference {
+
+Narrowed::Narrowed(const AttentionSpec& spec, const Arguments& arguments) : spec_(spec), arguments_(arguments) {
+  spec_.dtype = spec_.kv_dtype = *spec.compute;
+  spec_.compute.reset();
+  spec_.rotate = false;
+  narrow(spec, arguments_.q, "scale_q", spec.rotate);
+  narrow(spec, arguments_.k, "scale_k", spec.rotate);
+  narrow(spec, arguments_.v, "scale_v", false);
+}
+
+void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate) {
+  const bool packed = given.layout == Layout::Packed, heads_first = given.layout == Layout::Bhsd;
+  const std::vector<std::int64_t> from = strides_of(tensor), &shape = tensor.shape;
+  std::vector<std::int64_t> to(shape.size(), 1);  // contiguous
+  for (std::size_t i = shape.size() - 1; i-- > 0;) to[i] = to[i + 1] * shape[i + 1];
+  const std::size_t of_token = packed ? 0 : heads_first ? 2 : 1, of_head = packed ? 1 : heads_first ? 1 : 2;
+  const std::int64_t batch = packed ? 1 : shape[0], tokens = shape[of_token], heads = shape[of_head], d = shape.back();
+  const std::int64_t rows = given.scale_block > 0 ? given.scale_block : std::max<std::int64_t>(tokens, 1);
+  const std::int64_t blocks = given.scale_block > 0 ? (tokens + rows - 1) / rows : 1;
+  const auto at = [&](const std::vector<std::int64_t>& s, std::int64_t b, std::int64_t h, std::int64_t token) {
+    return (packed ? 0 : b * s[0]) + h * s[of_head] + token * s[of_token];
+  };
+  std::vector<std::uint8_t>& elements = elements_.emplace_back(static_cast<std::size_t>(batch * tokens * heads * d));
+  std::vector<float>& scales = scales_.emplace_back(static_cast<std::size_t>(batch * blocks * heads), 1.0f);
+  std::vector<double> block;
+  for (std::int64_t i = 0; i < batch * heads * blocks; ++i) {
+    const std::int64_t b = i / blocks / heads, h = i / blocks % heads, number = i % blocks;
+    const std::int64_t first = number * rows, end = std::min(first + rows, tokens);
+    block.clear();
+    for (std::int64_t token = first; token < end; ++token) {
+      for (std::int64_t c = 0; c < d; ++c)
+        block.push_back(load_float(given.dtype, tensor.data, at(from, b, h, token) + c));
+    }
+    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), rotate, *given.compute);
+    scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
+    for (std::size_t j = 0; j < rounded.y.size(); ++j) {
+      const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
+      store_float(*given.compute, elements.data(), at(to, b, h, first + row) + column,
+                  static_cast<float>(rounded.y[j]));
+    }
+  }
+  std::vector<std::int64_t> of_scales = packed ? std::vector{heads} : std::vector{batch, heads};
+  if (given.scale_block > 0) of_scales.insert(of_scales.begin() + 1, blocks);
+  tensor = {elements.data(), std::string(name(*given.compute)), shape, to};
+  arguments_.params[scale] = {scales.data(), "fp32", of_scales, {}};
+}
+
+}  // namespace flashjit::reference

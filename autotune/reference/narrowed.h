@@ -1,0 +1,32 @@
+// What attention with `compute=` is held against: Q, K and V rounded to 8 bits by the definition of quantize, and
+// attention by its definition to these.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
+
+namespace flashjit::reference {
+
+class Narrowed {
+ public:
+  // Those of a spec with `compute=`. Outputs are those of `arguments`.
+  Narrowed(const AttentionSpec& spec, const Arguments& arguments);
+  Narrowed(const Narrowed&) = delete;  // tensors point into it
+
+  const AttentionSpec& spec() const { return spec_; }
+  const Arguments& arguments() const { return arguments_; }
+
+ private:
+  void narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate);
+
+  AttentionSpec spec_;
+  Arguments arguments_;
+  std::list<std::vector<std::uint8_t>> elements_;
+  std::list<std::vector<float>> scales_;
+};
+
+}  // namespace flashjit::reference

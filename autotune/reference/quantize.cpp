@@ -1,0 +1,269 @@
+#include "autotune/reference/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "autotune/reference/philox.h"
+#include "compiler/spec/half.h"
+#include "fmt/format.h"
+
+namespace flashjit::reference {
+namespace {
+
+constexpr double kLargestFloat = std::numeric_limits<float>::max(), kNothing = 0x1p-100;
+
+double largest_number(Dtype dtype) { return dtype == Dtype::E4M3 ? 448 : 57344; }
+
+double sylvester(int i, int j) { return __builtin_popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1; }
+
+// 1 + S, with S antisymmetric: the row and the column 0 of ones, then whether i - j is a square, by Euler's criterion.
+double paley(int order, int i, int j) {
+  const int prime = order - 1;
+  if (i == j || i == 0) return 1;
+  if (j == 0) return -1;
+  const int difference = (i - j + prime) % prime;
+  int power = 1;
+  for (int n = 0; n < (prime - 1) / 2; ++n) power = power * difference % prime;
+  return power == 1 ? 1 : -1;
+}
+
+double sign(int column) {
+  const PhiloxBlock block = philox({static_cast<std::uint32_t>(column / 128), 0, 0, 0}, 0, 0, 10);
+  const std::uint32_t word = block[static_cast<std::size_t>(column / 32 % 4)];
+  return word >> (column / 2 % 16 + 16 * (column % 2)) & 1 ? -1 : 1;
+}
+
+// All that are not negative, in their order, which is that of their codes.
+std::vector<double> numbers_of(Dtype dtype) {
+  std::vector<double> numbers;
+  for (int code = 0; code < 128; ++code) {
+    const double number = load_float(dtype, &code, 0);  // little-endian host
+    if (std::isfinite(number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// Tensors by name, in the layouts that quantize has.
+class Tensors {
+ public:
+  Tensors(const AttentionSpec& spec, const Arguments& arguments)
+      : spec_(spec),
+        x_(arguments.params.at("x")),
+        y_(arguments.params.at("y")),
+        scale_(arguments.params.at("scale")),
+        packed_(spec.layout == Layout::Packed) {}
+
+  std::int64_t batch() const { return packed_ ? 1 : x_.shape[0]; }
+  std::int64_t tokens() const { return x_.shape[packed_ ? 0 : spec_.layout == Layout::Bhsd ? 2 : 1]; }
+  double x(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
+    return load_float(spec_.dtype, x_.data, at(x_, b, h, token) + column);
+  }
+  double y(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
+    return load_float(spec_.out_dtype, y_.data, at(y_, b, h, token) + column);
+  }
+  double scale(std::int64_t b, std::int64_t h, std::int64_t block) const {
+    const std::vector<std::int64_t> s = strides_of(scale_);
+    std::int64_t place = h * s.back();
+    if (!packed_) place += b * s[0];
+    if (spec_.scale_block > 0) place += block * s[s.size() - 2];
+    return static_cast<const float*>(scale_.data)[place];
+  }
+
+ private:
+  std::int64_t at(const Tensor& tensor, std::int64_t b, std::int64_t h, std::int64_t token) const {
+    const std::vector<std::int64_t> s = strides_of(tensor);
+    if (packed_) return token * s[0] + h * s[1];
+    return spec_.layout == Layout::Bhsd ? b * s[0] + h * s[1] + token * s[2] : b * s[0] + token * s[1] + h * s[2];
+  }
+
+  const AttentionSpec& spec_;
+  const Tensor &x_, &y_, &scale_;
+  const bool packed_;
+};
+
+// The rows of a scale.
+struct Block {
+  std::int64_t b = 0, h = 0, number = 0, first = 0, end = 0;
+};
+
+struct Tally {
+  double worst = 0, ideal_worst = 0, squares = 0, ideal_squares = 0, norm = 0;
+  std::string wrong;  // the first
+  void add(const Tally& part) {
+    worst = std::max(worst, part.worst);
+    ideal_worst = std::max(ideal_worst, part.ideal_worst);
+    squares += part.squares;
+    ideal_squares += part.ideal_squares;
+    norm += part.norm;
+    if (wrong.empty()) wrong = part.wrong;
+  }
+};
+
+std::vector<Block> blocks_of(const AttentionSpec& spec, const Tensors& tensors) {
+  const std::int64_t rows = spec.scale_block > 0 ? spec.scale_block : std::max<std::int64_t>(tensors.tokens(), 1);
+  std::vector<Block> blocks;
+  for (std::int64_t b = 0; b < tensors.batch(); ++b) {
+    for (std::int64_t h = 0; h < spec.heads_q; ++h) {
+      for (std::int64_t first = 0; first < tensors.tokens(); first += rows)
+        blocks.push_back({b, h, first / rows, first, std::min(first + rows, tensors.tokens())});
+    }
+  }
+  return blocks;
+}
+
+std::string wrong_scale(const QuantizedRows& rows, const Block& block, Dtype dtype, double ours) {
+  const double uncertain = *std::max_element(rows.uncertain.begin(), rows.uncertain.end());
+  const double tolerance = uncertain > 0 ? uncertain / largest_number(dtype) + rows.scale * 0x1p-22 : 0;
+  const bool either = std::fabs(rows.largest - kNothing) <= uncertain + kNothing * 0x1p-20;  // 1, or what it is
+  if (std::fabs(ours - rows.scale) <= tolerance || (either && ours == 1)) return {};
+  return fmt::format("scale is {} instead of {} (batch {}, head {}, rows {} to {})", ours, rows.scale, block.b, block.h,
+                     block.first, block.end - 1);
+}
+
+void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block& block, Tally& tally) {
+  const int d = spec.d_qk;
+  std::vector<double> given;
+  for (std::int64_t token = block.first; token < block.end; ++token) {
+    for (int c = 0; c < d; ++c) given.push_back(tensors.x(block.b, block.h, token, c));
+  }
+  const QuantizedRows rows = quantize_rows(given, d, spec.rotate, spec.out_dtype);
+  const double scale = tensors.scale(block.b, block.h, block.number);
+  const auto report = [&](std::string text) {
+    if (tally.wrong.empty()) tally.wrong = std::move(text);
+  };
+  if (std::string wrong = wrong_scale(rows, block, spec.out_dtype, scale); !wrong.empty()) return report(wrong);
+  for (std::size_t i = 0; i < rows.exact.size(); ++i) {
+    const std::int64_t row = static_cast<std::int64_t>(i) / d, token = block.first + row;
+    const int column = static_cast<int>(static_cast<std::int64_t>(i) % d);
+    const double exact = rows.exact[i], y = tensors.y(block.b, block.h, token, column);
+    const auto place = [&] {
+      return fmt::format("(batch {}, head {}, token {}, column {})", block.b, block.h, token, column);
+    };
+    if (!std::isfinite(exact)) {
+      if (!std::isnan(y)) report(fmt::format("y is {} where x is {}, rotated {}", y, exact, place()));
+      continue;
+    }
+    const double quotient = exact / scale;
+    const double off = rows.uncertain[static_cast<std::size_t>(row)] / scale + std::fabs(quotient) * 0x1p-21;
+    const double least = spec.rotate ? round_narrow(spec.out_dtype, quotient - off) : rows.y[i],
+                 most = spec.rotate ? round_narrow(spec.out_dtype, quotient + off) : rows.y[i];
+    if (!(y >= least && y <= most)) {
+      report(fmt::format("y is {} where {:.9g} is rounded, to {} {}", y, quotient,
+                         least == most ? fmt::format("{}", least) : fmt::format("{} or {}", least, most), place()));
+      continue;
+    }
+    const double error = y * scale - exact;
+    const double ideal = rows.y[i] * rows.scale - exact;
+    tally.worst = std::max(tally.worst, std::fabs(error));
+    tally.ideal_worst = std::max(tally.ideal_worst, std::fabs(ideal));
+    tally.squares += error * error;
+    tally.ideal_squares += ideal * ideal;
+    tally.norm += exact * exact;
+  }
+}
+
+}  // namespace
+
+std::vector<double> rotation_matrix(int d) {
+  int parts = d;
+  while (parts % 2 == 0) parts /= 2;
+  const int each = d / parts;
+  std::vector<double> matrix(static_cast<std::size_t>(d) * static_cast<std::size_t>(d));
+  for (int i = 0; i < d; ++i) {
+    for (int j = 0; j < d; ++j) {
+      const double element = parts == 1 ? sylvester(i, j)
+                                        : paley(4 * parts, i / each * 4 + i % 4, j / each * 4 + j % 4) *
+                                              sylvester(i % each / 4, j % each / 4);
+      matrix[static_cast<std::size_t>(i * d + j)] = element * sign(j) / std::sqrt(d);
+    }
+  }
+  return matrix;
+}
+
+double round_narrow(Dtype dtype, double x) {
+  static const std::vector<double> e4m3 = numbers_of(Dtype::E4M3), e5m2 = numbers_of(Dtype::E5M2);
+  const std::vector<double>& numbers = dtype == Dtype::E4M3 ? e4m3 : e5m2;
+  const double size = std::fabs(x);
+  if (size >= numbers.back()) return std::copysign(numbers.back(), x);
+  const auto above = std::upper_bound(numbers.begin(), numbers.end(), size);
+  const double low = *(above - 1), high = *above;
+  const bool even_below = (above - 1 - numbers.begin()) % 2 == 0;
+  const bool down = size - low < high - size || (size - low == high - size && even_below);
+  return std::copysign(down ? low : high, x);
+}
+
+QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate, Dtype dtype) {
+  QuantizedRows result;
+  const std::size_t count = rows.size() / static_cast<std::size_t>(d), width = static_cast<std::size_t>(d);
+  const double length = rotate ? 1 / std::sqrt(d) : 1;
+  result.uncertain.assign(count, 0);
+  std::vector<double> sums = rows;  // rotated, without the length
+  const std::vector<double> matrix = rotate ? rotation_matrix(d) : std::vector<double>();
+  for (std::size_t row = 0; rotate && row < count; ++row) {
+    const double* x = &rows[row * width];
+    for (std::size_t i = 0; i < width; ++i) {
+      double sum = 0;
+      for (std::size_t j = 0; j < width; ++j) sum += matrix[i * width + j] > 0 ? x[j] : -x[j];
+      sums[row * width + i] = sum;
+    }
+    double sizes = 0;
+    for (std::size_t j = 0; j < width; ++j) sizes += std::fabs(x[j]);
+    if (std::isfinite(sizes)) result.uncertain[row] = 0x1p-20 * sizes * length;
+  }
+  float largest = 0;
+  for (double& sum : sums) {
+    if (std::fabs(sum) > kLargestFloat) sum = INFINITY;
+    if (std::isfinite(sum)) largest = std::max(largest, static_cast<float>(std::fabs(sum)));
+    result.exact.push_back(sum * length);
+  }
+  const auto most = static_cast<float>(largest_number(dtype)), short_length = static_cast<float>(length);
+  const float size = largest * short_length;
+  const float factor = size > kNothing ? most / largest : short_length;
+  result.largest = largest * length;
+  result.scale = size > kNothing ? size / most : 1;
+  for (const double sum : sums)
+    result.y.push_back(std::isfinite(sum) ? round_narrow(dtype, static_cast<float>(sum) * factor) : NAN);
+  return result;
+}
+
+Comparison compare_quantized(const Problem& problem, const CompareOptions& options) {
+  const AttentionSpec& spec = problem.spec();
+  const Tensors tensors(spec, problem.arguments());
+  std::vector<Block> blocks = blocks_of(spec, tensors);
+  Comparison result;
+  result.rows = tensors.batch() * tensors.tokens() * spec.heads_q;
+  std::mt19937_64 random(options.seed);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  std::size_t chosen = 0;
+  const double of_row = spec.d_qk * (spec.rotate ? spec.d_qk : 16.0);
+  for (double work = 0; chosen < blocks.size() && work < options.work; ++chosen) {
+    result.rows_checked += blocks[chosen].end - blocks[chosen].first;
+    work += of_row * static_cast<double>(blocks[chosen].end - blocks[chosen].first);
+  }
+  std::vector<Tally> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
+  const auto check = [&](std::size_t part) {
+    for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(spec, tensors, blocks[i], tallies[part]);
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t part = 1; part < tallies.size(); ++part) threads.emplace_back(check, part);
+  check(0);
+  for (std::thread& thread : threads) thread.join();
+  Tally all;
+  for (const Tally& part : tallies) all.add(part);
+  // What each number may be is checked above. These say what rounding costs, beside that of the exact scale.
+  const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
+  result.max_abs_err = all.worst;
+  result.recipe_max_abs_err = all.ideal_worst;
+  result.max_abs_limit = 2 * all.ideal_worst;
+  result.rel_err = std::sqrt(all.squares) / norm;
+  result.recipe_rel_err = std::sqrt(all.ideal_squares) / norm;
+  result.rel_limit = 2 * result.recipe_rel_err;
+  result.problem = all.wrong;
+  result.ok = result.problem.empty();
+  return result;
+}
+
+}  // namespace flashjit::reference

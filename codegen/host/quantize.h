@@ -1,0 +1,12 @@
+// Rows of 8 bits on a processor: bound by memory, as merges are, and no code is generated for them.
+#pragma once
+
+#include <memory>
+
+#include "codegen/host/backend.h"
+
+namespace flashjit::host {
+
+std::unique_ptr<HostKernel> quantize_kernel(const AttentionSpec& spec);
+
+}  // namespace flashjit::host

@@ -1,0 +1,77 @@
+#include "compiler/narrowing.h"
+
+namespace flashjit {
+
+namespace {
+
+Result<AttentionSpec> rounding(const AttentionSpec& spec, int d, int heads, const SizeBound& tokens, bool rotate) {
+  AttentionSpec part;
+  part.operation = Operation::Quantize;
+  part.dtype = part.kv_dtype = spec.dtype;
+  part.out_dtype = *spec.compute;
+  part.d_qk = part.d_v = d;
+  part.heads_q = part.heads_kv = heads;
+  part.layout = spec.layout;
+  part.scale_block = spec.scale_block;
+  part.rotate = rotate;
+  part.align_bytes = spec.align_bytes;
+  if (spec.layout != Layout::Packed) {  // whose tokens are those of one sequence here
+    part.batch = spec.batch;
+    part.q_len = tokens;
+  }
+  FLASHJIT_TRY(validate(part));
+  return part;
+}
+
+constexpr std::int64_t kRowAlignment = 16;
+
+constexpr std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+NarrowingError narrowing_error(const AttentionSpec& spec) {
+  // x86-64, 2026-11-25: flashjit run 'fwd bf16 compute=e4m3 d=128 heads=4 ...' --shape b=1,q=4096 --check [--data outliers]
+  constexpr NarrowingError kOfHeads[2] = {{.0464, .0943}, {.0456, .0635}}, kOfBlocks[2] = {{.0468, .0727}, {.0480, .0550}};  // plain, rotated
+  return (spec.scale_block > 0 ? kOfBlocks : kOfHeads)[spec.rotate];
+}
+
+CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys) {
+  const std::int64_t tokens = keys ? call.k_tokens : call.q_tokens;
+  if (is_packed(spec)) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
+  return {.batch = call.batch, .q_len = keys ? call.k_len : call.q_len, .k_len = 1, .q_tokens = tokens};
+}
+
+NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
+  NarrowedRoom room;
+  const auto add = [&](bool keys, std::int64_t heads, std::int64_t d) {
+    const CallSizes sizes = rounding_sizes(spec, call, keys);
+    NarrowedPlace place;
+    place.row_bytes = next_multiple(d, kRowAlignment);
+    place.blocks = spec.scale_block > 0 ? (sizes.q_len + spec.scale_block - 1) / spec.scale_block : 1;
+    place.rows = room.bytes;
+    place.scales = place.rows + next_multiple(sizes.q_tokens * heads * place.row_bytes, kWorkspaceAlignment);
+    const std::int64_t scales = sizes.batch * place.blocks * heads * size_of(Dtype::F32);
+    room.bytes = place.scales + next_multiple(scales, kWorkspaceAlignment);
+    return place;
+  };
+  room.q = add(false, spec.heads_q, spec.d_qk);
+  room.k = add(true, spec.heads_kv, spec.d_qk);
+  room.v = add(true, spec.heads_kv, spec.d_v);
+  return room;
+}
+
+Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
+  FLASHJIT_ASSIGN(q, rounding(spec, spec.d_qk, spec.heads_q, spec.q_len, spec.rotate));
+  FLASHJIT_ASSIGN(k, rounding(spec, spec.d_qk, spec.heads_kv, spec.k_len, spec.rotate));
+  FLASHJIT_ASSIGN(v, rounding(spec, spec.d_v, spec.heads_kv, spec.k_len, false));
+  AttentionSpec attention = spec;
+  attention.dtype = attention.kv_dtype = *spec.compute;
+  attention.compute.reset();
+  attention.rotate = false;
+  FLASHJIT_TRY(validate(attention));
+  return Narrowing{std::move(q), std::move(k), std::move(v), std::move(attention)};
+}
+
+}  // namespace flashjit

@@ -1,0 +1,132 @@
+#include "runtime/launch/narrowing_kernel.h"
+
+#include <algorithm>
+#include <new>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+// The calls of the parts.
+struct NarrowingKernel::Call {
+  Call(const NarrowingKernel& kernel, const CallArguments& call, const CallSizes& sizes)
+      : spec(kernel.spec_), whole(call), room(narrowed_room(spec, sizes)), attention(call) {
+    make(0, "q", "scale_q", room.q, rounding_sizes(spec, sizes, false), spec.heads_q, spec.d_qk);
+    make(1, "k", "scale_k", room.k, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_qk);
+    make(2, "v", "scale_v", room.v, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_v);
+    give_rest(attention);
+  }
+  Call(const Call&) = delete;  // views point into it
+
+  void* at(std::int64_t bytes) const { return static_cast<char*>(whole.workspace) + bytes; }
+  void give_rest(CallArguments& call) const {
+    call.workspace = at(room.bytes);
+    call.workspace_bytes = whole.workspace_bytes - room.bytes;
+  }
+  void make(std::size_t number, std::string_view name, std::string_view scale, const NarrowedPlace& place,
+            const CallSizes& sizes, std::int64_t heads, std::int64_t d) {
+    const std::int64_t row = place.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
+    Shaped &of_rows = places[2 * number], &of_scales = places[2 * number + 1];
+    const Dtype dtype = *spec.compute;
+    TensorView rows, scales;
+    if (spec.layout == Layout::Packed) {
+      rows = shaped(at(place.rows), dtype, of_rows, {tokens, heads, d}, {heads * row, row, 1});
+      scales = shaped(at(place.scales), Dtype::F32, of_scales, {heads});
+    } else {
+      rows = spec.layout == Layout::Bhsd ? shaped(at(place.rows), dtype, of_rows, {batch, heads, tokens, d},
+                                                  {heads * tokens * row, tokens * row, row, 1})
+                                         : shaped(at(place.rows), dtype, of_rows, {batch, tokens, heads, d},
+                                                  {tokens * heads * row, heads * row, row, 1});
+      scales = spec.scale_block > 0 ? shaped(at(place.scales), Dtype::F32, of_scales, {batch, place.blocks, heads})
+                                    : shaped(at(place.scales), Dtype::F32, of_scales, {batch, heads});
+    }
+    CallArguments& call = rounding[number];
+    put(call, "x", given(whole, name));
+    put(call, "y", rows);
+    put(call, "scale", scales);
+    give_rest(call);
+    replace(name, rows);
+    put(attention, scale, scales);
+  }
+  // Where the caller gave it: by its field or by its name.
+  void replace(std::string_view name, const TensorView& tensor) {
+    TensorView& field = attention.operands[find_operand(name)];
+    if (field.given()) {
+      field = tensor;
+      return;
+    }
+    for (int i = 0; i < attention.param_count; ++i) {
+      ParamView& param = attention.params[static_cast<std::size_t>(i)];
+      if (param.name == name) param.tensor = tensor;
+    }
+  }
+
+  const AttentionSpec& spec;
+  const CallArguments& whole;
+  const NarrowedRoom room;
+  CallArguments attention;
+  std::array<CallArguments, 3> rounding;
+  std::array<Shaped, 6> places;
+};
+
+NarrowingKernel::NarrowingKernel(const Plan& plan, Facts facts, int ordinal, NarrowingKernels kernels)
+    : RunnableKernel(plan, std::move(facts), ordinal),
+      spec_(plan.spec),
+      gpu_(plan.target.gpu),
+      kernels_(std::move(kernels)) {}
+
+std::shared_ptr<NarrowingKernel> NarrowingKernel::create(int ordinal, const AttentionSpec& spec, const Target& target,
+                                                         NarrowingKernels kernels) {
+  Plan plan;  // what it checks calls by; its parts launch
+  plan.spec = spec;
+  plan.target = target;
+  Facts facts = facts_of_parts(
+      spec, *kernels.attention,
+      {{"q in 8 bits", kernels.q.get()}, {"k in 8 bits", kernels.k.get()}, {"v in 8 bits", kernels.v.get()}});
+  return std::shared_ptr<NarrowingKernel>(new NarrowingKernel(plan, std::move(facts), ordinal, std::move(kernels)));
+}
+
+std::int64_t NarrowingKernel::bytes_of(const CallSizes& sizes) const {
+  const CallSizes of_q = rounding_sizes(spec_, sizes, false), of_keys = rounding_sizes(spec_, sizes, true);
+  return narrowed_room(spec_, sizes).bytes +
+         std::max({kernels_.q->workspace_bytes(of_q), kernels_.k->workspace_bytes(of_keys),
+                   kernels_.v->workspace_bytes(of_keys), kernels_.attention->workspace_bytes(sizes)});
+}
+
+Result<std::int64_t> NarrowingKernel::workspace_bytes(const CallArguments& call) const {
+  if (!gpu_) return std::int64_t{0};
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  return bytes_of(sizes);
+}
+
+Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
+  KernelParams params;
+  CallSizes sizes;
+  FLASHJIT_TRY(checker_.fill(call, params, sizes));
+  const std::int64_t bytes = bytes_of(sizes);
+  if (gpu_) {
+    FLASHJIT_TRY(check_workspace(call, bytes));
+    return launch_in(call, sizes, stream);
+  }
+  FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
+  // Callers of kernels of processors bring no memory.
+  const auto free = [](void* memory) { ::operator delete(memory, std::align_val_t{kWorkspaceAlignment}); };
+  const std::unique_ptr<void, decltype(free)> memory(
+      ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
+  CallArguments in_memory = call;
+  in_memory.workspace = memory.get();
+  in_memory.workspace_bytes = bytes;
+  return launch_in(in_memory, sizes, stream);
+}
+
+Result<void> NarrowingKernel::launch_in(const CallArguments& call, const CallSizes& sizes, void* stream) const {
+  const Call calls(*this, call, sizes);
+  FLASHJIT_TRY(kernels_.q->run(calls.rounding[0], stream));
+  FLASHJIT_TRY(kernels_.k->run(calls.rounding[1], stream));
+  FLASHJIT_TRY(kernels_.v->run(calls.rounding[2], stream));
+  return kernels_.attention->run(calls.attention, stream);
+}
+
+}  // namespace flashjit

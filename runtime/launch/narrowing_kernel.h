@@ -1,0 +1,36 @@
+// A kernel of four: what run() does for a spec with `compute=` (compiler/narrowing.h), on GPUs and processors.
+#pragma once
+
+#include <memory>
+
+#include "compiler/narrowing.h"
+#include "runtime/launch/parts.h"
+
+namespace flashjit {
+
+struct NarrowingKernels {
+  std::shared_ptr<RunnableKernel> q, k, v, attention;
+};
+
+class NarrowingKernel : public RunnableKernel {
+ public:
+  // Kernels of the parts of the spec.
+  static std::shared_ptr<NarrowingKernel> create(int ordinal, const AttentionSpec& spec, const Target& target,
+                                                 NarrowingKernels kernels);
+  using RunnableKernel::workspace_bytes;
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;
+
+ private:
+  struct Call;
+  NarrowingKernel(const Plan& plan, Facts facts, int ordinal, NarrowingKernels kernels);
+  // Of the workspace; behind Q, K and V in 8 bits is room for one launch after the other.
+  std::int64_t bytes_of(const CallSizes& sizes) const;
+  Result<void> launch(const CallArguments& call, void* stream) override;
+  Result<void> launch_in(const CallArguments& call, const CallSizes& sizes, void* stream) const;
+
+  const AttentionSpec spec_;
+  const bool gpu_;
+  const NarrowingKernels kernels_;
+};
+
+}  // namespace flashjit

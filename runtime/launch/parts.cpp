@@ -1,0 +1,49 @@
+#include "runtime/launch/parts.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
+                  std::initializer_list<std::int64_t> strides) {
+  std::ranges::copy(shape, place.shape.begin());
+  std::ranges::copy(strides, place.strides.begin());
+  return {.data = data,
+          .dtype = name(dtype),
+          .rank = static_cast<int>(shape.size()),
+          .shape = place.shape.data(),
+          .strides = strides.size() == 0 ? nullptr : place.strides.data()};
+}
+
+TensorView given(const CallArguments& call, std::string_view name) {
+  if (const TensorView& field = call.operands[find_operand(name)]; field.given()) return field;
+  for (int i = 0; i < call.param_count; ++i) {
+    if (const ParamView& param = call.params[static_cast<std::size_t>(i)]; param.name == name) return param.tensor;
+  }
+  return {};
+}
+
+void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
+  call.operands[find_operand(name)] = tensor;
+}
+
+Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others) {
+  Facts facts = most.facts();
+  facts.spec = print(spec);
+  for (const auto& [what, kernel] : others) {
+    const Facts& part = kernel->facts();
+    facts.compile_ms += part.compile_ms;
+    facts.cubin_bytes += part.cubin_bytes;
+    facts.spill_bytes += part.spill_bytes;
+    facts.registers = std::max(facts.registers, part.registers);
+    facts.smem_bytes = std::max(facts.smem_bytes, part.smem_bytes);
+    facts.threads = std::max(facts.threads, part.threads);
+    facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, part.schedule));
+    facts.notes.insert(facts.notes.end(), part.notes.begin(), part.notes.end());
+  }
+  return facts;
+}
+
+}  // namespace flashjit

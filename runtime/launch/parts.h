@@ -1,0 +1,33 @@
+// What kernels that are made of others share: the calls of their parts, and what there is to say of them all.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+
+#include "runtime/launch/kernels.h"
+
+namespace flashjit {
+
+// Where the shape and the strides of a tensor of a part lie.
+struct Shaped {
+  std::array<std::int64_t, kMaxTensorRank> shape, strides;
+};
+TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
+                  std::initializer_list<std::int64_t> strides = {});
+
+// By its field or by its name; empty: it is not given.
+TensorView given(const CallArguments& call, std::string_view name);
+void put(CallArguments& call, std::string_view name, const TensorView& tensor);
+
+// As buffers of a workspace follow each other.
+constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+// Those of the kernel that does most, with what the others add. `others`: and what each of them is for.
+using NamedPart = std::pair<std::string_view, const RunnableKernel*>;
+Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others);
+
+}  // namespace flashjit

@@ -1,0 +1,15 @@
+// Sizes of the quantize family that follow from a KernelConfig. Shared by host and device.
+#pragma once
+
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+// A warp has as many rows as a matrix instruction, so that it can rotate them.
+constexpr int kQuantizedRows = 16;
+constexpr int quantize_threads(const KernelConfig& c) { return c.tile_q / kQuantizedRows * 32; }
+
+// Tiles that share a scale; 0: all of a head.
+constexpr int tiles_of_scale(const KernelConfig& c) { return c.scale_block / c.tile_q; }
+
+}  // namespace flashjit

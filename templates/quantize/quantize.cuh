@@ -1,0 +1,168 @@
+// Rows of 16-bit elements to elements of 8 bits and scales: y = x / scale, rounded, with the scale at which the largest
+// |x| that shares it is the largest number of the type. Bound by reading x and writing y once.
+#pragma once
+
+#include "templates/append/narrow.cuh"
+#include "templates/quantize/rotate.cuh"
+
+namespace flashjit {
+
+constexpr float kLargestNarrow = config.results == Narrow::e4m3 ? 448.0f : 57344.0f;
+// What x is multiplied with beside that: the matrix of a rotation leaves it longer.
+constexpr float kLength = config.rotate ? rotation_factor(config.head_dim_qk) : 1.0f;
+// Where nothing is larger, the scale is 1: a quotient with it would overflow.
+constexpr float kNothing = 0x1p-100f;
+
+// The rows of a block, all of one head.
+struct Tile {
+  Int64 b;
+  int h, tile;
+
+  __device__ Tile(const KernelParams& p, int item)
+      : b(item / config.heads_q / p.tiles_q), h(item % config.heads_q), tile(item / config.heads_q % p.tiles_q) {}
+  // Of a tensor, where its rows have these strides.
+  __device__ Int64 row(const Strides& stride, int token) const {
+    return b * stride.batch + h * stride.head + token * stride.token;
+  }
+};
+
+// Of two rows of a lane.
+struct Rows {
+  int token[2];
+  bool valid[2];
+  __device__ Rows(const KernelParams& p, const Tile& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      token[r] = tile.tile * config.tile_q + threadIdx.x / 32 * kQuantizedRows + threadIdx.x % 32 / 4 + 8 * r;
+      valid[r] = token[r] < p.q_len;
+    }
+  }
+};
+
+__device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const Rows& rows) {
+  const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
+  return load_rows(p.x, at, rows.valid, threadIdx.x % 32);
+}
+__device__ inline Values values_of(const Raw& raw) {
+  if constexpr (config.rotate) return rotated(raw, threadIdx.x % 32);
+  else return numbers_of(raw);
+}
+
+__device__ inline float largest_of(const Values& v) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8 * kGroups; ++i) largest = fmaxf(largest, fabsf(v.of[i / 4 / kGroups][i / 4 % kGroups][i % 4]));
+  return largest;
+}
+
+// Infinity has no place among numbers that share a scale: it is made NaN, and like that counts for nothing.
+__device__ inline float largest_finite(Values& v) {
+  const float largest = largest_of(v);
+  if (largest < kInfinity) return largest;
+#pragma unroll
+  for (int i = 0; i < 8 * kGroups; ++i) {
+    float& x = v.of[i / 4 / kGroups][i / 4 % kGroups][i % 4];
+    if (fabsf(x) == kInfinity) x = __uint_as_float(0x7fffffff);
+  }
+  return largest_of(v);
+}
+
+// Of numbers that are not negative, which are ordered as their bits are.
+__device__ inline float largest_of_warp(float x) {
+  u32 largest;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(__float_as_uint(x)));
+  return __uint_as_float(largest);
+}
+__device__ inline float largest_of_block(float x) {
+  constexpr int kWarps = quantize_threads(config) / 32;
+  __shared__ float of_warps[kWarps];
+  const float of_warp = largest_of_warp(x);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) largest = fmaxf(largest, of_warps[i]);
+  return largest;
+}
+
+// Four numbers as bytes. NaN stays NaN, and what rounding takes beyond the largest number is that one.
+__device__ inline u32 narrowed(const float (&x)[4], float factor) {
+#if __CUDA_ARCH__ >= 890
+  u16 low, high;
+  if constexpr (config.results == Narrow::e4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1] * factor), "f"(x[0] * factor));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3] * factor), "f"(x[2] * factor));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x[1] * factor), "f"(x[0] * factor));
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x[3] * factor), "f"(x[2] * factor));
+  }
+  return low | static_cast<u32>(high) << 16;
+#else
+  u32 bytes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bytes |= appending::narrowed<config.results>(x[i] * factor) << 8 * i;
+  return bytes;
+#endif
+}
+
+// `largest` is without the length of the rotation. Quotients are rounded as everywhere, so that all devices give the same.
+__device__ inline void store_tile(const KernelParams& p, const Tile& tile, const Rows& rows, const Values& v,
+                                  float largest) {
+  const float factor = largest * kLength > kNothing ? __fdiv_rn(kLargestNarrow, largest) : kLength;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (!rows.valid[r]) continue;
+    auto* row = static_cast<unsigned char*>(p.y) + tile.row(p.y_stride, rows.token[r]);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (!has_column(column_of(piece, lane))) continue;
+      Words<kColumnsOfPiece, config.copy_bytes> bytes;
+#pragma unroll
+      for (int i = 0; i < kGroupsOfPiece; ++i) bytes.words[i] = narrowed(v.of[r][piece * kGroupsOfPiece + i], factor);
+      bytes.store(row + column_of(piece, lane));
+    }
+  }
+}
+__device__ inline void store_scale(const KernelParams& p, const Tile& tile, int block, float largest) {
+  if (threadIdx.x != 0) return;
+  const float size = largest * kLength;
+  p.scale_y[tile.row(p.scale_y_stride, block)] = size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
+}
+
+// Where the rows of a block are those of a scale.
+__device__ inline void quantize_blocks(const KernelParams& p) {
+  const Tile tile(p, blockIdx.x);
+  const Rows rows(p, tile);
+  Values v = values_of(load_tile(p, tile, rows));
+  const float largest = largest_of_block(largest_finite(v));
+  store_tile(p, tile, rows, v, largest);
+  store_scale(p, tile, tile.tile, largest);
+}
+
+// Where a scale is that of more: the first launch leaves the largest number of each tile, [batch, head, tile].
+__device__ inline void find_largest(const KernelParams& p, float* largest) {
+  const Tile tile(p, blockIdx.x);
+  Values v = values_of(load_tile(p, tile, Rows(p, tile)));
+  const float of_tile = largest_of_block(largest_finite(v));
+  if (threadIdx.x == 0) largest[(tile.b * config.heads_q + tile.h) * p.tiles_q + tile.tile] = of_tile;
+}
+
+// The last tile goes first: what the first launch has read last is still in L2.
+__device__ inline void quantize_tiles(const KernelParams& p, const float* largest) {
+  const Tile tile(p, gridDim.x - 1 - blockIdx.x);
+  const Rows rows(p, tile);
+  Values v = values_of(load_tile(p, tile, rows));
+  largest_finite(v);
+  constexpr int kTiles = tiles_of_scale(config);
+  const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
+  const int first = block * kTiles, end = kTiles == 0 ? p.tiles_q : min(first + kTiles, p.tiles_q);
+  const float* of_head = largest + (tile.b * config.heads_q + tile.h) * p.tiles_q;
+  float of_block = 0;
+  for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_head[i]);
+  of_block = largest_of_warp(of_block);
+  store_tile(p, tile, rows, v, of_block);
+  if (tile.tile == first) store_scale(p, tile, block, of_block);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,164 @@
+// Rows of 16-bit elements in the registers of a warp, as numbers, and rotated if the spec says so (rotation.h).
+//
+// Four lanes have a row, each of them four columns of every 16: these are what a lane holds of an operand of mma.sync, so
+// that one product with a small matrix of 1 and -1 mixes the columns of four lanes, exactly, and what it gives is where
+// its operand was. All other columns that are mixed are in registers of the same lane. No number goes through shared
+// memory.
+#pragma once
+
+#include "templates/quantize/layout.h"
+#include "templates/quantize/rotation.h"
+#include "templates/words.cuh"
+
+namespace flashjit {
+
+constexpr int kGroups = round_up(config.head_dim_qk, 16) / 16;  // of 16 columns, four of each lane
+// Where groups come in pairs, a lane's columns of both lie side by side, 16 bytes of them.
+constexpr int kGroupsOfPiece = config.head_dim_qk % 32 == 0 ? 2 : 1;
+constexpr int kPieces = kGroups / kGroupsOfPiece, kColumnsOfPiece = 4 * kGroupsOfPiece;
+
+// The first column of a lane's part of a piece.
+__device__ inline int column_of(int piece, int lane) {
+  return piece * 16 * kGroupsOfPiece + lane % 4 * kColumnsOfPiece;
+}
+// Head dims are multiples of 8, and the last piece may be longer.
+__device__ inline bool has_column(int column) { return config.head_dim_qk % 16 == 0 || column < config.head_dim_qk; }
+
+// What a lane has of rows lane / 4 and lane / 4 + 8 of its warp.
+using Piece = Words<2 * kColumnsOfPiece, config.copy_bytes>;
+struct Raw {
+  Piece of[2][kPieces];
+};
+struct Values {
+  float of[2][kGroups][4];
+};
+
+__device__ inline Raw load_rows(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane) {
+  Raw raw;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int column = column_of(piece, lane);
+      Piece& to = raw.of[r][piece];
+#pragma unroll
+      for (u32& word : to.words) word = 0;
+      if (valid[r] && has_column(column)) to.load(static_cast<const u16*>(x) + rows[r] + column);
+    }
+  }
+  return raw;
+}
+
+__device__ inline Values numbers_of(const Raw& raw) {
+  Values v;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int i = 0; i < 4 * kGroups; ++i) {
+      const Piece& piece = raw.of[r][i / kColumnsOfPiece];
+      const u16 bits = static_cast<u16>(piece.words[i % kColumnsOfPiece / 2] >> i % 2 * 16);
+      v.of[r][i / 4][i % 4] = config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
+    }
+  }
+  return v;
+}
+
+// With 3 or 5, four columns of a lane are mixed with others; without a rotation it is of no use.
+constexpr int kParts = config.rotate ? rotation_parts(config.head_dim_qk) : 1;
+
+// What mma.sync multiplies 16 columns of a row with: row 4 t + e of the matrix is the e-th of lane t's, and so is its
+// column. Two halves of 8 columns, each of two words.
+struct Mixer {
+  u32 of[2][2];
+};
+__device__ inline Mixer mixer_of(int lane) {
+  constexpr u32 kOne = config.element == Element::bf16 ? 0x3f80 : 0x3c00;
+  Mixer mixer;
+  const int from_lane = lane % 4, to_lane = lane / 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int to = 2 * half + lane / 4 % 2;
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      u32 both = 0;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int from = 2 * word + i;
+        const bool negative = (__popc(from_lane & to_lane) + (kParts == 1 ? __popc(from & to) : 0)) % 2 == 1;
+        const u32 element = kParts == 1 || from == to ? kOne | (negative ? 0x8000u : 0u) : 0u;
+        both |= element << 16 * i;
+      }
+      mixer.of[half][word] = both;
+    }
+  }
+  return mixer;
+}
+
+// The signs of two columns of a register, where it has its own: those of piece 16 bits apart begin at the lane's.
+__device__ inline u32 signs_of(int group, int pair, int lane) {
+  const int piece = group / kGroupsOfPiece, in_piece = group % kGroupsOfPiece * 2 + pair;
+  const int first = piece * 16 * kGroupsOfPiece / 2 % 16;  // of the piece, in its word
+  const u32 of_lane = kRotationSigns[piece * 16 * kGroupsOfPiece / 32] >> lane % 4 * (kColumnsOfPiece / 2);
+  return of_lane << (15 - first - in_piece) & 0x80008000;
+}
+
+// Columns of a lane whose groups differ in a bit, as Sylvester's matrix has them.
+__device__ inline void mix_groups(Values& v) {
+  constexpr int kEach = kGroups / kParts;
+#pragma unroll
+  for (int step = 1; step < kEach; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < kGroups * 8; ++i) {
+      const int r = i / 4 / kGroups, group = i / 4 % kGroups, e = i % 4;
+      if (group % kEach & step) continue;
+      const float a = v.of[r][group][e], b = v.of[r][group + step][e];
+      v.of[r][group][e] = a + b;
+      v.of[r][group + step][e] = a - b;
+    }
+  }
+}
+
+// Columns of a lane by Paley's matrix.
+__device__ inline void mix_parts(Values& v) {
+  constexpr int kEach = kGroups / kParts, kOrder = 4 * kParts;
+#pragma unroll
+  for (int i = 0; i < 2 * kEach; ++i) {
+    float x[kOrder];
+#pragma unroll
+    for (int j = 0; j < kOrder; ++j) x[j] = v.of[i / kEach][j / 4 * kEach + i % kEach][j % 4];
+#pragma unroll
+    for (int to = 0; to < kOrder; ++to) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < kOrder; ++j) sum += is_negative_in_paley(kOrder, to, j) ? -x[j] : x[j];
+      v.of[i / kEach][to / 4 * kEach + i % kEach][to % 4] = sum;
+    }
+  }
+}
+
+// sqrt(d) times the rotated rows.
+__device__ inline Values rotated(const Raw& raw, int lane) {
+  const Mixer mixer = mixer_of(lane);
+  Values v;
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    u32 a[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const Piece& piece = raw.of[i % 2][group / kGroupsOfPiece];
+      a[i] = piece.words[group % kGroupsOfPiece * 2 + i / 2] ^ signs_of(group, i / 2, lane);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float d[4] = {};
+      mma<config.element>(d, a, mixer.of[half][0], mixer.of[half][1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v.of[i / 2][group][2 * half + i % 2] = d[i];
+    }
+  }
+  mix_groups(v);
+  if constexpr (kParts > 1) mix_parts(v);
+  return v;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,104 @@
+#include "tests/random/operations/quantize_generator.h"
+
+#include <cmath>
+#include <vector>
+
+#include "compiler/spec/half.h"
+#include "fmt/format.h"
+#include "templates/quantize/rotation.h"
+#include "tests/random/random.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+// What many rows are: others are of zeros, so that some scales have nothing to go by.
+double draw_number(Data data, Random& random) {
+  switch (data) {
+    case Data::Zero: return 0;
+    case Data::Sharp: return random.normal() + (random.chance(0.001) ? 10 * random.normal() : 0);
+    case Data::Huge: return random.normal() * std::exp2(static_cast<double>(random.integer(-60, 12)));
+    // With 448 or 57344 among them the scale is 1, and these lie on the numbers of 8 bits and halfway between.
+    case Data::Codes: return random.chance(0.1) ? 448 : random.integer(-64, 64) * 0.5;
+    case Data::NotFinite:
+      if (random.chance(0.001)) return random.pick<double>({INFINITY, -INFINITY, NAN});
+      return random.normal();
+    default: return random.normal();
+  }
+}
+
+Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t tokens, Data data) {
+  Random random(seed);
+  const AttentionSpec spec = *parse_spec(text);
+  const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
+  const std::int64_t heads = spec.heads_q, d = spec.d_qk;
+  const Shape rows = packed        ? Shape{tokens, heads, d}
+                     : heads_first ? Shape{batch, heads, tokens, d}
+                                   : Shape{batch, tokens, heads, d};
+  const std::int64_t gap = random.chance(0.5) ? 16 : 0;
+  Case c;
+  c.seed = seed;
+  c.spec = text;
+  c.shape = fmt::format("b={} q={}", packed ? 1 : batch, tokens);
+  c.data = kDataNames[static_cast<std::size_t>(data)];
+  CaseTensor &x = c.params["x"], &y = c.params["y"], &scale = c.params["scale"];
+  lay_out(x, spec.dtype, rows, spec.align_bytes, gap, false);
+  lay_out(y, spec.out_dtype, rows, spec.align_bytes, gap, true);
+  Shape scales = packed ? Shape{heads} : Shape{batch, heads};
+  if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (tokens + spec.scale_block - 1) / spec.scale_block);
+  lay_out(scale, Dtype::F32, scales, 4, random.integer(0, 2), true);
+  double factor = 1;
+  each_element(x, [&](const Shape& at, std::int64_t offset) {
+    if (at.back() == 0) factor = data != Data::Codes && random.chance(0.1) ? 0 : 1;
+    reference::store_float(spec.dtype, x.data(), offset, static_cast<float>(factor * draw_number(data, random)));
+  });
+  return c;
+}
+
+}  // namespace
+
+Case make_quantize(std::uint64_t seed, const FixedCase& row) {
+  const auto batch = static_cast<std::int64_t>(row.q_lens.size());
+  return make(seed, row.spec, batch, batch == 0 ? 0 : row.q_lens[0], row.data);
+}
+
+Case draw_compute(Case c) {
+  constexpr std::uint64_t kComputesAmong = 12;  // cases one is
+  Random random(c.seed ^ 0x636f6d70);
+  if (random.bits() % kComputesAmong != 0 || c.data != kDataNames[static_cast<std::size_t>(Data::Normal)]) return c;
+  if (drops(*parse_spec(c.spec))) return c;  // which Q of 8 bits does not have
+  std::string spec = c.spec + random.pick<const char*>({" compute=e4m3", " compute=e5m2"});
+  if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
+  if (random.chance(0.5) && spec.find("packed") == spec.npos)
+    spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
+  if (!parse_spec(spec)) return c;  // pages, new rows and the like
+  c.spec = std::move(spec);
+  c.any_schedule = false;
+  return c;
+}
+
+Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
+  Random random(seed ^ 0x7175616e74);
+  const bool on_host = options.device == Device::Host;
+  const std::string_view dtype = on_host ? random.pick<std::string_view>({"bf16", "fp16", "fp32"})
+                                         : random.pick<std::string_view>({"bf16", "fp16"});
+  const bool rotate = random.chance(0.6);
+  std::int64_t d = 8 * random.integer(1, 32);
+  while (rotate && rotation_parts(static_cast<int>(d)) == 0) d = 8 * random.integer(1, 32);
+  const std::int64_t least = dtype == "fp32" ? 4 : 2;
+  std::string spec = fmt::format("quantize {} d={} heads={}", dtype, d, random.integer(1, 20));
+  spec += random.pick<std::string_view>({"", " out=e5m2"});
+  const std::string_view layout = random.pick<std::string_view>({"", " layout=bhsd", " layout=packed"});
+  spec += layout;
+  if (rotate) spec += " rotate";
+  if (layout != " layout=packed" && random.chance(0.6))
+    spec += fmt::format(" scales=block({})", 64 * random.pick<std::int64_t>({1, 2, 3, 4, 8}));
+  // Rows of 8 bits that follow each other are only as aligned as they are long.
+  if (d % 16 != 0) spec += " bytes=8";
+  else if (random.chance(0.3)) spec += fmt::format(" bytes={}", std::max(least, random.pick<std::int64_t>({2, 4, 8})));
+  const Data data = random.pick({Data::Normal, Data::Sharp, Data::Huge, Data::Zero, Data::NotFinite, Data::Codes});
+  return make(seed, spec, random.integer(0, 3), random.integer(0, options.large ? 1000 : 150), data);
+}
+
+}  // namespace flashjit::testing_random
