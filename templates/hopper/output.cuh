@@ -106,8 +106,7 @@ __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, 
 // O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their
 // neighbour, and then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte
 // sectors, without shared memory, barriers or another tensor map.
-__device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o,
-                                    u32 kept) {
+__device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o, u32 kept) {
   constexpr int kEights = config.head_dim_v / 8;
   const u32 lane = lane_id();
 #pragma unroll

@@ -289,7 +289,8 @@ __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Outpu
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     factor[h] = lower_row(rows, h, row_sum(rows, o, h));
-    const u32 factors = pack<Element::bf16>(factor[h], factor[h]);  // powers of two, but for what references are rounded
+    // Powers of two, but for what references were rounded by: P stays as it was rounded.
+    const u32 factors = pack<Element::bf16>(factor[h], factor[h]);
 #pragma unroll
     for (int i = 0; i < kTileKv / 16; ++i)
 #pragma unroll
