@@ -197,6 +197,13 @@ __device__ inline u32 max_of_halves(u32 a, u32 b) {
   return larger;
 }
 
+// Of the lower halves, and of the upper ones.
+__device__ inline u32 product_of_bf16(u32 a, u32 b) {
+  u32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // ---- uniform values ----
 
 // What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without

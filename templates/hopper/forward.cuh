@@ -297,24 +297,21 @@ struct Consumer {
 
   // O is complete: check it, and write what the spec asks for.
   __device__ void finish_item(const WorkState& work, bool saw_keys) {
-    if (!saw_keys) {
-#pragma unroll
-      for (int i = 0; i < kOutputs; ++i) o[i] = 0;
-      pin_registers(o);  // keeps this a branch
-    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows.sum[h] = kSumInMatrix ? o[config.head_dim_v / 2 + 2 * h] : quad_sum(rows.sum[h]);
+      if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
+      else rows.sum[h] = quad_sum(rows.sum[h]);
     }
     normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
-      if (!is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
+      if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
+    const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
-      send_output(maps.o, maps.o_steps, shared.q(q_ring.previous().stage()), work, o);
+      send_output(maps.o, maps.o_steps, shared.q(q_ring.previous().stage()), work, o, kept);
     } else {
-      store_output(params, work, o);
+      store_output(params, work, o, kept);
     }
   }
 

@@ -59,9 +59,17 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
+// What is written of O where an item saw no keys is 0, whatever lies in the registers: `kept` are the bits that stay.
+__device__ inline u32 output_word(const Output& o, int i, u32 kept) {
+  return pack<config.output>(o[i], o[i + 1]) & kept;
+}
+__device__ inline float output_float(const Output& o, int i, u32 kept) {
+  return __uint_as_float(__float_as_uint(o[i]) & kept);
+}
+
 // O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
 __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 place, const WorkState& work,
-                                   const Output& o) {
+                                   const Output& o, u32 kept) {
   constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
   constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
   const u32 lane = lane_id(), row = lane % 16;
@@ -73,7 +81,7 @@ __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, 
     u32 words[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (j + i / 2 < kEights) words[i] = pack<config.output>(o[4 * j + 2 * i], o[4 * j + 2 * i + 1]);
+      if (j + i / 2 < kEights) words[i] = output_word(o, 4 * j + 2 * i, kept);
     }
     store_matrices(panel + j / kChunks * kO.panel_bytes() + row * kPanelWidth + (chunk ^ j % kChunks) * 16, words[0],
                    words[1], words[2], words[3]);
@@ -98,7 +106,7 @@ __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, 
 // O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their
 // neighbour, and then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte
 // sectors, without shared memory, barriers or another tensor map.
-__device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o) {
+__device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o, u32 kept) {
   constexpr int kEights = config.head_dim_v / 8;
   const u32 lane = lane_id();
 #pragma unroll
@@ -110,14 +118,16 @@ __device__ inline void store_output(const KernelParams& params, const WorkState&
       float* out = static_cast<float*>(params.o) + at + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
-        if (inside) *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+        const int i = 4 * j + 2 * h;
+        if (inside)
+          *reinterpret_cast<float2*>(out + 8 * j) = make_float2(output_float(o, i, kept), output_float(o, i + 1, kept));
       }
     } else {
       // All words are exchanged before the first is stored, so that the latencies of the exchanges overlap.
       const bool odd = lane % 2 != 0;
       u32 words[2 * ((kEights + 1) / 2)] = {};
 #pragma unroll
-      for (int j = 0; j < kEights; ++j) words[j] = pack<config.output>(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+      for (int j = 0; j < kEights; ++j) words[j] = output_word(o, 4 * j + 2 * h, kept);
 #pragma unroll
       for (int j = 0; j < kEights; j += 2) {
         const u32 received = __shfl_xor_sync(0xffffffff, odd ? words[j] : words[j + 1], 1);

@@ -82,9 +82,7 @@ struct Producer {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
-  // V follows one tile behind K, also from one item to the next: it is needed when the scores of the next tile are on
-  // their way.
-  __device__ void copy_tile(const WorkState& work, int tile) {
+  __device__ void copy_tile_keys(const WorkState& work, int tile) {
     join();  // no thread falls behind by more than a tile: barriers know two phases
     const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
@@ -95,12 +93,6 @@ struct Producer {
     } else {
       copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
     }
-    copy_waiting_values();
-    if constexpr (kHasInputs) {
-      if (maps.has_inputs && leads()) copy_inputs(work, tile);
-    }
-    ring.advance();
-    waiting_tile = tile;
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
@@ -252,34 +244,39 @@ struct Producer {
     }
   }
 
-  // One tile a turn. What comes after an item is found when few of its tiles are still to be copied: while there is
-  // time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones
-  // would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22). Everything is here once: the
-  // compiler copies all calls into this loop.
+  // A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the scores of the next
+  // tile are on their way. The next item is found when few tiles of this one are still to be copied: while there is time,
+  // and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones would be
+  // done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22); nor before its first keys are on their way.
+  // Everything is here once: the compiler copies all calls into this loop.
   __device__ void run() {
     u32 flushes = 0;
-    bool found = false;
+    bool found = false, copies = false;
     int tile = announced().tiles.last;
 #pragma unroll 1
     while (true) {
-      if (!found && tile < announced().tiles.first + kFindsAhead) {
+      if (!found && tile < announced().tiles.first + (copies ? kFindsAhead : 0)) {
         if (leads()) find_next();
         join();
         found = true;
       }
-      if (tile < announced().tiles.first) {
-        // The only Q is free again when the last scores of the item before are there; its last V must not wait for
-        // that.
-        copy_waiting_values();
+      copies = tile >= announced().tiles.first;
+      if (copies) copy_tile_keys(announced(), tile);
+      // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+      copy_waiting_values();
+      if (copies) {
+        if constexpr (kHasInputs) {
+          if (maps.has_inputs && leads()) copy_inputs(announced(), tile);
+        }
+        ring.advance();
+        waiting_tile = tile;
+        tile = visible_tile(params, announced(), tile - 1);
+      } else {
         announce(shared.work(q_ring.count));
         if (announced().kind == Work::end) break;
         if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
         tile = announced().tiles.last;
         found = false;
-      }
-      if (tile >= announced().tiles.first) {
-        copy_tile(announced(), tile);
-        tile = visible_tile(params, announced(), tile - 1);
       }
     }
     if (kPersistent && leads()) return_counters(params);

@@ -289,13 +289,12 @@ __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Outpu
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     factor[h] = lower_row(rows, h, row_sum(rows, o, h));
+    // Powers of two, but for what references were rounded by: P stays as it was rounded.
+    const u32 factors = pack<Element::bf16>(factor[h], factor[h]);
 #pragma unroll
     for (int i = 0; i < kTileKv / 16; ++i)
 #pragma unroll
-      for (int j = h; j < 4; j += 2) {
-        const float low = float_from_bf16(static_cast<u16>(p[i][j])), high = __uint_as_float(p[i][j] & 0xffff0000);
-        p[i][j] = pack<config.element>(low * factor[h], high * factor[h]);
-      }
+      for (int j = h; j < 4; j += 2) p[i][j] = product_of_bf16(p[i][j], factors);
   }
 }
 

@@ -270,7 +270,9 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum.
     const u32 one = pack<config.element>(1.0f, 1.0f);
+#pragma unroll 1
     for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll 1
       for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
         store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
       }

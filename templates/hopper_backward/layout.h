@@ -57,6 +57,8 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 // two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
+// With more, an SM has all of its memory as shared memory but 28 KB.
+constexpr int kSharedMemoryBesideL1 = 195 * 1024;
 
 // What the score reads at every query and key of a step is copied as well, if TMA can: for each warpgroup the queries of
 // the step by its 64 keys, in panels of 128 bytes a row, one panel below the other and one input below the other.
@@ -159,7 +161,7 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.d_o_stages = c.stages;
   s.k_places = takes_items(c) ? 2 : 1;
   place_outside_clusters(s, c);
-  if (s.bytes > kSharedMemoryOfBlock) {
+  if (s.bytes > kSharedMemoryBesideL1) {
     s.k_places = 1;
     place_outside_clusters(s, c);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/plan.h"
+#include "flashjit/flashjit.hpp"
 #include "runtime/launch/arguments.h"
 #include "runtime/launch/call.h"
 
