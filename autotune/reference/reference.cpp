@@ -98,14 +98,6 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
 
 }  // namespace
 
-std::vector<std::int64_t> strides_of(const Tensor& tensor) {
-  std::vector<std::int64_t> s = tensor.strides;
-  if (!s.empty()) return s;
-  s.assign(tensor.shape.size(), 1);
-  for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
-  return s;
-}
-
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
   Problem problem;
   problem.spec_ = &spec;

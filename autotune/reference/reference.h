@@ -23,7 +23,13 @@
 namespace flashjit::reference {
 
 // As the tensor says, or contiguous.
-std::vector<std::int64_t> strides_of(const Tensor& tensor);
+inline std::vector<std::int64_t> strides_of(const Tensor& tensor) {
+  std::vector<std::int64_t> s = tensor.strides;
+  if (!s.empty()) return s;
+  s.assign(tensor.shape.size(), 1);
+  for (int i = static_cast<int>(s.size()) - 2; i >= 0; --i) s[i] = s[i + 1] * tensor.shape[i + 1];
+  return s;
+}
 
 // One query row. q counts from the start of its sequence.
 struct RowId {

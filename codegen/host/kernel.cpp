@@ -12,11 +12,11 @@
 #include "codegen/host/backward.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"
-#include "codegen/host/merge.h"
+#include "codegen/host/operations/merge.h"
 #include "codegen/host/naive_backward.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/problem.h"
-#include "codegen/host/quantize.h"
+#include "codegen/host/operations/quantize.h"
 #include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
 

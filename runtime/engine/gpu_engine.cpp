@@ -14,9 +14,9 @@
 #include "runtime/engine/engine_base.h"
 #include "runtime/engine/tiered_kernel.h"
 #include "runtime/engine/with_stack.h"
-#include "runtime/launch/cascade_kernel.h"
+#include "runtime/launch/parts/cascade_kernel.h"
 #include "runtime/launch/kernels.h"
-#include "runtime/launch/narrowing_kernel.h"
+#include "runtime/launch/parts/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {

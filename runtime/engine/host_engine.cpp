@@ -9,7 +9,7 @@
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
 #include "runtime/launch/kernels.h"
-#include "runtime/launch/narrowing_kernel.h"
+#include "runtime/launch/parts/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {

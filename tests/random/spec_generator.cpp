@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <tuple>
 
 #include "compiler/spec/spec.h"
@@ -14,10 +13,9 @@
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
 #include "tests/random/operations/dropout_generator.h"
-#include "tests/random/operations/merge_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/operations/prefix_generator.h"
-#include "tests/random/operations/quantize_generator.h"
+#include "tests/random/operations/without_keys.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
@@ -132,7 +130,6 @@ class Generator {
   }
 
   void measure_lengths() {
-    const std::size_t batch = q_lens_.size();
     max_q_ = total_q_ = max_k_ = total_k_ = 0;
     for (std::int64_t n : q_lens_) max_q_ = std::max(max_q_, n), total_q_ += n;
     for (std::int64_t n : k_lens_) max_k_ = std::max(max_k_, n), total_k_ += n;
@@ -140,9 +137,9 @@ class Generator {
       return fmt::format("{}{{{}}}{}", stray.front > 0 ? fmt::format("{}+", stray.front) : "", fmt::join(lens, ","),
                          stray.back > 0 ? fmt::format("+{}", stray.back) : "");
     };
-    case_.shape = layout_ == Layout::Packed
-                      ? fmt::format("b={} q={} k={}", batch, packed(q_stray_, q_lens_), packed(k_stray_, k_lens_))
-                      : fmt::format("b={} q={} k={}", batch, max_q_, max_k_);
+    case_.shape = layout_ == Layout::Packed ? fmt::format("b={} q={} k={}", q_lens_.size(), packed(q_stray_, q_lens_),
+                                                          packed(k_stray_, k_lens_))
+                                            : fmt::format("b={} q={} k={}", q_lens_.size(), max_q_, max_k_);
     case_.shape += cache_.text();
   }
 
@@ -490,16 +487,13 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  if (seed % kMergesAmong == 0) return draw_merge(seed, options);
-  if (seed % kQuantizesAmong == 1) return draw_quantize(seed, options);
+  if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
   return draw_backward(Generator(seed, options).draw());
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  const AttentionSpec spec = *parse_spec(row.spec);
-  if (merges(spec)) return make_merge(seed, row);
-  if (quantizes(spec)) return make_quantize(seed, row);
+  if (auto made = make_without_keys(seed, row)) return *std::move(made);
   return take_backward(Generator(seed, {}).make(row));
 }
 

@@ -90,6 +90,33 @@ class Placer {
   std::uintptr_t next_ = 0;
 };
 
+// Of an operation that has no keys.
+template <class Place>
+Arguments without_keys(const ReplayCase& c, std::int64_t batch, std::int64_t q_tokens, Placer& placer,
+                       const Place& place) {
+  const AttentionSpec& spec = c.spec;
+  const bool packed = spec.layout == Layout::Packed;
+  Arguments call;
+  if (quantizes(spec)) {
+    call.params["x"] = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
+    call.params["y"] = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_qk);
+    Numbers scales = packed ? Numbers{spec.heads_q} : Numbers{batch, spec.heads_q};
+    if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (q_tokens + spec.scale_block - 1) / spec.scale_block);
+    call.params["scale"] = placer.place_rows(Dtype::F32, scales);
+    return call;
+  }
+  const auto of_parts = [&](Numbers shape) {
+    shape.insert(shape.begin(), most(c.k_lens));
+    return shape;
+  };
+  call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
+  call.params["o_parts"] = placer.place(spec.dtype, of_parts(call.o.shape));
+  const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
+  if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
+  call.params["lse_parts"] = placer.place_rows(Dtype::F32, of_parts(rows));
+  return call;
+}
+
 }  // namespace
 
 Result<ReplayCase> parse_case(std::string_view line) {
@@ -117,26 +144,7 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     return placer.place(dtype, {batch, tokens, heads, dim});
   };
   Arguments call;
-  if (quantizes(spec)) {
-    call.params["x"] = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
-    call.params["y"] = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_qk);
-    Numbers scales = packed ? Numbers{spec.heads_q} : Numbers{batch, spec.heads_q};
-    if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (q_tokens + spec.scale_block - 1) / spec.scale_block);
-    call.params["scale"] = placer.place_rows(Dtype::F32, scales);
-    return call;
-  }
-  if (merges(spec)) {
-    const auto of_parts = [&](Numbers shape) {
-      shape.insert(shape.begin(), most(c.k_lens));
-      return shape;
-    };
-    call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
-    call.params["o_parts"] = placer.place(spec.dtype, of_parts(call.o.shape));
-    const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
-    if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
-    call.params["lse_parts"] = placer.place_rows(Dtype::F32, of_parts(rows));
-    return call;
-  }
+  if (!attends(spec)) return without_keys(c, batch, q_tokens, placer, place);
   call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
   if (is_paged(spec)) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;

@@ -82,5 +82,22 @@ TEST(Scales, OfQueriesAreOfEightBits) {
                  "scale_q: given, and the elements of q have no scale in this spec");
 }
 
+TEST(Scales, ThatAreWritten) {
+  void *const somewhere = reinterpret_cast<void*>(0x10000), *const elsewhere = reinterpret_cast<void*>(0x1000000);
+  float scales[16] = {};
+  Arguments arguments;
+  arguments.params["x"] = {somewhere, "fp16", {2, 70, 4, 64}, {}};
+  arguments.params["y"] = {elsewhere, "e5m2", {2, 70, 4, 64}, {}};
+  arguments.params["scale"] = {scales, "fp32", {2, 2, 4}, {}};
+  const std::string spec = "quantize fp16 out=e5m2 d=64 heads=4 scales=block(64)";
+  const auto params = fill(spec, arguments);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->scale_y_stride.batch, 8);
+  EXPECT_EQ(params->scale_y_stride.token, 4);
+  EXPECT_EQ(params->scale_y_stride.head, 1);
+  arguments.params["scale"].shape = {2, 70, 4};
+  expect_refused(spec, arguments, "scale.shape[1]: 70, must be 2 (blocks of tokens of x)");
+}
+
 }  // namespace
 }  // namespace flashjit

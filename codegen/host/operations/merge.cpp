@@ -1,4 +1,4 @@
-#include "codegen/host/merge.h"
+#include "codegen/host/operations/merge.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "compiler/narrowing.h"
-#include "runtime/launch/parts.h"
+#include "runtime/launch/parts/parts.h"
 
 namespace flashjit {
 

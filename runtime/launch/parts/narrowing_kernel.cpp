@@ -1,4 +1,4 @@
-#include "runtime/launch/narrowing_kernel.h"
+#include "runtime/launch/parts/narrowing_kernel.h"
 
 #include <algorithm>
 #include <new>

@@ -1,11 +1,11 @@
-#include "runtime/launch/cascade_kernel.h"
+#include "runtime/launch/parts/cascade_kernel.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "compiler/spec/shared_prefix.h"
-#include "runtime/launch/parts.h"
+#include "runtime/launch/parts/parts.h"
 
 namespace flashjit {
 

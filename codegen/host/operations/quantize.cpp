@@ -1,4 +1,4 @@
-#include "codegen/host/quantize.h"
+#include "codegen/host/operations/quantize.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "runtime/launch/parts.h"
+#include "runtime/launch/parts/parts.h"
 
 #include <algorithm>
 

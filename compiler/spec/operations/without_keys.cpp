@@ -1,0 +1,63 @@
+#include "compiler/spec/operations/without_keys.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+namespace {
+
+// Is all that is printed of the spec printed of `known`, which has what its operation has? Otherwise `why` follows the
+// name of the first field that is not.
+Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, std::string_view why) {
+  const std::string given = print(spec), all = print(known);
+  if (given == all) return {};
+  const auto differs = static_cast<std::size_t>(std::ranges::mismatch(given, all).in1 - given.begin());
+  const std::size_t word = given.rfind(' ', differs) + 1;
+  return invalid(
+      fmt::format("{}: {}", std::string_view(given).substr(word, given.find_first_of(" =<", word) - word), why));
+}
+
+// What specs have that are not about keys.
+AttentionSpec without_keys(const AttentionSpec& spec, int d) {
+  AttentionSpec plain;
+  plain.operation = spec.operation;
+  plain.dtype = plain.kv_dtype = spec.dtype;
+  plain.out_dtype = spec.out_dtype;
+  plain.d_qk = plain.d_v = d;
+  plain.heads_q = plain.heads_kv = spec.heads_q;
+  plain.layout = spec.layout;
+  plain.batch = spec.batch;
+  plain.q_len = spec.q_len;
+  plain.align_bytes = spec.align_bytes;
+  plain.numerics = spec.numerics;
+  return plain;
+}
+
+}  // namespace
+
+Result<void> check_merge(const AttentionSpec& spec) {
+  if (spec.shared_prefix && spec.layout == Layout::Packed) {
+    return invalid(
+        "shared_prefix: a merge of packed tokens does not know their sequences; use layout=bshd or layout=bhsd");
+  }
+  AttentionSpec plain = without_keys(spec, spec.d_v);
+  plain.lse = spec.lse;
+  plain.max_logit = spec.max_logit;
+  plain.shared_prefix = spec.shared_prefix;
+  return check_known(spec, plain,
+                     "a merge knows no keys; it has out, d (one number), heads (one number), layout, lse, max_logit, "
+                     "shared_prefix, b, q_len, bytes and numerics");
+}
+
+Result<void> check_quantize(const AttentionSpec& spec) {
+  AttentionSpec plain = without_keys(spec, spec.d_qk);
+  plain.rotate = spec.rotate;
+  plain.scale_block = spec.scale_block;
+  return check_known(spec, plain,
+                     "quantize knows one tensor, x; it has out, d (one number), heads (one number), layout, rotate, "
+                     "scales, b, q_len, bytes and numerics");
+}
+
+}  // namespace flashjit
