@@ -52,6 +52,10 @@ int step_offset(const Product& p, int step, bool transposed, int panel_bytes) {
   return (step / kStepsOfPanel * panel_bytes + step % kStepsOfPanel * kStepBytes) / 16;
 }
 
+// Instructions of 8 bits read no operand transposed, and have no word for it.
+bool knows_transposed(const Product& p) { return p.k < kStepBytes; }
+std::string_view transposed(const Product& p) { return !knows_transposed(p) ? "" : p.b_transposed ? ", 1" : ", 0"; }
+
 // Both operands from shared memory: the low words of their descriptors are what the function takes.
 Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) {
   const int sums = accumulator_registers(p), steps = p.depth / p.k;
@@ -61,7 +65,8 @@ Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) 
   s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {}, {};", a, b);
   s.step = fmt::format("{}_step, {}_step, accumulate", a, b);
   s.body = advance(std::string_view(&a, 1), sums) + advance(std::string_view(&b, 1), sums + 1);
-  s.operands = fmt::format(" {}, {}, \" #accumulate \", 1, 1, 0, {}", a, b, p.b_transposed ? 1 : 0);
+  s.operands =
+      fmt::format(" {}, {}, \" #accumulate \", 1, 1{}{}", a, b, knows_transposed(p) ? ", 0" : "", transposed(p));
   for (int step = 0; step < steps; ++step) {
     s.steps.push_back(fmt::format("{}, {}, {}", step_offset(p, step, false, a_panel),
                                   step_offset(p, step, p.b_transposed, b_panel), step > 0 || p.accumulates ? 1 : 0));
@@ -81,8 +86,8 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
   s.step = fmt::format("{1}_step, {0}0, {0}1, {0}2, {0}3, accumulate", a, b);
   s.body = advance(std::string_view(&b, 1), low, p.b_in_rows ? "ROWS_DESCRIPTOR_HIGH" : "DESCRIPTOR_HIGH");
-  s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1, {2}",
-                           a, b, p.b_transposed ? 1 : 0);
+  s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1{2}",
+                           a, b, transposed(p));
   for (int step = 0; step < steps; ++step) {
     const int r = sums + 4 * step;
     s.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step_offset(p, step, p.b_transposed, b_panel), r, r + 1,
@@ -92,11 +97,10 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
 }
 
 std::string function(const Product& p, const Statement& s, char sum, std::string_view comment,
-                     std::string_view element) {
+                     std::string_view elements) {
   const int sums = accumulator_registers(p);
   std::string text = fmt::format("{}\n#define STEP({}) \\\n{}", comment, s.step, s.body);
-  text +=
-      fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}.{}\\n\" \\\n", p.m, p.n, p.k, element, element);
+  text += fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}\\n\" \\\n", p.m, p.n, p.k, elements);
   text += fmt::format("  \"{{{}}},\\n\" \\\n",
                       operands(sums, "\\n\" \\\n  \" ", [](int i) { return fmt::format("%{}", i); }));
   text += fmt::format("  \"{};\\n\"\n", s.operands);
@@ -123,17 +127,22 @@ std::string emit(const Program& program, const Product& p) {
   };
   const char sum = letter(p.target), a = letter(p.a), b = letter(p.b);
   const char name[3] = {upper(p.target), upper(p.a), upper(p.b)};
-  const std::string_view element = code_name(program.buffers[static_cast<std::size_t>(program.buffer(p.b))].dtype);
+  const auto dtype = [&](std::string_view name) {
+    return program.buffers[static_cast<std::size_t>(program.buffer(name))].dtype;
+  };
+  // What comes from registers is converted to the type of the other operand; those of 8 bits may differ.
+  const std::string elements =
+      fmt::format("{}.{}", code_name(dtype(size_of(dtype(p.b)) == 1 ? p.a : p.b)), code_name(dtype(p.b)));
   if (!p.a_in_registers) {
     const std::string comment = fmt::format(
         "// {0} ({1} x {2}) {7} {3} ({1} x {4}) {5}{8} ({6} x {2} at a time): both from shared memory.", name[0],
         p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
-    return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, element);
+    return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
   }
   std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
                                     name[0], p.rows, p.columns, name[1], p.depth, name[2], p.k);
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
-  return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, element);
+  return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }
 
 // Of the statements, loops before what follows them; each function once.

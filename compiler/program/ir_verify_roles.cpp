@@ -1,8 +1,10 @@
 #include "compiler/program/ir_verify_roles.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace flashjit {
 
@@ -54,9 +56,16 @@ struct Product {
   std::int64_t group;
 };
 
+// A role, and how far it has come.
+struct Role {
+  Kind kind;
+  std::vector<Step> steps = {};
+  std::size_t next = 0;
+};
+
 struct Roles {
   const Program& p;
-  std::vector<Step> producer = {}, consumer = {};
+  std::array<Role, 3> roles = {Role{Kind::Producer}, Role{Kind::Transposer}, Role{Kind::Consumer}};
   std::vector<Ring> rings = {};        // by buffer
   std::vector<Product> products = {};  // under way
   std::int64_t groups = 0;             // of products, committed
@@ -84,6 +93,17 @@ struct Roles {
 
   Result<void> produce(const Step& step) {
     if (step.statement->kind != Kind::Load) return wrong(step, "the producer copies and does nothing else");
+    return fill(step);
+  }
+
+  Result<void> transpose(const Step& step) {
+    if (step.statement->kind == Kind::Release) return release(step);
+    if (step.statement->kind != Kind::Transpose) return wrong(step, "the transposer transposes and does nothing else");
+    FLASHJIT_TRY(read(step, step.statement->reads[0]));
+    return fill(step);
+  }
+
+  Result<void> fill(const Step& step) {
     Ring& ring = rings[step.statement->writes[0]];
     if (ring.filled >= ring.granted) return wrong(step, "overwrites a slot before it has awaited that it is empty");
     ++ring.filled;
@@ -148,32 +168,41 @@ struct Roles {
     return {};
   }
 
-  // Lets a role go on until it waits or is done.
-  template <class Execute>
-  Result<void> advance(const std::vector<Step>& steps, std::size_t& next, const Execute& execute) {
-    for (; next < steps.size(); ++next) {
-      if (steps[next].statement->kind == Kind::Await) {
-        if (!await(steps[next])) return {};
+  Result<void> execute(Kind role, const Step& step) {
+    return role == Kind::Producer ? produce(step) : role == Kind::Transposer ? transpose(step) : consume(step);
+  }
+
+  // Lets a role go on until it waits or is done. Says whether it has come further.
+  Result<bool> advance(Role& role) {
+    const std::size_t before = role.next;
+    for (; role.next < role.steps.size(); ++role.next) {
+      const Step& step = role.steps[role.next];
+      if (step.statement->kind == Kind::Await) {
+        if (!await(step)) break;
       } else {
-        FLASHJIT_TRY(execute(steps[next]));
+        FLASHJIT_TRY(execute(role.kind, step));
       }
     }
-    return {};
+    return role.next > before;
   }
 
   Result<void> run() {
     rings.resize(p.buffers.size());
-    std::size_t produced = 0, consumed = 0;
-    while (produced < producer.size() || consumed < consumer.size()) {
-      const std::size_t before = produced + consumed;
-      FLASHJIT_TRY(advance(producer, produced, [&](const Step& step) { return produce(step); }));
-      FLASHJIT_TRY(advance(consumer, consumed, [&](const Step& step) { return consume(step); }));
-      if (produced + consumed > before) continue;
-      const auto where = [&](const std::vector<Step>& steps, std::size_t next) {
-        return next < steps.size() ? describe(steps[next]) : "its end";
-      };
-      return internal(fmt::format("deadlock: the producer is at {}, the consumer at {}", where(producer, produced),
-                                  where(consumer, consumed)));
+    const auto is_done = [](const Role& role) { return role.next == role.steps.size(); };
+    while (!std::ranges::all_of(roles, is_done)) {
+      bool any = false;
+      for (Role& role : roles) {
+        FLASHJIT_ASSIGN(further, advance(role));
+        any |= further;
+      }
+      if (any) continue;
+      std::vector<std::string> where;
+      for (const Role& role : roles) {
+        if (!role.steps.empty())
+          where.push_back(fmt::format("the {} {} {}", name(role.kind), where.empty() ? "is at" : "at",
+                                      is_done(role) ? "its end" : describe(role.steps[role.next])));
+      }
+      return internal(fmt::format("deadlock: {}", fmt::join(where, ", ")));
     }
     for (std::size_t b = 0; b < rings.size(); ++b) {
       if (rings[b].filled != rings[b].released || rings[b].granted != rings[b].filled) {
@@ -201,12 +230,13 @@ Result<void> check_tiles_apart(const Program& p) {
   return {};
 }
 
+bool is_role(const Statement& s) {
+  return s.kind == Kind::Producer || s.kind == Kind::Transposer || s.kind == Kind::Consumer;
+}
+
 }  // namespace
 
-bool has_roles(const Program& p) {
-  return std::ranges::any_of(p.body,
-                             [](const Statement& s) { return s.kind == Kind::Producer || s.kind == Kind::Consumer; });
-}
+bool has_roles(const Program& p) { return std::ranges::any_of(p.body, is_role); }
 
 Result<void> check_roles(const Program& p) {
   FLASHJIT_TRY(check_tiles_apart(p));
@@ -218,9 +248,9 @@ Result<void> check_roles(const Program& p) {
     std::int64_t item = 0;
     for (const std::int64_t length : {tiles, std::int64_t{0}, tiles, tiles}) {
       for (const Statement& s : p.body) {
-        if (s.kind != Kind::Producer && s.kind != Kind::Consumer)
-          return internal(fmt::format("{} is outside of a role", name(s.kind)));
-        unroll(s.body, item, length, 0, false, s.kind == Kind::Producer ? roles.producer : roles.consumer);
+        const auto role = std::ranges::find(roles.roles, s.kind, &Role::kind);
+        if (role == roles.roles.end()) return internal(fmt::format("{} is outside of a role", name(s.kind)));
+        unroll(s.body, item, length, 0, false, role->steps);
       }
       ++item;
     }

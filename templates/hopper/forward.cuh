@@ -1,14 +1,15 @@
 // Forward attention for sm_90a: TMA copies by a producer, warpgroup matrix products, online softmax.
 //
-// A block is one producer warpgroup, of which one thread works, and up to three consumer warpgroups of 64 query rows
-// each. KV tiles are visited from the last to the first: with a causal mask the tiles that need mask code come first,
-// and the rest of the loop is free of it.
+// A block is one producer warpgroup, of which one thread works (and three warps where V is transposed), and up to three
+// consumer warpgroups of 64 query rows each. KV tiles are visited from the last to the first: with a causal mask the
+// tiles that need mask code come first, and the rest of the loop is free of it.
 #pragma once
 
 #include "matrix.gen.cuh"
 #include "templates/hopper/output.cuh"
 #include "templates/hopper/producer.cuh"
 #include "templates/hopper/softmax.cuh"
+#include "templates/hopper/transpose.cuh"
 
 namespace flashjit {
 
@@ -43,11 +44,17 @@ struct Consumer {
   Tiles tiles;                 // of this item, that this warpgroup visits
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
   Queries queries;             // of this item's main steps
+  RowScales scales;            // of this item
+  float unit = 1.0f;           // kHasUnits: that O is in
 
   Output o;
   Scores s;
   Probabilities p;
+  Probabilities next;  // kNarrow: of the step under way, made while P of the tile before is multiplied
   RowStates rows;
+
+  // V is one tile behind K.
+  __device__ Ring<kValueStages> values() const { return {ring.count - 1}; }
 
   __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
   __device__ int next_tile(const WorkState& work, int tile) const {
@@ -79,13 +86,13 @@ struct Consumer {
 
   // O += P V, issued.
   __device__ void issue_output() {
-    const u32 v = recompute(shared.v(ring.previous().stage()));
+    const u32 v = recompute(shared.v(values().stage()));
     multiply_output(o, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
     marks &= ~kFresh;
   }
 
   __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
-  __device__ void release_values() { release(shared.v_empty(ring.previous().stage())); }
+  __device__ void release_values() { release(shared.v_empty(values().stage())); }
 
   // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
   // these.
@@ -104,13 +111,13 @@ struct Consumer {
   // The main step: the scores of `tile`, then O takes in the tile before it while this one is exponentiated.
   __device__ void step(const WorkState& work, int tile, bool last) {
     wait_barrier(shared.k_full(ring.stage()), ring.parity());
-    if constexpr (!kOverlaps) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (!kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
     if constexpr (!kOverlaps) finish_output();
     begin_products();
     issue_scores();
     commit_products();
-    if constexpr (kOverlaps) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops && !kDrawsEarly) draw(kept, shared, work, tile);
     if constexpr (kOverlaps) {
@@ -125,38 +132,61 @@ struct Consumer {
       pin_kept(kept);
       stay_before(shared.k_full(ring.stage()), ring.parity());
     }
-    Tile main = {params, work, tile, inputs};
+    Tile main = {params, work, tile, inputs, scales};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
+    const float next_unit = unit_of(work, tile);
     float factor[2];
     wait_products<kOverlaps ? 1 : 0>();
     pin_registers(s);
     release_keys();
     if (last) release_queries();
-    if constexpr (kMainIsCareful) apply_score_and_mask(s, params, work, tile, inputs, false, all_columns());
+    if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kMainIsCareful) {
-      careful_softmax(s, rows, all_columns(), false, factor);
+      careful_softmax(s, rows, main, all_columns(), false, factor);
     } else {
       quick_softmax(s, rows, main);
     }
+    if constexpr (kNarrow) convert(next, s);
     if constexpr (kOverlaps && !kWaitsFirst) {
       pin_registers(s);
-      if constexpr (kDrops && kDrawsEarly)
-        stay_before(shared.v_full(ring.previous().stage()), ring.previous().parity());
+      if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
       complete_output();
     }
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
-    convert(p, s);
+    if constexpr (!kNarrow) convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
+    if constexpr (kLooksAtTile && (kSumInMatrix || kNarrow)) rows.large = has_large(kNarrow ? next : p);
+    if constexpr (kHasUnits) change_unit(next_unit, false, next);
+  }
+
+  __device__ float unit_of(const WorkState& work, int tile) const {
+    if constexpr (!kHasUnits) return 1.0f;
+    return scale_of(params.scale_v, params.scale_v_stride, work.seq.b, work.seq.hk, tile * kTileKv);
+  }
+  // Of the values that the next product adds: O, if there is any yet, to units of their scale. Values whose scale is 0 add
+  // nothing, and leave it alone.
+  __device__ void change_unit(float next_unit, bool fresh, Probabilities& p) {
+    if (fresh) unit = 1.0f;
+    if (uniform(next_unit == 0.0f)) {
+#pragma unroll
+      for (int i = 0; i < kTilesOfP; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) p[i][j] = 0;
+      rows.large = false;
+      return;
+    }
+    const float ratio[2] = {unit / next_unit, unit / next_unit};
+    if (!fresh && rose(ratio)) rescale(o, ratio);
+    unit = next_unit;
   }
 
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
   __device__ void lower() {
     float factor[2];
     if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
-    else lower_probabilities(p, s, rows, factor);
+    else lower_probabilities(kNarrow ? next : p, s, rows, factor);
     rescale(o, factor);
   }
 
@@ -192,8 +222,8 @@ struct Consumer {
         inputs.release();
       }
     }
-    wait_barrier(shared.v_full(ring.stage()), ring.parity());
     ring.advance();
+    wait_barrier(shared.v_full(values().stage()), values().parity());
   }
 
   // In the middle of the step between the two items. The values of the item before, if there are any, go back first:
@@ -210,7 +240,7 @@ struct Consumer {
   // Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody
   // looks at: the values as well, and the tiles from `tile` on.
   __device__ void pass_item(const WorkState& work, int tile) {
-    wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    wait_barrier(shared.v_full(values().stage()), values().parity());
     release_values();
     if (tile >= tiles.first) release_queries();
 #pragma unroll 1
@@ -245,7 +275,7 @@ struct Consumer {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
-    if (output) wait_barrier(shared.v_full(ring.previous().stage()), ring.previous().parity());
+    if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
     pin_registers(o);
     begin_products();
@@ -263,6 +293,7 @@ struct Consumer {
     issue_scores();
     commit_products();
     if constexpr (kTakesTurns) end_turn();
+    if (changes && scores) scales.find(params, work);
     wait_products<1>();
     pin_registers(o);
     if (output) release_values();
@@ -281,11 +312,13 @@ struct Consumer {
     ring.advance();
     if (last) release_queries();
     const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
-    apply_score_and_mask(s, params, work, tile, inputs, mixed, columns);
+    Tile here = {params, work, tile, inputs, scales};
+    apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
-    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
+    careful_softmax(s, rows, here, columns, kMainIsCareful || is_marked(kExact), factor);
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
+    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes, p);
     if constexpr (kDrops) {
       Kept kept;
       draw(kept, shared, work, tile);
@@ -302,7 +335,7 @@ struct Consumer {
       if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
-    normalise(params, work, rows, o);
+    normalise(params, work, kHasUnits ? unit : value_scale(params, work.seq), rows, o);
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
@@ -332,15 +365,16 @@ struct Consumer {
   // From `tile` on, down to the first that all rows see.
   __device__ void take_main_steps(const WorkState& work, int& tile) {
     do {
-      const int stop = kLooksAtTile ? tile
-                       : kLooksBack ? max(tile - kLooksAfter + 1, tiles.full_first)
-                                    : tiles.full_first;
+      const int stop = kLooksAtTile || kNarrow ? tile
+                       : kLooksBack            ? max(tile - kLooksAfter + 1, tiles.full_first)
+                                               : tiles.full_first;
 #pragma unroll 1
       for (; tile >= stop; --tile) step(work, tile, tile == tiles.first);
       if constexpr (kRises) {
         if (uniform(kLooksBack ? has_large_sum(rows, o) : rows.large)) lower();
       }
-    } while (kRises && tile >= tiles.full_first);
+      if constexpr (kNarrow) take_over(p, next);
+    } while ((kRises || kNarrow) && tile >= tiles.full_first);
   }
 
   __device__ void run() {
@@ -394,6 +428,9 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
     if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared}.run();
+    if constexpr (kTransposesValues) {
+      if (threadIdx.x >= kThreadsPerWarpgroup - 32 * kTransposingWarps) Transposer{shared}.run();
+    }
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();

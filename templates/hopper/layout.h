@@ -13,6 +13,18 @@ constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) 
 // The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
+// Products of 8 bits read V with its keys along rows: what TMA brings waits in a place of its own until three of the four
+// warps that do not compute have transposed it.
+constexpr bool transposes_values(const KernelConfig& c) { return c.element == Element::f8; }
+constexpr int kTransposingWarps = 3;
+// Copies take long, to transpose does not: two places of transposed V are enough.
+constexpr int value_stages(const KernelConfig& c) { return transposes_values(c) && c.stages > 2 ? 2 : c.stages; }
+
+// Those of few keys lie side by side in one panel, which is wider than either.
+constexpr bool values_side_by_side(const KernelConfig& c) {
+  return transposes_values(c) && value_stages(c) == 2 && 2 * c.tile_kv <= kPanelWidth;
+}
+
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
 constexpr int consumer_registers(const KernelConfig& c) {
@@ -77,8 +89,8 @@ constexpr int box_rows(const KernelConfig& c) {
   return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | inputs of each warpgroup | work states | redo list | key of
-// dropout | barriers ],
+// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | work
+// states | redo list | key of dropout | barriers | numbers of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
@@ -87,11 +99,14 @@ constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
 constexpr int kRedoPlaces = 64;
 
+// What the producer knows of its items between one and the next, where keys lie in pages; numbers of 4 bytes.
+constexpr int kProgressNumbers = 4;
+
 struct HopperLayout {
-  PanelLayout q, k, v;
-  int v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0, dropout_offset = 0,
-      barrier_offset = 0;
+  PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
+  int v_stage_bytes = 0, copied_v_stage_bytes = 0;
+  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0,
+      dropout_offset = 0, barrier_offset = 0, numbers_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -100,18 +115,24 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   HopperLayout s;
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
-  s.v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
+  s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
+  s.v = transposes_values(c) ? panel_layout(c.head_dim_v, c.tile_kv, c.element) : s.copied_v;
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
-  s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024);
+  s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024) /
+                    (values_side_by_side(c) ? 2 : 1);
+  s.copied_v_stage_bytes = transposes_values(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
-  s.inputs_offset = s.v_offset + c.stages * s.v_stage_bytes;
+  s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
+  s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes;
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
-  s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
-  s.bytes = s.barrier_offset + s.barriers * 8 + (c.page_size > 0 ? 16 : 0);
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (transposes_values(c) ? 2 * c.stages : 0) +
+               (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
+  s.numbers_offset = s.barrier_offset + s.barriers * 8;
+  s.bytes = s.numbers_offset + (c.page_size > 0 ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
   return s;
 }
 

@@ -5,14 +5,20 @@
 
 namespace flashjit {
 
-// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural units).
-__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
+// V that has scales in blocks does not come out of a sum over them: O is in units of the scale of the tile that it takes in.
+constexpr bool kHasUnits = has_key_scales(config);
+
+// O, which is in `units`, to its final scale; the sums become what LSE is taken of, relative to the references (in natural
+// units).
+__device__ inline void normalise(const KernelParams& params, const WorkState& work, float units, RowStates& rows,
+                                 Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;
-    float scale = 1.0f;
+    rows.sum[h] *= kLowered;
+    float scale = kLowered * units;
     if constexpr (config.sink)
-      scale = take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
+      scale *= take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
 #pragma unroll

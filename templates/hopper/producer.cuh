@@ -124,15 +124,16 @@ struct Producer {
     const Ring<kStages> at = ring.previous();
     const int key = waiting_tile * kTileKv;
     const bool clears = clears_values(key);
-    const u32 values = shared.v(at.stage()), full = shared.v_full(at.stage());
+    const u32 values = shared.copied_v(at.stage()), full = shared.copied_v_full(at.stage());
     const u32 copied = clears ? shared.v_copied() : full;
     const u32 page = look_up_page(announced(), key);
-    wait_barrier(shared.v_empty(at.stage()), at.parity() ^ 1);
-    if (leads()) arrive_expecting(copied, kLayout.v.bytes());
+    wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
+    if (leads()) arrive_expecting(copied, kLayout.copied_v.bytes());
     if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.v, maps.v, maps.v_steps, copied, announced(), key, outer_of(announced(), page));
+      copy_ending_rows(values, kLayout.copied_v, maps.v, maps.v_steps, copied, announced(), key,
+                       outer_of(announced(), page));
     } else {
-      copy_rows(values, kLayout.v, maps.v, copied, announced(), key);
+      copy_rows(values, kLayout.copied_v, maps.v, copied, announced(), key);
     }
     if (clears) {
       clear_values(values, key);
@@ -162,12 +163,22 @@ struct Producer {
     clearing.advance();
     const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
 #pragma unroll 1
-    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.v.bytes();
+    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.copied_v.bytes();
          at += kInPages ? kProducers * 16 : 16) {
       const int row = at / kPanelWidth % kTileKv;
       if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
     }
     fence_async_proxy();
+  }
+
+  // Tells the warps that transpose V that all of it has been copied.
+  __device__ void end_values() {
+    if constexpr (!kTransposesValues) return;
+    const Ring<kStages> at = ring;
+    wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
+    if (!leads()) return;
+    shared.values_ended(at.stage()) = 1;
+    arrive(shared.copied_v_full(at.stage()));
   }
 
   __device__ void copy_query_tile(u32 to, u32 barrier, const WorkState& work) {
@@ -279,6 +290,7 @@ struct Producer {
         found = false;
       }
     }
+    end_values();
     if (kPersistent && leads()) return_counters(params);
   }
 };

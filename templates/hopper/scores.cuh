@@ -8,6 +8,7 @@
 #include "templates/mask_bits.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/scalar_math.cuh"
+#include "templates/scales.cuh"
 
 namespace flashjit {
 
@@ -15,9 +16,16 @@ constexpr int kScores = kTileKv / 2;  // registers of S
 constexpr int kOutputs = output_columns(config) / 2;
 using Scores = float[kScores];
 using Output = float[kOutputs];
+constexpr int kTilesOfP = kTileKv / step_columns(config.element);
+using Probabilities = u32[kTilesOfP][4];  // words of two, or of four of 8 bits, as operand A has them
+
+// Products of 8 bits. Their scale is known when the kernel runs, and becomes part of the exponent as well where there is no
+// score function: references are of scores, what is exponentiated is a product.
+constexpr bool kNarrow = config.element == Element::f8;
+constexpr bool kScaleInExponent = kScaleFolded || (kNarrow && !config.has_score);
 
 // Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
-constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
+constexpr bool kLogitsInPass = !kScaleInExponent && config.reference == Reference::first;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
@@ -112,14 +120,32 @@ struct Inputs {
   }
 };
 
+// What makes scores of products, for this thread's rows: elements of 8 bits have scales, which are found for an item and,
+// where keys have some in blocks, for each tile.
+struct RowScales {
+  float of[2] = {config.scale, config.scale};
+
+  __device__ void find(const KernelParams& params, const WorkState& work) {
+    if constexpr (!is_scaled(config)) return;
+    const u32 thread = recompute(threadIdx.x);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Query query = query_of(work, thread, h);
+      of[h] = score_scale(params, query.seq, query.q);
+    }
+  }
+};
+
 // A tile and this thread's place in it.
 struct Tile {
   const KernelParams& params;
   const WorkState& work;
   int index;
   Inputs& inputs;
+  const RowScales& row_scales;
   Queries queries;
   int k_lo;
+  float keys_scale;                                      // that all keys of the tile share
   u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
 
   // `known`: its queries have been found.
@@ -128,6 +154,8 @@ struct Tile {
     if (known) queries = *known;
     else queries.find(work, thread);
     k_lo = first_key(thread, index);
+    if constexpr (has_key_scales(config))
+      keys_scale = scale_of(params.scale_k, params.scale_k_stride, work.seq.b, work.seq.hk, index * kTileKv);
     if constexpr (kHasInputs) {
       if (!inputs.given) return;
       wait_barrier(inputs.full(), inputs.ring.parity());
@@ -149,6 +177,15 @@ struct Tile {
     inputs.release();
   }
 
+  // From a product of row h to its score, and from what softmax is given to what references are of.
+  __device__ float scale(int h) const {
+    return has_key_scales(config) ? row_scales.of[h] * keys_scale : row_scales.of[h];
+  }
+  __device__ float exponent_scale(int h) const {
+    if constexpr (!kScaleInExponent || kScaleFolded) return 1.0f;
+    return scale(h) == 0.0f ? 0x1p-100f : scale(h);  // 0 times what hides a key would be NaN
+  }
+
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
 };
 
@@ -165,7 +202,7 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int i = 4 * j + 2 * h + c;
-      const Scaled product = {s[i], config.scale};
+      const Scaled product = {s[i], tile.scale(h)};
       const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
       if constexpr (kHasInputs) {
         visit(i, Variant::score(math, ReadParams{tile.params, tile.words_of(pair), c}, seq, product, q, k));
@@ -206,7 +243,7 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
         for (int c = 0; c < 2; ++c) {
           float& x = s[4 * j + 2 * h + c];
           const KeyPosition<int> k = {tile.k_lo, 8 * j + c};
-          x *= config.scale;
+          x *= tile.scale(h);
           if constexpr (config.has_score && clamps) {
             x = Variant::score(FullRange(), tile.params, seq, x, q, min(static_cast<int>(k), seq.k_len - 1));
           } else if constexpr (config.has_score) {
@@ -321,21 +358,19 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 }
 
 // The score function, then the mask where it cuts.
-__device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const WorkState& work, int index,
-                                            Inputs& inputs, bool mixed, const Columns& columns) {
-  if constexpr (!kScaleFolded) {
-    Tile tile = {params, work, index, inputs};
-    tile.begin();
+__device__ inline void apply_score_and_mask(Scores& s, Tile& tile, bool mixed, const Columns& columns) {
+  if constexpr (!kScaleFolded) tile.begin();
+  if constexpr (!kScaleInExponent) {
     const auto keep = [&](int i, float logit) { s[i] = logit; };
     if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
       for_each_logit(s, tile, SmallArguments(), keep);
-    } else if (!config.score_loads || (kHasInputs && inputs.given)) {
+    } else if (!config.score_loads || (kHasInputs && tile.inputs.given)) {
       for_each_logit(s, tile, FullRange(), keep);
     } else {
       compute_logits<config.score_loads>(s, tile);
     }
   }
-  if (mixed) hide_keys(s, params, work, index, columns);
+  if (mixed) hide_keys(s, tile.params, tile.work, tile.index, columns);
 }
 
 }  // namespace flashjit

@@ -1,7 +1,7 @@
 // Logits to probabilities.
 #pragma once
 
-#include "templates/hopper/scores.cuh"
+#include "templates/hopper/narrow.cuh"
 
 namespace flashjit {
 
@@ -10,7 +10,7 @@ namespace flashjit {
 // after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where four
 // more instructions take 1 to 3 % of the speed (H200, 2026-11-23).
 constexpr bool kRises = config.reference == Reference::first;
-constexpr bool kLooksAtTile = kRises && config.element == Element::f16;
+constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
 constexpr bool kLooksBack = kRises && !kLooksAtTile;
 constexpr float kLargestP = 0x1p15f;
 constexpr float kLargeSum = 0x1p30f;
@@ -38,7 +38,7 @@ struct RowStates {
   __device__ void add(const float (&tile)[4], bool reference_is_maximum) {
     if constexpr (kSumInMatrix) return;
     float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
-    if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
+    if constexpr (kLooksAtTile && !kNarrow) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (kSumsRounded && !reference_is_maximum) {
@@ -133,10 +133,16 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
   rows.add(sum, reference_is_maximum);
 }
 
+// What exponentials of scores are taken of, for both rows.
+struct Exponents {
+  float scale[2], offset[2];
+  __device__ float power(int h, float score) const { return exp2_approx(fmaf(score, scale[h], -offset[h])); }
+};
+
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
 // exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
 // later (kLooksBack), once all rows of the warp have one.
-__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
+__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Tile& tile, const Columns& columns, bool exact,
                                        float (&factor)[2]) {
   const bool rises = !kLooksBack || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
@@ -144,8 +150,8 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   if (rises) {
     float maximum[2];
     row_maxima(s, columns, maximum);
-    maximum[0] = quad_max(maximum[0]);
-    maximum[1] = quad_max(maximum[1]);
+    maximum[0] = quad_max(maximum[0]) * tile.exponent_scale(0);
+    maximum[1] = quad_max(maximum[1]) * tile.exponent_scale(1);
     if constexpr (config.max_logit) {
       rows.top[0] = fmaxf(rows.top[0], maximum[0]);
       rows.top[1] = fmaxf(rows.top[1], maximum[1]);
@@ -154,17 +160,19 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   }
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
-  float offset[2] = {reference[0] * kLog2Scale, reference[1] * kLog2Scale};
+  float offset[2] = {reference[0] * kLog2Scale - kRaised, reference[1] * kLog2Scale - kRaised};
   // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
-  // first. Where there is another try for large references, it does that always.
+  // first. Where there is another try for large references, it does that always. (Of 8 bits an error of the reference,
+  // which a row has in common, is all there is: below, nothing is rounded in between.)
   const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
-  if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
+  if (!kNarrow && (kMainIsCareful ? __any_sync(0xffffffff, large) : exact)) {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
-    offset[0] = offset[1] = 0;
+    offset[0] = offset[1] = -kRaised;
   }
-  exponentiate(s, rows, columns, rises,
-               [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+  const Exponents of = {{tile.exponent_scale(0) * kLog2Scale, tile.exponent_scale(1) * kLog2Scale},
+                        {offset[0], offset[1]}};
+  exponentiate(s, rows, columns, rises, [&](int i, float x) { return of.power(i / 2 % 2, x); });
 }
 
 // Logits and their exponentials in one pass.
@@ -190,11 +198,12 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
 // the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
-  if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
-  const float offset[2] = {rows.reference[0] * kLog2Scale, rows.reference[1] * kLog2Scale};
+  if (!kScaleInExponent && !in_pass) compute_logits<false>(s, tile);
+  const Exponents of = {{tile.exponent_scale(0) * kLog2Scale, tile.exponent_scale(1) * kLog2Scale},
+                        {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised}};
+  const float(&offset)[2] = of.offset;
   if (!in_pass) {
-    exponentiate(s, rows, all_columns(), false,
-                 [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+    exponentiate(s, rows, all_columns(), false, [&](int i, float x) { return of.power(i / 2 % 2, x); });
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {
@@ -211,7 +220,8 @@ constexpr float kLargestToLower = 0x1p100f;
 // The rare step: `largest`, where it is above 1, becomes 1 (or less than 2). What the row has summed up must be multiplied by the result.
 __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   largest = quad_max(fmaxf(largest, 1.0f));
-  if (largest > kLargestToLower) largest = 1.0f;
+  // Of 8 bits sums need not show it: then O does.
+  if (largest > kLargestToLower) largest = kNarrow ? __uint_as_float(0x7fc00000) : 1.0f;
   // By a power of two, which leaves P as it was rounded.
   if constexpr (kLooksBack) largest = __uint_as_float(__float_as_uint(largest) & 0xff800000);
   const float before = rows.reference[h] * kLog2Scale;
@@ -222,29 +232,34 @@ __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   return factor;
 }
 
-using Probabilities = u32[kTileKv / 16][4];  // two to a word
-
 // Is some P beyond kLargestP? None is negative, so their bits are in order as well. Three take one instruction.
 __device__ inline bool has_large(const Probabilities& p) {
-  constexpr u32 kLargestBits = 0x7800;  // of kLargestP in fp16
-  u32 largest = 0;
+  if constexpr (kNarrow) {
+    return has_large_narrow(p);
+  } else {
+    constexpr u32 kLargestBits = 0x7800;  // of kLargestP in fp16
+    u32 largest = 0;
 #pragma unroll
-  for (int i = 0; i < kTileKv / 16; ++i)
+    for (int i = 0; i < kTilesOfP; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) largest = max_of_halves(largest, p[i][j]);
-  return largest >> 16 > kLargestBits || (largest & 0xffff) > kLargestBits;
+      for (int j = 0; j < 4; ++j) largest = max_of_halves(largest, p[i][j]);
+    return largest >> 16 > kLargestBits || (largest & 0xffff) > kLargestBits;
+  }
 }
 
 // P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.
 __device__ inline void convert(Probabilities& p, const Scores& s) {
+  if constexpr (kNarrow) {
+    convert_narrow(p, s);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kTileKv / 16; ++i)
+    for (int i = 0; i < kTilesOfP; ++i)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+      for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+  }
 }
 
 // Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
-constexpr int kTilesOfP = kTileKv / 16;
 using Kept = KeptTile[1][kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
@@ -261,7 +276,7 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
     float largest = 0;
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
-    factor[h] = lower_row(rows, h, largest);
+    factor[h] = lower_row(rows, h, largest * kLowered);
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
   }
@@ -292,7 +307,7 @@ __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Outpu
     // Powers of two, but for what references were rounded by: P stays as it was rounded.
     const u32 factors = pack<Element::bf16>(factor[h], factor[h]);
 #pragma unroll
-    for (int i = 0; i < kTileKv / 16; ++i)
+    for (int i = 0; i < kTilesOfP; ++i)
 #pragma unroll
       for (int j = h; j < 4; j += 2) p[i][j] = product_of_bf16(p[i][j], factors);
   }

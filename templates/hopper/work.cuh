@@ -12,6 +12,8 @@ namespace flashjit {
 constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
+constexpr bool kTransposesValues = transposes_values(config);
+constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
@@ -29,7 +31,7 @@ constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  
 // 16k keys, of the speed without pages: pages of 64 tokens 0.98 and 0.97 with a warp, 0.95 and 0.94 with four; of 16
 // 0.70 and 0.65, 0.93 and 0.94; H200, 2026-11-23).
 constexpr int kBoxesOfTile = kBoxes * larger(kLayout.k.panels(), kLayout.v.panels());
-constexpr int kProducers = !kInPages ? 1 : kBoxesOfTile <= 4 ? 32 : kThreadsPerWarpgroup;
+constexpr int kProducers = !kInPages ? 1 : kBoxesOfTile <= 4 || kTransposesValues ? 32 : kThreadsPerWarpgroup;
 static_assert(!kInPages || kBoxesOfTile <= kProducers, "each thread has a box at most");
 constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
 
@@ -203,7 +205,13 @@ struct SharedMemory {
 
   __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
   __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
-  __device__ u32 v(u32 stage) const { return base + kLayout.v_offset + stage * kLayout.v_stage_bytes; }
+  __device__ u32 v(u32 stage) const {
+    return base + kLayout.v_offset + stage * (values_side_by_side(config) ? kPanelWidth / 2 : kLayout.v_stage_bytes);
+  }
+  // V as TMA brings it.
+  __device__ u32 copied_v(u32 stage) const {
+    return base + kLayout.copied_v_offset + stage * kLayout.copied_v_stage_bytes;
+  }
   // What the score function reads of parameter i, for a warpgroup.
   __device__ u32 inputs(u32 warpgroup, int i) const {
     return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
@@ -218,12 +226,14 @@ struct SharedMemory {
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
   // Of keys in pages: what the producer knows of its items, between one and the next.
-  __device__ int& progress(int i) const {
-    return *reinterpret_cast<int*>(memory + kLayout.barrier_offset + kLayout.barriers * 8 + i * 4);
-  }
+  __device__ int& progress(int i) const { return number(i); }
+  // Of V that is transposed: not 0 once there is no more, and nothing in this place.
+  __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
+  __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
-  // window, one for V that the producer waits for itself, and full and empty for the inputs of each warpgroup.
+  // window, one for V that the producer waits for itself, full and empty for V that is to be transposed, and for the
+  // inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -233,10 +243,16 @@ struct SharedMemory {
   __device__ u32 v_empty(u32 stage) const { return barrier(2 * kQStages + 3 * kStages + stage); }
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
   __device__ u32 v_copied() const { return barrier(2 * kQStages + 4 * kStages + 1); }
-  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(2 * kQStages + 4 * kStages + 2 + warpgroup); }
-  __device__ u32 inputs_empty(u32 warpgroup) const {
-    return barrier(2 * kQStages + 4 * kStages + 2 + kWarpgroups + warpgroup);
+  static constexpr int kCopiedBarriers = 2 * kQStages + 4 * kStages + 2,
+                       kInputBarriers = kCopiedBarriers + (kTransposesValues ? 2 * kStages : 0);
+  __device__ u32 copied_v_full(u32 stage) const {
+    return kTransposesValues ? barrier(kCopiedBarriers + stage) : v_full(stage);
   }
+  __device__ u32 copied_v_empty(u32 stage) const {
+    return kTransposesValues ? barrier(kCopiedBarriers + kStages + stage) : v_empty(stage);
+  }
+  __device__ u32 inputs_full(u32 warpgroup) const { return barrier(kInputBarriers + warpgroup); }
+  __device__ u32 inputs_empty(u32 warpgroup) const { return barrier(kInputBarriers + kWarpgroups + warpgroup); }
 };
 
 // Tiles whose references are their own maxima cannot fail.
@@ -253,9 +269,14 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     }
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.k_full(i), 1);
-      init_barrier(shared.v_full(i), 1);
+      init_barrier(shared.v_full(i), kTransposesValues ? kTransposingWarps : 1);
       init_barrier(shared.k_empty(i), kConsumerWarps);
       init_barrier(shared.v_empty(i), kConsumerWarps);
+    }
+    for (int i = 0; kTransposesValues && i < kStages; ++i) {
+      init_barrier(shared.copied_v_full(i), 1);
+      init_barrier(shared.copied_v_empty(i), kTransposingWarps);
+      shared.values_ended(i) = 0;
     }
     init_barrier(shared.flushed(), kConsumerWarps);
     init_barrier(shared.v_copied(), 1);

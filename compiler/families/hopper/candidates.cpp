@@ -16,7 +16,8 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxOutputColumns = 256;
-// Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21).
+// Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21), and so
+// they did of 8 bits (d=128: 160 keys 0.99, 192 keys 0.93; d=64: 192 keys 0.86; H200, 2026-11-25).
 constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
@@ -33,13 +34,18 @@ constexpr int kMostColumnsOfGroups = 240;  // of packed queries: d=256 with 64 k
 // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 constexpr int kInputRegisters = 24;
 
-bool refuses_tile(const Schedule& s, std::string* why) {
+bool refuses_tile(const AttentionSpec& spec, const Schedule& s, std::string* why) {
   if (*s.tile_q != *s.warpgroups * kRowsPerWarpgroup) {
     return refuse(why, "tile_q: {} is not {}, 64 rows for each of {} warpgroups; set warpgroups to tile_q / 64",
                   *s.tile_q, *s.warpgroups * kRowsPerWarpgroup, *s.warpgroups);
   }
-  if (*s.tile_kv % 16 != 0)
-    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  const int depth = kStepBytes / size_of(spec.dtype);
+  if (*s.tile_kv % depth != 0)
+    return refuse(why, "tile_kv: {} is not a multiple of {}, the depth of a matrix instruction", *s.tile_kv, depth);
+  if (spec.scale_block % *s.tile_kv != 0) {
+    return refuse(why, "tile_kv: {} keys have more than one scale, of which there is one for {} (scales=block)",
+                  *s.tile_kv, spec.scale_block);
+  }
   if (*s.tile_kv > kMaxTileKv)
     return refuse(why, "tile_kv: {} is above {}, the widest matrix instruction", *s.tile_kv, kMaxTileKv);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
@@ -71,6 +77,11 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
 }
 
 bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
+  // Sums of P stand still once they are 2^13 times what is added: so few bits products of 8 bits are added up with.
+  if (*s.row_sum == RowSum::matrix && has_scaled_queries(spec)) {
+    return refuse(why, "row_sum: matrix adds up products, which those of {} are not exact enough for; use row_sum=adds",
+                  name(spec.dtype));
+  }
   if (*s.row_sum == RowSum::matrix && hopper_layout(sizes).v.columns != spec.d_v) {
     return refuse(
         why,
@@ -150,7 +161,7 @@ bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::s
 }
 
 bool fits(const Problem& problem, const Schedule& s) {
-  return !refuses_tile(s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
+  return !refuses_tile(problem.spec, s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
 }
 
 // Does the key's position enter other than as the place of an element?
@@ -168,6 +179,7 @@ struct Enumeration {
   std::vector<Schedule>& out;
   const AttentionSpec& spec = problem.spec;
 
+  const bool narrow = has_scaled_queries(spec);
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
 
   int group() const { return spec.heads_q / spec.heads_kv; }
@@ -227,7 +239,8 @@ struct Enumeration {
     for (const int tile_kv : kTilesKv) {
       if (covered >= spec.k_len.max && covered > 0 && !pins.tile_kv) return;
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
-      if (!pins.tile_kv && tile_kv % 32 != 0 && has_inputs) continue;  // such tiles leave them in memory
+      // Such tiles leave inputs in memory, or are no multiple of the depth of a matrix instruction.
+      if (!pins.tile_kv && tile_kv % 32 != 0 && (has_inputs || narrow)) continue;
       covered = tile_kv;
       s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
       buffers(s);
@@ -257,6 +270,9 @@ struct Enumeration {
   void overlaps(Schedule s) {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
+    // Products of 8 bits are over too soon for a loop that waits for each.
+    if (narrow && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap && !pins.tile_kv)
+      return;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
   }
@@ -289,6 +305,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
   const int sums = accumulator_registers(hopper_products(c));
   // P dies into the place of S unless the next S is under way already.
+  // Of 8 bits there are two places for it then, each of half the size.
   const int probabilities = c.overlap == Overlap::qk_pv ? c.tile_kv / 4 : 0;
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
@@ -305,7 +322,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
 
 bool refuses_hopper(const Problem& problem, const Schedule& s, std::string* why) {
   const AttentionSpec& spec = problem.spec;
-  if (refuses_tile(s, why) || refuses_loop(spec, s, why) || refuses_heads(problem, s, why)) return true;
+  if (refuses_tile(spec, s, why) || refuses_loop(spec, s, why) || refuses_heads(problem, s, why)) return true;
   const KernelConfig sizes = config_of(problem, s);
   return refuses_row_sum(spec, s, sizes, why) || refuses_resources(problem, sizes, why);
 }

@@ -48,20 +48,21 @@ constexpr int kMaskNodesInFit =
 TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
   const HopperLayout layout = hopper_layout(c);
-  const double kv_bytes = layout.k.bytes() + layout.v.bytes();
+  const double kv_bytes = layout.k.bytes() + layout.copied_v.bytes();
   TileClocks t;
   // Q K^T reads both operands from shared memory, and Q again for every tile: with few keys that takes longer than the
   // product.
-  const double scores_clocks = 2 * scores * padded_dim_qk(c) / target.wgmma_flops_per_clock;
+  const double rate = target.wgmma_flops_per_clock * 2 / size_of(c.element);
+  const double scores_clocks = 2 * scores * padded_dim_qk(c) / rate;
   const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * size_of(c.element);
-  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
-          2 * scores * output_columns(c) / target.wgmma_flops_per_clock;
+  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) + 2 * scores * output_columns(c) / rate;
   t.exp = scores / target.exp_per_clock;
   t.issue =
       scores * (work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit))) / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
-  const bool odd = c.head_dim_qk * 2 % 32 != 0 || c.head_dim_v * 2 % 32 != 0;
+  const int bytes = size_of(c.element);
+  const bool odd = c.head_dim_qk * bytes % 32 != 0 || c.head_dim_v * bytes % 32 != 0;
   t.l2 = (kv_bytes * (odd ? kCalibration.odd_sectors : 1) + input_bytes) / kCalibration.l2_bytes_per_clock;
   return t;
 }

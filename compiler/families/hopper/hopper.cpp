@@ -27,10 +27,21 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
     return fmt::format("family: hopper has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
                        kMaxHeadDim, spec.d_qk, spec.d_v, other);
   }
-  if (has_scaled_keys(spec)) {
+  if (has_scaled_keys(spec) && !has_scaled_queries(spec)) {
     return fmt::format(
         "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",
         name(spec.kv_dtype), name(spec.dtype), other);
+  }
+  if (has_scaled_queries(spec) && (spec.d_v % 16 != 0 || spec.d_qk % 16 != 0)) {
+    return fmt::format(
+        "family: hopper transposes V of 8 bits 16 columns at a time, and copies by TMA, 16 bytes of a row at least, and the spec has d={}/{}; use multiples of 16, or family={}",
+        spec.d_qk, spec.d_v, other);
+  }
+  if (spec.token_scales && has_scaled_queries(spec)) {
+    return fmt::format(
+        "family: hopper has one scale for all keys of a tile, and those of the spec have their own "
+        "(token_scales); use scales=block(128), or family={}",
+        other);
   }
   if (spec.page_size % kSwizzledRows != 0) {
     return fmt::format(
@@ -47,11 +58,13 @@ bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
 }
 
 void configure(const Problem& problem, KernelConfig& c) {
+  if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.mask_is_range = problem.tiles.line_is_range;
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
-  c.score_cap = problem.score.cap;
-  c.score_factor = problem.score.factor;
+  // Of a scale that is known when the kernel runs no constants are made.
+  c.score_cap = is_scaled(c) ? 0 : problem.score.cap;
+  c.score_factor = is_scaled(c) ? 0 : problem.score.factor;
   if (copies_inputs(problem.spec, c)) set_inputs(problem.spec, score_inputs(problem.spec.score), c);
 }
 
@@ -88,6 +101,7 @@ std::string describe(const KernelConfig& c) {
                       ? "maximum up to each tile"
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
+  if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
                                     : "a block per query tile");
@@ -115,6 +129,7 @@ const FamilyRow kHopper = {
     .loop_file = "templates/hopper/forward.cuh",
     .fields = "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles order",
     .drops = true,
+    .narrow_queries = true,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,

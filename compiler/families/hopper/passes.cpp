@@ -51,7 +51,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, stages_output, inputs;
+  bool overlap, stages_output, inputs, transposes;
   Result<void> failed = {};
 
   template <class Value>
@@ -81,11 +81,23 @@ struct Splitter {
     loop.along = consumed.along;
     loop.attributes = consumed.attributes;
     append(loop.body, at(fetch("Ks", "k"), 1));
-    append(loop.body, at(fetch("Vs", "v"), 0));
+    append(loop.body, at(fetch(transposes ? "Vc" : "Vs", "v"), 0));
     append(role.body, fetch("Qs", "q"));
     append(role.body, at(fetch("Ks", "k"), 0));
     if (inputs) append(loop.body, at(fetch("Is", "inputs"), 1));
     if (inputs) append(role.body, at(fetch("Is", "inputs"), 0));
+    role.body.push_back(std::move(loop));
+    return role;
+  }
+
+  // V as products of 8 bits read it.
+  Statement transposer(const Statement& consumed) {
+    Statement role = make_statement(Kind::Transposer), loop = make_statement(Kind::Loop);
+    loop.along = consumed.along;
+    loop.attributes = consumed.attributes;
+    append(loop.body, at({await("Vc", "full"), await("Vs", "empty"),
+                          make_statement(Kind::Transpose, {p.buffer("Vs")}, {p.buffer("Vc")}), release("Vc")},
+                         0));
     role.body.push_back(std::move(loop));
     return role;
   }
@@ -164,7 +176,11 @@ void add_tiles(Program& p, const PassContext& context) {
   p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.q_stages, l.k_offset / c.q_stages));
   p.buffers.push_back(
       shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, c.stages, l.v_stage_bytes));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
+  if (transposes_values(c)) {
+    p.buffers.push_back(
+        shared_tile("Vc", spec.kv_dtype, l.copied_v, l.copied_v_offset, c.stages, l.copied_v_stage_bytes));
+  }
   if (inputs_bytes(c) == 0) return;
   // What the score reads at every key, bytes of all its tensors together.
   const std::string row = fmt::format("{}", copied_input_bytes(c) / kRowsPerWarpgroup);
@@ -198,14 +214,13 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool stages_output = flashjit::stages_output(c);
-  Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0};
+  Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0, transposes_values(c)};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
-  Statement producer = splitter.producer(*loop);
-  Statement consumer = splitter.consumer(std::move(p.body));
-  p.body.clear();
-  p.body.push_back(std::move(producer));
-  p.body.push_back(std::move(consumer));
+  Body roles = {splitter.producer(*loop)};
+  if (transposes_values(c)) roles.push_back(splitter.transposer(*loop));
+  roles.push_back(splitter.consumer(std::move(p.body)));
+  p.body = std::move(roles);
   if (!splitter.failed) return splitter.failed.error();
   // O goes from registers to memory, or passes through the place that Q has left, which is then free later.
   for (Statement& statement : p.body.back().body) {
@@ -243,8 +258,8 @@ constexpr std::array kPasses = {
 
 std::span<const Pass> hopper_passes() { return kPasses; }
 
-// 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A: it never
-// leaves registers.
+// 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A, of 8 bits up
+// to the order of keys: it never leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = output_columns(c);
   return {Product{.name = "scores",
@@ -270,7 +285,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .n = columns,
                   .k = step_columns(c.element),
                   .a_in_registers = true,
-                  .b_transposed = true,
+                  .b_transposed = !transposes_values(c),
                   .accumulates = true,
                   .remark = c.row_sum == RowSum::matrix
                                 ? "The last eight columns are ones beside V: they sum the rows of P."

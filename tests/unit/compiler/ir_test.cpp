@@ -34,8 +34,11 @@ constexpr char kTwoStages[] =
 constexpr char kOneStage[] =
     "family=sync,tile_q=64,tile_kv=64,warps=4,stages=1,q_in=registers,blocks_per_sm=1,unroll_d=4,order=natural";
 
-Program sound(const char* pins) {
-  auto program = final_program("fwd bf16 d=64 heads=8 mask=\"causal\"", pins);
+constexpr char kWide[] = "fwd bf16 d=64 heads=8 mask=\"causal\"";
+constexpr char kNarrow[] = "fwd e4m3 d=64 heads=8 mask=\"causal\"";
+
+Program sound(const char* pins, const char* spec = kWide) {
+  auto program = final_program(spec, pins);
   EXPECT_TRUE(program) << program.error().message;
   const auto verified = verify(*program);
   EXPECT_TRUE(verified) << verified.error().message;
@@ -279,6 +282,23 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
   Program early = sound(kOverlapped);
   remove(consumed(early), Kind::Wait, 0);
   expect_broken(early, "releases a slot that a product under way reads");
+}
+
+// V of 8 bits passes through the hands of a third role.
+TEST(VerifyRoles, ValuesAreTransposedInStep) {
+  const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Transposer)); };
+  Program early = sound(kOverlapped, kNarrow);
+  remove(transposed(early), Kind::Await, 0);
+  expect_broken(early, "transpose Vs (item 0, tile 0): reads Vc before it has awaited that it is full");
+  Program over = sound(kOverlapped, kNarrow);
+  remove(transposed(over), Kind::Await, 1);
+  expect_broken(over, "transpose Vs (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
+  Program kept = sound(kOverlapped, kNarrow);
+  remove(transposed(kept), Kind::Release, 0);
+  expect_broken(kept, "Vc, but item 0, tile 0 is there");
+  Program idle = sound(kOverlapped, kNarrow);
+  remove(transposed(idle), Kind::Transpose, 0);
+  expect_broken(idle, "deadlock");
 }
 
 TEST(VerifyRoles, LoadsInTheWrongOrder) {

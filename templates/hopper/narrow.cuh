@@ -1,0 +1,47 @@
+// Probabilities of 8 bits: what multiplies V is e4m3, which ends at 448 and at 2^-9.
+#pragma once
+
+#include "templates/hopper/scores.cuh"
+
+namespace flashjit {
+
+// P is 2^kRaised times what it stands for, which the row sum takes out again. Relative to a maximum of all tiles so far
+// nothing is larger. Relative to an older one, a row may still rise by 2^3.8 before its reference must.
+constexpr float kRaised = !kNarrow ? 0.0f : config.reference == Reference::tile ? 8.0f : 5.0f;
+constexpr float kLowered = !kNarrow ? 1.0f : config.reference == Reference::tile ? 0x1p-8f : 0x1p-5f;
+
+// Where the scores of a word are. Operand A wants four keys side by side; these are those that a thread has, two and two,
+// and V is transposed with its keys in that order (transpose.cuh). Word j is of row j % 2.
+__device__ constexpr int first_score(int i, int j) { return 16 * i + 8 * (j / 2) + 2 * (j % 2); }
+
+__device__ inline void convert_narrow(Probabilities& p, const Scores& s) {
+#pragma unroll
+  for (int i = 0; i < kTilesOfP; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* x = s + first_score(i, j);
+      p[i][j] = pack_e4m3(x[0], x[1], x[4], x[5]);
+    }
+}
+
+// To where the product reads it, when that of the tile before is done. A plain copy ptxas would do away with, and serialise
+// the products that read both.
+__device__ inline void take_over(Probabilities& p, const Probabilities& next) {
+#pragma unroll
+  for (int i = 0; i < kTilesOfP; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm volatile("mov.b32 %0, %1;" : "=r"(p[i][j]) : "r"(next[i][j]));
+}
+
+// Is some P as large as e4m3 gets? None is negative, so that bits are in order: those of 448 and of NaN, 0x7e and 0x7f,
+// are the ones that 2 more gives the sign bit.
+__device__ inline bool has_large_narrow(const Probabilities& p) {
+  u32 signs = 0;
+#pragma unroll
+  for (int i = 0; i < kTilesOfP; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) signs |= p[i][j] + 0x02020202;
+  return (signs & 0x80808080) != 0;
+}
+
+}  // namespace flashjit
