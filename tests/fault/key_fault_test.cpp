@@ -345,7 +345,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"quantize bf16 d=64 heads=8 rotate", ""},
       {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
       {"bwd bf16 d=64 heads=8 score=\"alibi\" sink grads=\"slope, sink\"", "family=sync_backward"},
-      {"bwd bf16 d=64 heads=8 score=\"alibi\"", "family=hopper_backward"},
+      {"bwd bf16 d=64 heads=8 mask=\"causal\" score=\"alibi\"", "family=hopper_backward"},
       {"bwd bf16 d=64 heads=8 dropout=0.1", "family=naive_backward"},
       {long_mask.c_str(), "family=sync"},
   };
