@@ -143,7 +143,7 @@ struct Consumer {
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kMainIsCareful) {
-      careful_softmax(s, rows, main, all_columns(), false, factor);
+      careful_softmax(s, rows, all_columns(), false, factor);
     } else {
       quick_softmax(s, rows, main);
     }
@@ -315,7 +315,7 @@ struct Consumer {
     Tile here = {params, work, tile, inputs, scales};
     apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
-    careful_softmax(s, rows, here, columns, kMainIsCareful || is_marked(kExact), factor);
+    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
     if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes, p);

@@ -19,13 +19,10 @@ using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);
 using Probabilities = u32[kTilesOfP][4];  // words of two, or of four of 8 bits, as operand A has them
 
-// Products of 8 bits. Their scale is known when the kernel runs, and becomes part of the exponent as well where there is no
-// score function: references are of scores, what is exponentiated is a product.
-constexpr bool kNarrow = config.element == Element::f8;
-constexpr bool kScaleInExponent = kScaleFolded || (kNarrow && !config.has_score);
+constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
 
 // Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
-constexpr bool kLogitsInPass = !kScaleInExponent && config.reference == Reference::first;
+constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
@@ -177,13 +174,9 @@ struct Tile {
     inputs.release();
   }
 
-  // From a product of row h to its score, and from what softmax is given to what references are of.
+  // From a product of row h to its score.
   __device__ float scale(int h) const {
     return has_key_scales(config) ? row_scales.of[h] * keys_scale : row_scales.of[h];
-  }
-  __device__ float exponent_scale(int h) const {
-    if constexpr (!kScaleInExponent || kScaleFolded) return 1.0f;
-    return scale(h) == 0.0f ? 0x1p-100f : scale(h);  // 0 times what hides a key would be NaN
   }
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
@@ -359,8 +352,8 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 
 // The score function, then the mask where it cuts.
 __device__ inline void apply_score_and_mask(Scores& s, Tile& tile, bool mixed, const Columns& columns) {
-  if constexpr (!kScaleFolded) tile.begin();
-  if constexpr (!kScaleInExponent) {
+  if constexpr (!kScaleFolded) {
+    tile.begin();
     const auto keep = [&](int i, float logit) { s[i] = logit; };
     if (config.score_has_tanh && !config.score_loads && small_arguments(s, tile)) {
       for_each_logit(s, tile, SmallArguments(), keep);

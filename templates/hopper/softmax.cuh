@@ -133,16 +133,10 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
   rows.add(sum, reference_is_maximum);
 }
 
-// What exponentials of scores are taken of, for both rows.
-struct Exponents {
-  float scale[2], offset[2];
-  __device__ float power(int h, float score) const { return exp2_approx(fmaf(score, scale[h], -offset[h])); }
-};
-
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
 // exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
 // later (kLooksBack), once all rows of the warp have one.
-__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Tile& tile, const Columns& columns, bool exact,
+__device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
                                        float (&factor)[2]) {
   const bool rises = !kLooksBack || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
@@ -150,8 +144,8 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Tile& t
   if (rises) {
     float maximum[2];
     row_maxima(s, columns, maximum);
-    maximum[0] = quad_max(maximum[0]) * tile.exponent_scale(0);
-    maximum[1] = quad_max(maximum[1]) * tile.exponent_scale(1);
+    maximum[0] = quad_max(maximum[0]);
+    maximum[1] = quad_max(maximum[1]);
     if constexpr (config.max_logit) {
       rows.top[0] = fmaxf(rows.top[0], maximum[0]);
       rows.top[1] = fmaxf(rows.top[1], maximum[1]);
@@ -162,17 +156,15 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Tile& t
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
   float offset[2] = {reference[0] * kLog2Scale - kRaised, reference[1] * kLog2Scale - kRaised};
   // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
-  // first. Where there is another try for large references, it does that always. (Of 8 bits an error of the reference,
-  // which a row has in common, is all there is: below, nothing is rounded in between.)
+  // first. Where there is another try for large references, it does that always.
   const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
-  if (!kNarrow && (kMainIsCareful ? __any_sync(0xffffffff, large) : exact)) {
+  if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
     offset[0] = offset[1] = -kRaised;
   }
-  const Exponents of = {{tile.exponent_scale(0) * kLog2Scale, tile.exponent_scale(1) * kLog2Scale},
-                        {offset[0], offset[1]}};
-  exponentiate(s, rows, columns, rises, [&](int i, float x) { return of.power(i / 2 % 2, x); });
+  exponentiate(s, rows, columns, rises,
+               [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
 }
 
 // Logits and their exponentials in one pass.
@@ -198,12 +190,11 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
 // the end (reference_failed).
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
-  if (!kScaleInExponent && !in_pass) compute_logits<false>(s, tile);
-  const Exponents of = {{tile.exponent_scale(0) * kLog2Scale, tile.exponent_scale(1) * kLog2Scale},
-                        {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised}};
-  const float(&offset)[2] = of.offset;
+  if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
+  const float offset[2] = {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised};
   if (!in_pass) {
-    exponentiate(s, rows, all_columns(), false, [&](int i, float x) { return of.power(i / 2 % 2, x); });
+    exponentiate(s, rows, all_columns(), false,
+                 [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {

@@ -298,7 +298,7 @@ TEST(VerifyRoles, ValuesAreTransposedInStep) {
   expect_broken(kept, "Vc, but item 0, tile 0 is there");
   Program idle = sound(kOverlapped, kNarrow);
   remove(transposed(idle), Kind::Transpose, 0);
-  expect_broken(idle, "deadlock");
+  expect_broken(idle, "reads Vs before anything is in it");
 }
 
 TEST(VerifyRoles, LoadsInTheWrongOrder) {
