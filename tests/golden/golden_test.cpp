@@ -1,6 +1,7 @@
 // Golden tests: what a pass or the emitter makes of a spec, compared with a file that was read and found right.
 //
-// A file NAME.txt begins with lines `# key: value`; an empty line ends them, and the expected text follows.
+// A file NAME.txt in passes/ or emitted/ begins with lines `# key: value`; an empty line ends them, and the expected text
+// follows.
 //   # spec: fwd bf16 d=128 mask="causal"
 //   # target: sm_80
 //   # schedule: tile_q=128,...                 optional pins
@@ -49,7 +50,7 @@ Golden read_golden(const std::filesystem::path& path) {
 
 std::vector<std::filesystem::path> golden_files() {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(FLASHJIT_TESTS_DIR "/golden")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(FLASHJIT_TESTS_DIR "/golden")) {
     if (entry.path().extension() == ".txt") paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
@@ -96,7 +97,9 @@ TEST_P(GoldenTest, Matches) {
   EXPECT_EQ(*produced, golden.expected) << golden.path << "\nafter looking at the difference: golden_tests --update";
 }
 
-std::string test_name(const testing::TestParamInfo<std::filesystem::path>& info) { return info.param.stem().string(); }
+std::string test_name(const testing::TestParamInfo<std::filesystem::path>& info) {
+  return info.param.parent_path().stem().string() + "_" + info.param.stem().string();
+}
 
 INSTANTIATE_TEST_SUITE_P(Files, GoldenTest, testing::ValuesIn(golden_files()), test_name);
 

@@ -249,7 +249,7 @@ void finish(Plan& plan) {
   if (!counts_items(c)) return;
   plan.workspace.push_back(
       {"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
-  for (const auto [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
+  for (const auto& [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
     KernelLaunch& with = plan.launches[static_cast<std::size_t>(launch)];
     with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
     add_argument(with.call, "counters", place);
