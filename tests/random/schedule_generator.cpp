@@ -1,11 +1,12 @@
 #include "tests/random/schedule_generator.h"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
 #include "fmt/format.h"
+#include "runtime/compile/request.h"
 #include "tests/random/random.h"
-#include "tests/requests.h"
 
 namespace flashjit::testing_random {
 namespace {
@@ -88,7 +89,10 @@ std::string draw_pins(Random& random, const FamilyFields& family) {
 }  // namespace
 
 bool can_pin(std::string_view spec, std::string_view target, std::string_view pins) {
-  return static_cast<bool>(plan_spec(spec, target, pins));
+  const auto request = Request::parse(spec, target, pins);
+  if (!request) return false;
+  const auto kernels = kernels_of(*request);  // what is pinned may be one of several
+  return kernels && std::ranges::all_of(*kernels, [](const Request& kernel) { return bool(plan_spec(kernel)); });
 }
 
 std::string draw_schedule(std::uint64_t seed, std::string_view spec, std::string_view target) {

@@ -29,6 +29,16 @@ void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
   call.operands[find_operand(name)] = tensor;
 }
 
+namespace {
+
+// A result is as exact as the part that rounds its weights most.
+bool has_fewer_bits(std::string_view weights, std::string_view others) {
+  const auto a = parse_dtype(weights), b = parse_dtype(others);
+  return a && b && size_of(*a) < size_of(*b);
+}
+
+}  // namespace
+
 Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others) {
   Facts facts = most.facts();
   facts.spec = print(spec);
@@ -40,6 +50,7 @@ Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std:
     facts.registers = std::max(facts.registers, part.registers);
     facts.smem_bytes = std::max(facts.smem_bytes, part.smem_bytes);
     facts.threads = std::max(facts.threads, part.threads);
+    if (has_fewer_bits(part.weights, facts.weights)) facts.weights = part.weights;
     facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, part.schedule));
     facts.notes.insert(facts.notes.end(), part.notes.begin(), part.notes.end());
   }
