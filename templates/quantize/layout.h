@@ -8,6 +8,8 @@ namespace flashjit {
 // A warp has as many rows as a matrix instruction, so that it can rotate them.
 constexpr int kQuantizedRows = 16;
 constexpr int quantize_threads(const KernelConfig& c) { return c.tile_q / kQuantizedRows * 32; }
+// Shared memory: a number of each warp.
+constexpr int quantize_smem(const KernelConfig& c) { return quantize_threads(c) / 32 * 4; }
 
 // Tiles that share a scale; 0: all of a head.
 constexpr int tiles_of_scale(const KernelConfig& c) { return c.scale_block / c.tile_q; }

@@ -75,7 +75,7 @@ __device__ inline float largest_of_warp(float x) {
 }
 __device__ inline float largest_of_block(float x) {
   constexpr int kWarps = quantize_threads(config) / 32;
-  __shared__ float of_warps[kWarps];
+  extern __shared__ float of_warps[];
   const float of_warp = largest_of_warp(x);
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
   __syncthreads();

@@ -144,7 +144,8 @@ def test_scales_that_are_no_numbers():
                                ("scale_v", inf, lambda o: o == inf), ("scale_v", nan, lambda o: o != o)]:
         for blocks in ("", " scales=block(64)"):
             numbers = {other: scale if other == name else 1.0 for other in ("scale_q", "scale_k", "scale_v")}
-            given = [part for other, x in numbers.items() for part in ("--" + other, write(other + ".npy", npy((1,), struct.pack("<f", x))))]
+            shape_of = (1, 1, 1) if blocks else (1, 1)
+            given = [part for other, x in numbers.items() for part in ("--" + other, write(other + ".npy", npy(shape_of, struct.pack("<f", x))))]
             output = scratch("o.npy")
             run = flashjit("run", f"fwd e4m3 d={DIM} out=fp32{blocks}", "--shape", "q=3,k=3", *HOST, *files, *given, "--o", output, "--check", "--json")
             assert run.line()["ok"] and all(map(holds, parse(read(output))[1])), (name, scale, blocks, parse(read(output)))

@@ -64,8 +64,10 @@ class QuantizeKernel final : public HostKernel {
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
     const std::int64_t heads = std::int64_t{p.batch} * spec_.heads_q;
     const std::int64_t rows = spec_.scale_block > 0 ? spec_.scale_block : p.q_len;  // of a scale
-    const std::int64_t blocks = rows == 0 ? 0 : (p.q_len + rows - 1) / rows;
-    const std::int64_t of_block = (rows + kRowsOfItem - 1) / kRowsOfItem, items = heads * blocks * of_block;
+    // A sequence without tokens has a scale as well, which others multiply nothing with.
+    const std::int64_t blocks = spec_.scale_block > 0 ? (p.q_len + rows - 1) / rows : 1;
+    const std::int64_t of_block = std::max<std::int64_t>((rows + kRowsOfItem - 1) / kRowsOfItem, 1);
+    const std::int64_t items = heads * blocks * of_block;
     std::vector<float> largest(static_cast<std::size_t>(items));
     // Twice the same rows: rotating them again is cheaper than memory for them all.
     const auto each_row = [&](std::int64_t item, auto visit) {

@@ -54,6 +54,7 @@ void finish(Plan& plan) {
   const auto launch = [&](std::string entry, std::string call) {
     return KernelLaunch{.entry = std::move(entry),
                         .threads = quantize_threads(c),
+                        .smem_bytes = quantize_smem(c),
                         .grid = {.queries = c.tile_q, .heads = c.heads_q},
                         .bounds = "flashjit::quantize_threads(flashjit::config)",
                         .call = std::move(call)};

@@ -342,7 +342,7 @@ TEST(Compare, CatchesWrongKernelsOfEightBits) {
   const auto value_of = [&](int key, int c) { return s.value_of(key, c); };
   s.compute(Dtype::E4M3, 256, 1, value_of);
   ASSERT_TRUE(s.judged("e4m3").ok) << s.judged("e4m3").problem;
-  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return value_of(key ^ 8, c); });
+  s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return value_of(key < 288 ? key ^ 8 : key, c); });
   expect_caught(s, "V's keys in another order than P's");
   s.compute(Dtype::E4M3, 256, 1, [&](int key, int c) { return value_of(key, c ^ 1); });
   expect_caught(s, "columns of V change places");
