@@ -9,6 +9,7 @@
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/launch/arguments.h"
+#include "tests/unit/runtime/narrow/filled.h"
 #include "tests/unit/runtime/narrow/operand_rows.h"
 
 namespace flashjit {
@@ -100,27 +101,6 @@ Arguments by_name(const Case& c) {
     if (c.has(row)) a.params[row.name] = tensor(c, row);
   }
   return a;
-}
-
-Result<KernelParams> fill(const std::string& spec, const Arguments& arguments) {
-  FLASHJIT_ASSIGN(parsed, parse_spec(spec));
-  Plan plan;
-  plan.spec = parsed;
-  plan.target.gpu = true;
-  plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = 4}}};
-  CallArguments call;
-  FLASHJIT_TRY(view(arguments, call));
-  KernelParams params;
-  CallSizes sizes;
-  FLASHJIT_TRY(ArgumentChecker(plan).fill(call, params, sizes));
-  return params;
-}
-
-void expect_refused(const std::string& spec, const Arguments& arguments, const std::string& begin) {
-  const auto params = fill(spec, arguments);
-  ASSERT_FALSE(params) << begin;
-  EXPECT_EQ(params.error().kind, ErrorKind::Invalid);
-  EXPECT_EQ(params.error().message.rfind(begin, 0), 0u) << params.error().message << "\ninstead of " << begin;
 }
 
 TEST(Operands, EveryRowIsWrittenDownHere) {

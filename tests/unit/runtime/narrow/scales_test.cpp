@@ -1,34 +1,11 @@
 // Scales of elements of 8 bits, as calls give them: of Q, and in blocks of rows.
 #include <gtest/gtest.h>
 
-#include "compiler/plan.h"
 #include "flashjit/flashjit.hpp"
-#include "runtime/launch/arguments.h"
-#include "runtime/launch/call.h"
+#include "tests/unit/runtime/narrow/filled.h"
 
 namespace flashjit {
 namespace {
-
-Result<KernelParams> fill(const std::string& spec, const Arguments& arguments) {
-  FLASHJIT_ASSIGN(parsed, parse_spec(spec));
-  Plan plan;
-  plan.spec = parsed;
-  plan.target.gpu = true;
-  plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = 4}}};
-  CallArguments call;
-  FLASHJIT_TRY(view(arguments, call));
-  KernelParams params;
-  CallSizes sizes;
-  FLASHJIT_TRY(ArgumentChecker(plan).fill(call, params, sizes));
-  return params;
-}
-
-void expect_refused(const std::string& spec, const Arguments& arguments, const std::string& begin) {
-  const auto params = fill(spec, arguments);
-  ASSERT_FALSE(params) << begin;
-  EXPECT_EQ(params.error().kind, ErrorKind::Invalid);
-  EXPECT_EQ(params.error().message.rfind(begin, 0), 0u) << params.error().message << "\ninstead of " << begin;
-}
 
 // A call of Q, K and V of 8 bits: 2 sequences of 70 queries and 200 keys, which are 2 and 4 blocks of 64.
 Arguments narrow_call(const float* scales) {
