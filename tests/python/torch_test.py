@@ -237,12 +237,15 @@ def test_the_operators():
 
 
 def test_tracing_sees_the_call():
+    """Also where the same call was made before, which is then known by its tensors."""
     setting = Setting()
     from torch.fx.experimental.proxy_tensor import make_fx
     q, k, v = setting.tensors(*[(1, 9, 2, 16)] * 3)
-    graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
+    call = lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal")
     other = setting.tensors(*[(1, 9, 2, 16)] * 3)
-    setting.close(graph(*other), setting.flashjit.attention(*other, mask="causal"))
+    wanted = [call(*other) for _ in range(4)][-1]
+    setting.close(make_fx(call)(q, k, v)(*other), wanted, "make_fx")
+    setting.close(setting.torch.jit.trace(call, (q, k, v))(*other), wanted, "torch.jit.trace")
 
 
 def test_calls_that_are_almost_the_same():

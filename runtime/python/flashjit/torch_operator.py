@@ -13,7 +13,7 @@ from flashjit.calls import scalar_word
 from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
 from flashjit.engine import Launch
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _modes = torch._C._len_torch_dispatch_stack
@@ -210,7 +210,7 @@ def _written(*changed: Tensor) -> None:
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
-    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes()):
+    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing()):
         same = _same.get(options)
         if same is not None and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
