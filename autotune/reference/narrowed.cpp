@@ -11,12 +11,23 @@ Narrowed::Narrowed(const AttentionSpec& spec, const Arguments& arguments) : spec
   spec_.dtype = spec_.kv_dtype = *spec.compute;
   spec_.compute.reset();
   spec_.rotate = false;
-  narrow(spec, arguments_.q, "scale_q", spec.rotate);
-  narrow(spec, arguments_.k, "scale_k", spec.rotate);
-  narrow(spec, arguments_.v, "scale_v", false);
+  spec_.rope = Rope::none;
+  spec_.rope_dims = 0;
+  AttentionSpec of_values = spec;
+  of_values.rotate = false;
+  of_values.rope = Rope::none;
+  const std::size_t tokens = spec.layout == Layout::Bhsd ? 2 : 1;
+  const bool at_the_end = spec.rope != Rope::none && spec.alignment == Alignment::BottomRight;
+  const std::int64_t first = at_the_end ? arguments.k.shape[tokens] - arguments.q.shape[tokens] : 0;
+  narrow(spec, arguments, arguments_.q, "scale_q", first);
+  narrow(spec, arguments, arguments_.k, "scale_k", 0);
+  narrow(of_values, arguments, arguments_.v, "scale_v", 0);
+  arguments_.params.erase("cos");
+  arguments_.params.erase("sin");
 }
 
-void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate) {
+void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
+                      std::int64_t first_position) {
   const bool packed = given.layout == Layout::Packed, heads_first = given.layout == Layout::Bhsd;
   const std::vector<std::int64_t> from = strides_of(tensor), &shape = tensor.shape;
   std::vector<std::int64_t> to(shape.size(), 1);  // contiguous
@@ -30,16 +41,17 @@ void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* sc
   };
   std::vector<std::uint8_t>& elements = elements_.emplace_back(static_cast<std::size_t>(batch * tokens * heads * d));
   std::vector<float>& scales = scales_.emplace_back(static_cast<std::size_t>(batch * blocks * heads), 1.0f);
-  std::vector<double> block;
+  std::vector<double> row(static_cast<std::size_t>(d));
   for (std::int64_t i = 0; i < batch * heads * blocks; ++i) {
     const std::int64_t b = i / blocks / heads, h = i / blocks % heads, number = i % blocks;
     const std::int64_t first = number * rows, end = std::min(first + rows, tokens);
-    block.clear();
+    GivenRows block;
     for (std::int64_t token = first; token < end; ++token) {
       for (std::int64_t c = 0; c < d; ++c)
-        block.push_back(load_float(given.dtype, tensor.data, at(from, b, h, token) + c));
+        row[static_cast<std::size_t>(c)] = load_float(given.dtype, tensor.data, at(from, b, h, token) + c);
+      add_row(block, given, call, row, std::max<std::int64_t>(first_position + token, 0));
     }
-    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), rotate, *given.compute);
+    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), given.rotate, *given.compute);
     scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
     for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;

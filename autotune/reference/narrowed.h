@@ -21,7 +21,8 @@ class Narrowed {
   const Arguments& arguments() const { return arguments_; }
 
  private:
-  void narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate);
+  // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
+  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale, std::int64_t first_position);
 
   AttentionSpec spec_;
   Arguments arguments_;

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "autotune/reference/arithmetic.h"
+#include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {
@@ -220,6 +221,7 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
     }
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
+  if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
   gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
@@ -241,7 +243,7 @@ std::vector<double> Problem::elements(const Tensor& tensor, std::int64_t offset,
 std::vector<double> Problem::query(const RowId& row) const {
   std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
   if (spec_->rope == Rope::none) return query;
-  query = rotated(std::move(query), std::max<std::int64_t>(token_position(row.b, row.q), 0));
+  query = turned(*spec_, *arguments_, std::move(query), query_position(*spec_, q_len(row.b), k_len(row.b), row.q));
   for (double& x : query) {  // the range of the dtype is that of a rotated query, too
     if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
   }

@@ -109,11 +109,6 @@ class Problem {
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
   std::int64_t query_offset(const Tensor& tensor, const RowId& row) const;
   std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it has no place in the cache
-  struct Angle {
-    double cos = 1, sin = 0;
-  };
-  Angle angle(std::int64_t position, int pair) const;
-  std::vector<double> rotated(std::vector<double> row, std::int64_t position) const;
   // Of a new token and a KV head, which is `h`.
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,

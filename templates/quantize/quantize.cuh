@@ -1,9 +1,10 @@
 // Rows of 16-bit elements to elements of 8 bits and scales: y = x / scale, rounded, with the scale at which the largest
-// |x| that shares it is the largest number of the type. Bound by reading x and writing y once.
+// |x| that shares it is the largest number of the type; with `rope` x is turned first. Bound by reading x and writing y
+// once.
 #pragma once
 
 #include "templates/append/narrow.cuh"
-#include "templates/quantize/rotate.cuh"
+#include "templates/quantize/turn.cuh"
 
 namespace flashjit {
 
@@ -39,9 +40,25 @@ struct Rows {
   }
 };
 
+// Of a row's token in its sequence. A token before the first one turns as that.
+__device__ inline int position_of(const KernelParams& p, const Tile& tile, int token) {
+  if (p.positions == nullptr) return max(p.first_position + token, 0);
+  return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
+}
+
 __device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const Rows& rows) {
+  const int lane = threadIdx.x % 32;
   const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
-  return load_rows(p.x, at, rows.valid, threadIdx.x % 32);
+  Raw raw = load_rows(p.x, at, rows.valid, lane);
+  if constexpr (config.rope != Rope::none) {
+    int positions[2] = {};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (rows.valid[r]) positions[r] = position_of(p, tile, rows.token[r]);
+    }
+    turn(p, at, rows.valid, positions, lane, raw);
+  }
+  return raw;
 }
 __device__ inline Values values_of(const Raw& raw) {
   if constexpr (config.rotate) return rotated(raw, threadIdx.x % 32);

@@ -56,7 +56,7 @@ void finish(Plan& plan) {
                         .threads = quantize_threads(c),
                         .smem_bytes = quantize_smem(c),
                         .grid = {.queries = c.tile_q, .heads = c.heads_q},
-                        .bounds = "flashjit::quantize_threads(flashjit::config)",
+                        .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks(flashjit::config)",
                         .call = std::move(call)};
   };
   if (!takes_two_launches(c)) {
