@@ -35,7 +35,11 @@ constexpr RopeTurns rope_turns(int dims, double base) {
   return turns;
 }
 
-// Rows of tables have a column for each pair: how many bytes of them a wide access can take.
-constexpr int rope_table_bytes(int dims) { return dims % 8 == 0 ? 16 : dims % 4 == 0 ? 8 : 4; }
+// Rows of tables have a column for each pair: how many bytes of them a wide access can take where tensors are aligned to
+// so many.
+constexpr int rope_table_bytes(int dims, int aligned) {
+  const int of_rows = dims % 8 == 0 ? 16 : dims % 4 == 0 ? 8 : 4;
+  return aligned < 4 ? 4 : aligned < of_rows ? aligned : of_rows;
+}
 
 }  // namespace flashjit

@@ -22,7 +22,8 @@ class Narrowed {
 
  private:
   // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
-  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale, std::int64_t first_position);
+  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
+              std::int64_t first_position);
 
   AttentionSpec spec_;
   Arguments arguments_;

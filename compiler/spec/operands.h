@@ -78,10 +78,10 @@ struct Operand {
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  Dim (*rows)(const AttentionSpec& spec) = nullptr;  // instead of the dimension of queries or keys in `dims`
-  bool aligned = false;                              // as the spec says; else to its elements, or
+  Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
+  bool aligned = false;                                   // as the spec says; else to its elements, or
   int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
-  std::size_t pointer = 0;                           // where KernelParams has its address
+  std::size_t pointer = 0;                                // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
@@ -115,9 +115,9 @@ inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it ou
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
-// A launch that appends reads angles one by one.
+// A launch that appends reads angles one by one, whatever the spec says.
 constexpr int alignment_of_angles(const AttentionSpec& spec) {
-  return spec.append ? size_of(Dtype::F32) : rope_table_bytes(spec.rope_dims);
+  return spec.append ? size_of(Dtype::F32) : rope_table_bytes(spec.rope_dims, spec.align_bytes);
 }
 
 // clang-format off

@@ -421,9 +421,8 @@ Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, 
       const int position = params.positions[b * params.positions_stride.batch + t * params.positions_stride.token];
       if (position >= 0 && position < params.rope_positions) continue;
       const std::string token = spec_.layout == Layout::Packed ? fmt::format("{}", t) : fmt::format("{}, {}", b, t);
-      return invalid(
-          fmt::format("positions[{}]: {}, {}; positions count from 0", token, position,
-                      position < 0 ? "before the first" : fmt::format("cos has {}", params.rope_positions)));
+      return invalid(fmt::format("positions[{}]: {}, {}; positions count from 0", token, position,
+                                 position < 0 ? "before the first" : fmt::format("cos has {}", params.rope_positions)));
     }
   }
   return {};

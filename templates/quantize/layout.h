@@ -10,8 +10,14 @@ constexpr int kQuantizedRows = 16;
 constexpr int quantize_threads(const KernelConfig& c) { return c.tile_q / kQuantizedRows * 32; }
 // On an SM, at least: they are worth more than registers for all that is asked for at once.
 constexpr int quantize_blocks(const KernelConfig& c) {
-  return 1024 / quantize_threads(c) / (c.head_dim_qk <= 64 ? 1 : c.head_dim_qk <= 128 ? 2 : 4);
+  return 256 / quantize_threads(c) * (c.head_dim_qk <= 64 ? 3 : c.head_dim_qk <= 128 ? 2 : 1);
 }
+// Heads that a block takes one after the other: it has their angles from L1 then, but for the first.
+constexpr int heads_of_block(const KernelConfig& c) {
+  const bool tables = c.rope != Rope::none && c.rope_base == 0;
+  return !tables ? 1 : c.heads_q < 4 ? c.heads_q : 4;
+}
+constexpr int blocks_of_heads(const KernelConfig& c) { return (c.heads_q + heads_of_block(c) - 1) / heads_of_block(c); }
 // Shared memory: a number of each warp.
 constexpr int quantize_smem(const KernelConfig& c) { return quantize_threads(c) / 32 * 4; }
 

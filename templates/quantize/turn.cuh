@@ -42,7 +42,7 @@ __device__ inline Angles angles_of(const KernelParams& p, int position, int firs
     }
   } else {
     const Int64 at = static_cast<Int64>(position) * rope::kPairs + first;
-    Words<4 * pairs, rope_table_bytes(rope::kDims)> cos, sin;
+    Words<4 * pairs, rope_table_bytes(rope::kDims, config.copy_bytes)> cos, sin;
     cos.load(p.cos + at);
     sin.load(p.sin + at);
 #pragma unroll

@@ -214,7 +214,8 @@ class Generator {
       if (!v_in_k_) lay_out(case_.params["v_new"], dtype_, shape(q_tokens, heads_kv_, d_v_), false);
     }
     // Q and K that are rounded turn where they line up, and a query that lines up with none at position 0.
-    append_.lay_out_tables(case_.params, append_.drawn() ? max_k_ : std::max<std::int64_t>(max_k_, bottom_right_ ? 1 : max_q_));
+    append_.lay_out_tables(
+        case_.params, append_.drawn() ? max_k_ : std::max<std::int64_t>(max_k_, bottom_right_ ? 1 : max_q_), align_);
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
       rows->dtype = "fp32";

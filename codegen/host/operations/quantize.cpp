@@ -115,9 +115,9 @@ class QuantizeKernel final : public HostKernel {
     return head / spec_.heads_q * stride.batch + head % spec_.heads_q * stride.head + token * stride.token;
   }
   static std::int64_t position(const KernelParams& p, std::int64_t batch, std::int64_t token) {
-    const std::int64_t given =
-        p.positions ? p.positions[batch * p.positions_stride.batch + token * p.positions_stride.token]
-                    : p.first_position + token;
+    const std::int64_t given = p.positions
+                                   ? p.positions[batch * p.positions_stride.batch + token * p.positions_stride.token]
+                                   : p.first_position + token;
     return std::max<std::int64_t>(given, 0);
   }
   // `turner`: null where nothing turns.

@@ -52,12 +52,13 @@ Prediction predict_quantize(const Problem& problem, const Schedule& s, const Sha
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const auto launch = [&](std::string entry, std::string call) {
-    return KernelLaunch{.entry = std::move(entry),
-                        .threads = quantize_threads(c),
-                        .smem_bytes = quantize_smem(c),
-                        .grid = {.queries = c.tile_q, .heads = c.heads_q},
-                        .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks(flashjit::config)",
-                        .call = std::move(call)};
+    return KernelLaunch{
+        .entry = std::move(entry),
+        .threads = quantize_threads(c),
+        .smem_bytes = quantize_smem(c),
+        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
+        .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks(flashjit::config)",
+        .call = std::move(call)};
   };
   if (!takes_two_launches(c)) {
     plan.launches = {launch("flashjit_quantize", "quantize_blocks(params)")};
@@ -76,8 +77,10 @@ void finish(Plan& plan) {
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
-  if (!takes_two_launches(c)) return "  rows that share a scale are one block's: x is read once\n";
-  return "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
+  const std::string turns = c.rope == Rope::none ? "" : "  rows turn by their positions first\n";
+  if (!takes_two_launches(c)) return turns + "  rows that share a scale are one block's: x is read once\n";
+  return turns +
+         "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
 }
 
 }  // namespace

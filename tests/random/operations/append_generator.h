@@ -24,8 +24,9 @@ class AppendGenerator {
 
   bool drawn() const { return drawn_; }
   std::string words() const;  // " append rope=half(16)", as a spec has them
-  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t positions) {
-    rope_.lay_out_tables(random_, params, positions, drawn_);
+  // `align`: what tensors of a call without new tokens are aligned to.
+  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t positions, int align) {
+    rope_.lay_out_tables(random_, params, positions, drawn_ ? 1 : align);
   }
 
  private:

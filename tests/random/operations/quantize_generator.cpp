@@ -44,7 +44,7 @@ void draw_positions(Case& c, const AttentionSpec& spec, const Shape& shape, Rand
   }
   RopeGenerator rope;
   rope.take(spec);
-  rope.lay_out_tables(random, c.params, needed, false);
+  rope.lay_out_tables(random, c.params, needed, spec.align_bytes);
 }
 
 Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t tokens, Data data) {
@@ -99,7 +99,8 @@ Case draw_compute(Case c) {
   }
   if (!parse_spec(spec)) return c;  // pages, new rows and the like
   const std::size_t tokens = spec.find("bhsd") == spec.npos ? 1 : 2;
-  rope.lay_out_tables(random, c.params, std::max<std::int64_t>({c.q.shape[tokens], c.k.shape[tokens], 1}), false);
+  rope.lay_out_tables(random, c.params, std::max<std::int64_t>({c.q.shape[tokens], c.k.shape[tokens], 1}),
+                      parse_spec(spec)->align_bytes);
   c.spec = std::move(spec);
   c.any_schedule = false;
   return c;

@@ -25,8 +25,8 @@ std::string RopeGenerator::words() const {
   return words;
 }
 
-void RopeGenerator::lay_out_tables(Random& random, std::map<std::string, CaseTensor>& params,
-                                   std::int64_t positions, bool appends) const {
+void RopeGenerator::lay_out_tables(Random& random, std::map<std::string, CaseTensor>& params, std::int64_t positions,
+                                   int align) const {
   if (rope_ == Rope::none || base_ != 0) return;
   positions += random.integer(0, 2);
   const std::int64_t pairs = dims_ / 2;
@@ -40,7 +40,7 @@ void RopeGenerator::lay_out_tables(Random& random, std::map<std::string, CaseTen
           const double angle = angles[static_cast<std::size_t>(i)];
           return *name == 'c' ? std::cos(angle) : std::sin(angle);
         },
-        appends ? 1 : rope_table_bytes(dims_));
+        rope_table_bytes(dims_, align));
   }
 }
 

@@ -19,10 +19,9 @@ class RopeGenerator {
   void take(const AttentionSpec& spec);
 
   std::string words() const;  // " rope=half(16)", as a spec has them
-  // Tables, if rows turn by them, for so many positions, or a few more. `appends`: for rows that a cache gets, which have
-  // tables that are aligned to their elements alone.
+  // Tables, if rows turn by them, for so many positions, or a few more, and aligned to so many bytes.
   void lay_out_tables(Random& random, std::map<std::string, CaseTensor>& params, std::int64_t positions,
-                      bool appends) const;
+                      int align) const;
 
  private:
   Rope rope_ = Rope::none;

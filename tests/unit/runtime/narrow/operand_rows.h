@@ -135,6 +135,8 @@ inline const std::vector<Expected>& expected() {
     std::ranges::move(last, std::back_inserter(all));
     last = {add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; })),
             add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; })),
+            add(of_quantize({2, 5}, {2, 5}, {10}), "positions", "i32", "rope=half(32)",
+                row([](P p) -> const void* { return p.positions; })),
             add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
             add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
     std::ranges::move(last, std::back_inserter(all));
