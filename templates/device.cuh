@@ -128,10 +128,10 @@ __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 // d += a (16x32) * b (32x8) of elements of 8 bits. What b has of a key is of four keys side by side, and a likewise.
-#define FLASHJIT_MMA_NARROW(types) \
-  asm("mma.sync.aligned.m16n8k32.row.col.f32." types \
+#define FLASHJIT_MMA_NARROW(types)                                           \
+  asm("mma.sync.aligned.m16n8k32.row.col.f32." types                         \
       ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 template <Narrow of_a, Narrow of_b>
 __device__ inline void mma_narrow(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -17,8 +17,8 @@ std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
         name(spec.dtype), kSync.name);
   }
   if (target.narrow_mma_flops_per_clock == 0) {
-    return fmt::format("family: sync_narrow needs mma.sync of 8 bits, which {} does not have; use family={}", target.name,
-                       kSync.name);
+    return fmt::format("family: sync_narrow needs mma.sync of 8 bits, which {} does not have; use family={}",
+                       target.name, kSync.name);
   }
   if (spec.d_qk % kChunkBytes != 0 || spec.d_v % kChunkBytes != 0) {
     return fmt::format(
