@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -147,7 +148,7 @@ void check_block(const Problem& problem, const Tensors& tensors, const Block& bl
   };
   if (std::string wrong = wrong_scale(rows, block, spec.out_dtype, scale); !wrong.empty()) return report(wrong);
   for (std::size_t i = 0; i < rows.exact.size(); ++i) {
-    const std::int64_t row = static_cast<std::int64_t>(i) / d, token = block.first + row;
+    const std::int64_t token = block.first + static_cast<std::int64_t>(i) / d;
     const int column = static_cast<int>(static_cast<std::int64_t>(i) % d);
     const double exact = rows.exact[i], y = tensors.y(block.b, block.h, token, column);
     const auto place = [&] {
@@ -158,8 +159,8 @@ void check_block(const Problem& problem, const Tensors& tensors, const Block& bl
       continue;
     }
     const double quotient = exact / scale;
-    const double off = rows.uncertain[static_cast<std::size_t>(row)] / scale + std::fabs(quotient) * 0x1p-21;
-    const bool exactly = !spec.rotate && rows.uncertain[static_cast<std::size_t>(row)] == 0;
+    const double off = rows.uncertain[i] / scale + std::fabs(quotient) * 0x1p-21;
+    const bool exactly = !spec.rotate && rows.uncertain[i] == 0;
     const double least = exactly ? rows.y[i] : round_narrow(spec.out_dtype, quotient - off),
                  most = exactly ? rows.y[i] : round_narrow(spec.out_dtype, quotient + off);
     if (!(y >= least && y <= most)) {
@@ -212,22 +213,21 @@ void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& argume
   const std::vector<double> exact = turned(spec, arguments, row, position);
   const double unit = spec.dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19;  // kernels compute angles to 1e-6
   const auto rounded = [&](double x) { return round_to(spec.dtype, static_cast<float>(x)); };
-  double size = 0, uncertain = 0;
+  double size = 0;
   for (const double x : row) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
   for (std::size_t c = 0; c < exact.size(); ++c) {
     rows.elements.push_back(rounded(exact[c]));
-    if (static_cast<int>(c) >= spec.rope_dims || !std::isfinite(rows.elements.back())) continue;
-    uncertain += rounded(exact[c] + size * unit) - rounded(exact[c] - size * unit);
+    const bool turns = static_cast<int>(c) < spec.rope_dims && std::isfinite(rows.elements.back());
+    rows.uncertain.push_back(turns ? rounded(exact[c] + size * unit) - rounded(exact[c] - size * unit) : 0);
   }
-  rows.uncertain.push_back(uncertain);
 }
 
 QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dtype) {
   QuantizedRows result;
   const std::vector<double>& rows = given.elements;
-  const std::size_t count = given.uncertain.size(), width = static_cast<std::size_t>(d);
+  const std::size_t width = static_cast<std::size_t>(d), count = rows.size() / width;
   const double length = rotate ? 1 / std::sqrt(d) : 1;
-  for (const double uncertain : given.uncertain) result.uncertain.push_back(uncertain * length);
+  result.uncertain = given.uncertain;
   std::vector<double> sums = rows;  // rotated, without the length
   const std::vector<double> matrix = rotate ? rotation_matrix(d) : std::vector<double>();
   for (std::size_t row = 0; rotate && row < count; ++row) {
@@ -239,7 +239,9 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
     }
     double sizes = 0;
     for (std::size_t j = 0; j < width; ++j) sizes += std::fabs(x[j]);
-    if (std::isfinite(sizes)) result.uncertain[row] += 0x1p-20 * sizes * length;
+    const auto of_row = result.uncertain.begin() + static_cast<std::ptrdiff_t>(row * width);
+    const double uncertain = std::accumulate(of_row, of_row + d, std::isfinite(sizes) ? 0x1p-20 * sizes : 0);
+    std::fill_n(of_row, d, uncertain * length);
   }
   float largest = 0;
   for (double& sum : sums) {
@@ -252,8 +254,13 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
   const float factor = size > kNothing ? most / largest : short_length;
   result.largest = largest * length;
   result.scale = size > kNothing ? size / most : 1;
-  for (const double sum : sums)
-    result.y.push_back(std::isfinite(sum) ? round_narrow(dtype, static_cast<float>(sum) * factor) : NAN);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const bool finite = std::isfinite(sums[i]);
+    const double quotient = result.exact[i] / result.scale, off = result.uncertain[i] / result.scale;
+    result.y.push_back(finite ? round_narrow(dtype, static_cast<float>(sums[i]) * factor) : NAN);
+    result.doubts.push_back(
+        finite && off > 0 ? round_narrow(dtype, quotient + off) - round_narrow(dtype, quotient - off) : 0);
+  }
   return result;
 }
 

@@ -25,7 +25,7 @@ double round_narrow(Dtype dtype, double x);
 // Rows that share a scale, of 16 bits, or of 32.
 struct GivenRows {
   std::vector<double> elements;   // of d columns, one row after the other
-  std::vector<double> uncertain;  // of each row: how far all its elements together may be from these
+  std::vector<double> uncertain;  // how far each may be from these; mostly 0
 };
 // A row of the call, turned if the spec says so, and rounded to its dtype: fp32 may round it to either of two.
 void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& arguments, const std::vector<double>& row,
@@ -34,8 +34,9 @@ void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& argume
 // Rows with one scale.
 struct QuantizedRows {
   std::vector<double> exact;      // rotated, not rounded
-  std::vector<double> uncertain;  // of each row: how far fp32 may be from that
+  std::vector<double> uncertain;  // how far fp32 may be from that
   std::vector<double> y;          // numbers of 8 bits
+  std::vector<double> doubts;     // how far from these the next ones are that fp32 may round to; mostly 0
   double largest = 0;             // of the numbers that are finite
   float scale = 1;
 };

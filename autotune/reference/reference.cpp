@@ -240,16 +240,6 @@ std::vector<double> Problem::elements(const Tensor& tensor, std::int64_t offset,
   return row;
 }
 
-std::vector<double> Problem::query(const RowId& row) const {
-  std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
-  if (spec_->rope == Rope::none) return query;
-  query = turned(*spec_, *arguments_, std::move(query), query_position(*spec_, q_len(row.b), k_len(row.b), row.q));
-  for (double& x : query) {  // the range of the dtype is that of a rotated query, too
-    if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
-  }
-  return query;
-}
-
 Position Problem::position(const RowId& row) const {
   return {row.q, 0, row.b, row.h, kv_head(row.h), q_len(row.b), k_len(row.b)};
 }
@@ -351,8 +341,14 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
-    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], query_scale * kv.scale_k[at.k],
-                                 unit_of_sums(weights_));
+    const float* const key = &kv.k[at.k * d];
+    const auto with = [&](double doubt) {
+      return logit_of(*spec_, semantics_, at, query.data(), key, query_scale * kv.scale_k[at.k], unit_of_sums(weights_),
+                      doubt);
+    };
+    Logit logit = with(0);
+    if (const double doubt = this->doubt(row, at.k, query, key); doubt > 0)
+      logit.doubt = with(doubt).error - logit.error;
     if (std::isnan(logit.value)) result.nan_logit = true;
     else result.max_logit = std::max(result.max_logit, logit.value);
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
@@ -376,6 +372,11 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
+  for (const Logit& logit : logits) {
+    if (logit.doubt > 0)
+      result.lse_doubt = std::hypot(result.lse_doubt, std::exp(logit.value - result.lse) * logit.doubt);
+    result.max_doubt = std::max(result.max_doubt, logit.doubt);
+  }
   std::vector<float> weights = scale_v;  // of V
   for (const Logit& logit : logits) {
     // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.

@@ -43,7 +43,15 @@ struct ExactRow {
   double lse = 0;                // natural units, whatever the spec asks for
   double max_logit = 0;          // of the visible keys, natural units, without the sink
   double logit_error = 0;        // how far fp32 arithmetic may move one logit
+  double lse_doubt = 0;          // how far elements in doubt (Doubts), each by itself, move lse ...
+  double max_doubt = 0;          // ... and max_logit
   bool nan_logit = false;        // max_logit is then not defined
+};
+
+// Of elements of Q and K, in the order in which they lie: how far another one is to which fp32 may have rounded, where
+// 8 bits were made of rows that had been turned (`rope`): angles are right to 1e-6, and a few elements depend on that.
+struct Doubts {
+  std::vector<float> q, k;
 };
 
 struct RecipeRow {
@@ -63,6 +71,8 @@ class Problem {
   // (Facts::weights).
   void round_weights_to(std::string_view dtype);
   Dtype weights() const { return weights_; }
+  // Q and K are contiguous then. Must outlive the problem.
+  void set_doubts(const Doubts& doubts) { doubts_ = &doubts; }
 
   const AttentionSpec& spec() const { return *spec_; }
   const Arguments& arguments() const { return *arguments_; }
@@ -113,6 +123,8 @@ class Problem {
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;
+  // How far elements in doubt move the product of a query and a key.
+  double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
                   const std::vector<float>& scale_v, ExactRow result) const;
@@ -130,6 +142,7 @@ class Problem {
   const Arguments* arguments_ = nullptr;
   Semantics semantics_;
   Dropout dropout_;
+  const Doubts* doubts_ = nullptr;
   Dtype weights_ = Dtype::F32;
   std::int64_t batch_ = 0;
 };

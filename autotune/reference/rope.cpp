@@ -4,6 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "autotune/reference/reference.h"
+#include "compiler/spec/half.h"
+
 namespace flashjit::reference {
 namespace {
 
@@ -49,6 +52,16 @@ void turn_keys(const AttentionSpec& spec, const Arguments& arguments, std::vecto
 
 std::int64_t query_position(const AttentionSpec& spec, std::int64_t q_len, std::int64_t k_len, std::int64_t q) {
   return std::max<std::int64_t>(spec.alignment == Alignment::BottomRight ? k_len - q_len + q : q, 0);
+}
+
+std::vector<double> Problem::query(const RowId& row) const {
+  std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
+  if (spec_->rope == Rope::none) return query;
+  query = turned(*spec_, *arguments_, std::move(query), query_position(*spec_, q_len(row.b), k_len(row.b), row.q));
+  for (double& x : query) {  // the range of the dtype is that of a rotated query, too
+    if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
+  }
+  return query;
 }
 
 }  // namespace flashjit::reference

@@ -139,6 +139,7 @@ __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const
     const int column = column_of(piece, lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      if (!valid[r]) continue;
       if constexpr (kPairsMeet) {
         constexpr int kApart = rope::kPairs / kPieceWidth;
         if (piece >= kApart) continue;

@@ -123,11 +123,13 @@ std::vector<Row> every_row() {
           if (rotates && rotation_parts(d) == 0) continue;
           const char* const bytes = d % 16 == 0 ? "" : " bytes=8";
           rows.push_back({fmt::format("quantize {} d={} heads=32{}{}", dtype, d, variant, bytes), target.name, ""});
-          for (const char* turning : kTurning) {
-            const std::string rope = fmt::format(fmt::runtime(turning), d);
-            rows.push_back(
-                {fmt::format("quantize {} d={} heads=32{}{}{}", dtype, d, variant, rope, bytes), target.name, ""});
-          }
+        }
+        const std::string_view rotated = rotation_parts(d) != 0 ? " rotate" : "", bytes = d % 16 == 0 ? "" : " bytes=8";
+        for (const char* turning : kTurning) {
+          const std::string rope = fmt::format(fmt::runtime(turning), d);
+          rows.push_back(
+              {fmt::format("quantize {} d={} heads=32{} scales=block(128){}{}", dtype, d, rotated, rope, bytes),
+               target.name, ""});
         }
       }
       for (const char* variant : kBackward) {

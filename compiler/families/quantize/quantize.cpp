@@ -57,7 +57,7 @@ void finish(Plan& plan) {
         .threads = quantize_threads(c),
         .smem_bytes = quantize_smem(c),
         .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
-        .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks(flashjit::config)",
+        .bounds = "flashjit::quantize_threads(flashjit::config)",
         .call = std::move(call)};
   };
   if (!takes_two_launches(c)) {
