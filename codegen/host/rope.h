@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "compiler/spec/spec.h"
-#include "templates/rope.h"
+#include "templates/append/rope.h"
 #include "templates/kernel_params.h"
 
 namespace flashjit::host {

@@ -14,7 +14,7 @@
 
 #include "compiler/spec/spec.h"
 #include "templates/kernel_params.h"
-#include "templates/rope.h"
+#include "templates/append/rope.h"
 
 namespace flashjit {
 

@@ -7,7 +7,7 @@
 #include "templates/append/narrow.cuh"
 #include "templates/cache_elements.cuh"
 #include "templates/kv_rows.cuh"
-#include "templates/rope.cuh"
+#include "templates/append/rope.cuh"
 
 namespace flashjit::appending {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "templates/quantize/rotate.cuh"
-#include "templates/rope.cuh"
+#include "templates/append/rope.cuh"
 
 namespace flashjit {
 

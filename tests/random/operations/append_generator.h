@@ -1,6 +1,7 @@
 // New tokens of a case, and how their rows turn.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,9 +25,10 @@ class AppendGenerator {
 
   bool drawn() const { return drawn_; }
   std::string words() const;  // " append rope=half(16)", as a spec has them
-  // `align`: what tensors of a call without new tokens are aligned to.
-  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t positions, int align) {
-    rope_.lay_out_tables(random_, params, positions, drawn_ ? 1 : align);
+  // Without new tokens Q and K turn all the same if they are rounded: `queries` need as many positions, and tables are as
+  // aligned as all tensors.
+  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t keys, std::int64_t queries, int align) {
+    rope_.lay_out_tables(random_, params, drawn_ ? keys : std::max(keys, queries), drawn_ ? 1 : align);
   }
 
  private:

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "templates/rope.h"
+#include "templates/append/rope.h"
 
 namespace flashjit::testing_random {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "templates/kernel_params.h"
-#include "templates/rope.h"
+#include "templates/append/rope.h"
 #include "templates/words.cuh"
 
 namespace flashjit::rope {
