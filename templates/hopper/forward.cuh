@@ -19,10 +19,6 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
-// Weights are drawn while the scores are still being multiplied and nothing else is to be done, where registers bear what
-// comes of it as well. Else ptxas puts that beside the exponentials.
-constexpr bool kDrawsEarly = kWarpgroups < 3 || kTileKv <= 64;
-
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
   u32 result;
@@ -74,10 +70,6 @@ struct Consumer {
     if (lane_id() == 0) arrive(barrier);
   }
 
-  // Of a barrier that this warpgroup has waited for, and of whose copy it is not done: that it waits for nothing once
-  // more. What is to be done before a wait for products ptxas would do behind it, but not behind a branch.
-  __device__ void stay_before(u32 barrier, u32 parity) { wait_barrier(barrier, parity); }
-
   // S = Q K^T, issued.
   __device__ void issue_scores() {
     const u32 q = recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth);
@@ -119,7 +111,7 @@ struct Consumer {
     commit_products();
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
-    if constexpr (kDrops && !kDrawsEarly) draw(kept, shared, work, tile);
+    if constexpr (kDrops) draw(kept, shared, work, tile);
     if constexpr (kOverlaps) {
       pin_registers(o);
       begin_products();
@@ -127,11 +119,6 @@ struct Consumer {
       commit_products();
     }
     if constexpr (kTakesTurns) end_turn();
-    if constexpr (kDrops && kDrawsEarly) {
-      draw(kept, shared, work, tile);
-      pin_kept(kept);
-      stay_before(shared.k_full(ring.stage()), ring.parity());
-    }
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     const float next_unit = unit_of(work, tile);
@@ -150,7 +137,6 @@ struct Consumer {
     if constexpr (kNarrow) convert(next, s);
     if constexpr (kOverlaps && !kWaitsFirst) {
       pin_registers(s);
-      if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
       complete_output();
     }
     ring.advance();
