@@ -23,6 +23,8 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
 // known to do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
+// of P, in the place of a dying S: three warpgroups with 128 keys spill nothing with d=72, and 112 bytes with d=80
+constexpr int kSharedRegisters = 2;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
@@ -305,9 +307,9 @@ struct Enumeration {
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
   const int sums = accumulator_registers(hopper_products(c));
-  // P dies into the place of S unless the next S is under way already.
-  // Of 8 bits there are two places for it then, each of half the size.
-  const int probabilities = c.overlap == Overlap::qk_pv ? c.tile_kv / 4 : 0;
+  // P hardly dies into the place of S, not even where the next S begins only when P has been used. Of 8 bits there are two
+  // places for it, each of half the size.
+  const int probabilities = c.tile_kv / 4 - (c.overlap == Overlap::none ? kSharedRegisters : 0);
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
