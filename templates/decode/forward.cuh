@@ -182,12 +182,20 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
   Course course = {params};
   if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
   if (pushes_parts(params)) arrive_at_cluster();
-  Segment& segment = course.segment;
+  Segment segment = course.segment;
   KvTiles tiles(params, maps, shared);
-  int tile = first_of_warp(params, segment);
-  tiles.begin(segment, tile);
+  int tile = first_of_warp(params, segment), next_tile = 0;
+  tiles.where.look_ahead(segment, tile);
   Queries queries;
-  load_queries(queries, params, segment);
+  const auto begin_segment = [&] {
+    load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+    tiles.begin(segment, tile);
+    if (!course.next()) return true;
+    next_tile = first_of_warp(params, course.segment);
+    tiles.where.look_ahead(course.segment, next_tile);
+    return false;
+  };
+  bool ends = begin_segment();
   bool goes_on = false;  // with the segment before
 #pragma unroll 1
   while (true) {
@@ -197,20 +205,17 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
     goes_on = kFixedParts && done.last_of_part < done.last_tile;
-    bool ends = false;
+    const bool is_last = !goes_on && ends;
     if (goes_on) {
       if (done.part >= 0) ++segment.part, ++segment.part_number;
       segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
-    } else {
-      ends = !course.next();
-      if (!ends) {
-        // The next tiles and queries are on their way while the warps put together what they have.
-        tile = first_of_warp(params, segment);
-        tiles.begin(segment, tile);
-        load_queries(queries, params, segment);
-      }
+    } else if (!ends) {
+      // The next tiles and queries are on their way while the warps put together what they have.
+      segment = course.segment;
+      tile = next_tile;
+      ends = begin_segment();
     }
-    if (ends) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
+    if (is_last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
     store_part(of_warps.of(warp_id()), o, rows);
     __syncthreads();
     const TeamShares shares(params, min(kTileRows, done.seq.q_len * kGroup - done.row_lo),
@@ -220,7 +225,7 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
     const bool has_part = !kFixedParts || !course.of_team || done.steps > 0 || shares.rank == 0;
     if (has_part) merge_warps(params, done, of_warps, shares, parts);
     if (kHasTeams && params.team > 1 && !goes_on) add_up_team(params, done, shares, parts);
-    if (ends) return;
+    if (is_last) return;
     __syncthreads();  // the places of the parts are free again
   }
 }

@@ -34,6 +34,14 @@ constexpr int heads_side_by_side(const KernelConfig& c) {
   return 1;
 }
 
+// Lanes that copy a row of a tile, 16 bytes each: a power of two, and so many that no more rows than a tile has are copied
+// at once.
+constexpr int lanes_of_row(const KernelConfig& c, int head_dim) {
+  int lanes = c.tile_kv < 32 ? 32 / c.tile_kv : 1;
+  while (lanes * lane_columns(c) < head_dim) lanes *= 2;
+  return lanes;
+}
+
 // With one stage tiles go straight to registers; with more each warp has a ring of its own in shared memory.
 constexpr bool has_ring(const KernelConfig& c) { return c.stages > 1; }
 
