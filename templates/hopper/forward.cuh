@@ -19,6 +19,10 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
+// Where no scores are under way, the product has their place, and O takes it in before they come.
+constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
+using OutputPiece = float[kPieceColumns / 2];
+
 // Weights are drawn while the scores are still being multiplied and nothing else is to be done, where registers bear what
 // comes of it as well. Else ptxas puts that beside the exponentials.
 constexpr bool kDrawsEarly = kWarpgroups < 3 || kTileKv <= 64;
@@ -48,9 +52,9 @@ struct Consumer {
   float unit = 1.0f;           // kHasUnits: that O is in
 
   Output o;
+  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
   Scores s;
   Probabilities p;
-  Probabilities next;  // kNarrow: of the step under way, made while P of the tile before is multiplied
   RowStates rows;
 
   // V is one tile behind K.
@@ -84,11 +88,46 @@ struct Consumer {
     multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
   }
 
-  // O += P V, issued.
-  __device__ void issue_output() {
+  // What a product of P and V writes.
+  __device__ auto& products() {
+    if constexpr (kAddsFirst) return reinterpret_cast<OutputPiece&>(s);
+    else if constexpr (kAddsTiles) return t;
+    else return o;
+  }
+  template <class Products>
+  __device__ void issue_product(Products& sums, u32 v) {
+    pin_registers(sums);
+    begin_products();
+    if constexpr (kAddsTiles) {
+      multiply_output(sums, p, descriptor(v));
+    } else {
+      multiply_output(sums, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
+      marks &= ~kFresh;
+    }
+    commit_products();
+  }
+
+  // O += P V, issued. Or P V alone, piece by piece: O takes in all but the last, if it is to.
+  __device__ void issue_output(bool adds = true) {
     const u32 v = recompute(shared.v(values().stage()));
-    multiply_output(o, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
-    marks &= ~kFresh;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (piece > 0) {
+        wait_products<0>();
+        take_in(adds, piece - 1);
+      }
+      issue_product(products(), v + piece * kPieceColumns * kPanelWidth);
+    }
+  }
+
+  // The product is done: O has taken it in or, if it is of these columns, does now.
+  __device__ void take_in(bool adds = true, int piece = kPieces - 1) {
+    pin_registers(products());
+    if constexpr (kAddsTiles) {
+      if (!adds) return;
+#pragma unroll
+      for (int i = 0; i < kPieceColumns / 2; ++i) o[piece * kPieceColumns / 2 + i] += products()[i];
+    }
   }
 
   __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
@@ -120,12 +159,7 @@ struct Consumer {
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops && !kDrawsEarly) draw(kept, shared, work, tile);
-    if constexpr (kOverlaps) {
-      pin_registers(o);
-      begin_products();
-      issue_output();
-      commit_products();
-    }
+    if constexpr (kOverlaps) issue_output();
     if constexpr (kTakesTurns) end_turn();
     if constexpr (kDrops && kDrawsEarly) {
       draw(kept, shared, work, tile);
@@ -147,7 +181,6 @@ struct Consumer {
     } else {
       quick_softmax(s, rows, main);
     }
-    if constexpr (kNarrow) convert(next, s);
     if constexpr (kOverlaps && !kWaitsFirst) {
       pin_registers(s);
       if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
@@ -155,10 +188,10 @@ struct Consumer {
     }
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
-    if constexpr (!kNarrow) convert(p, s);
+    convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && (kSumInMatrix || kNarrow)) rows.large = has_large(kNarrow ? next : p);
-    if constexpr (kHasUnits) change_unit(next_unit, false, next);
+    if constexpr (kLooksAtTile && (kSumInMatrix || kNarrow)) rows.large = has_large(p);
+    if constexpr (kHasUnits) change_unit(next_unit, false);
   }
 
   __device__ float unit_of(const WorkState& work, int tile) const {
@@ -167,7 +200,7 @@ struct Consumer {
   }
   // Of the values that the next product adds: O, if there is any yet, to units of their scale. Values whose scale is 0 add
   // nothing, and leave it alone.
-  __device__ void change_unit(float next_unit, bool fresh, Probabilities& p) {
+  __device__ void change_unit(float next_unit, bool fresh) {
     if (fresh) unit = 1.0f;
     if (uniform(next_unit == 0.0f)) {
 #pragma unroll
@@ -186,23 +219,20 @@ struct Consumer {
   __device__ void lower() {
     float factor[2];
     if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
-    else lower_probabilities(kNarrow ? next : p, s, rows, factor);
+    else lower_probabilities(p, s, rows, factor);
     rescale(o, factor);
   }
 
   // O has taken in the tile before.
   __device__ void complete_output() {
     wait_products<0>();
-    pin_registers(o);
     release_values();
+    take_in();
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
   __device__ void finish_output() {
-    pin_registers(o);
-    begin_products();
     issue_output();
-    commit_products();
     complete_output();
   }
 
@@ -277,11 +307,9 @@ struct Consumer {
     const bool output = is_marked(kValues);
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
-    pin_registers(o);
-    begin_products();
-    issue_output();
-    commit_products();
+    issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
+    if constexpr (kAddsFirst) take_in(output);
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -293,15 +321,16 @@ struct Consumer {
     issue_scores();
     commit_products();
     if constexpr (kTakesTurns) end_turn();
-    if (changes && scores) scales.find(params, work);
     wait_products<1>();
-    pin_registers(o);
+    if constexpr (!kAddsFirst) take_in(output);
     if (output) release_values();
+    if (changes && scores) scales.find(params, work);
     if (changes) {
       // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
       if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
+      if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
     }
     const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
@@ -318,7 +347,7 @@ struct Consumer {
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
-    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes, p);
+    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes);
     if constexpr (kDrops) {
       Kept kept;
       draw(kept, shared, work, tile);
@@ -365,16 +394,15 @@ struct Consumer {
   // From `tile` on, down to the first that all rows see.
   __device__ void take_main_steps(const WorkState& work, int& tile) {
     do {
-      const int stop = kLooksAtTile || kNarrow ? tile
-                       : kLooksBack            ? max(tile - kLooksAfter + 1, tiles.full_first)
-                                               : tiles.full_first;
+      const int stop = kLooksAtTile ? tile
+                       : kLooksBack ? max(tile - kLooksAfter + 1, tiles.full_first)
+                                    : tiles.full_first;
 #pragma unroll 1
       for (; tile >= stop; --tile) step(work, tile, tile == tiles.first);
       if constexpr (kRises) {
         if (uniform(kLooksBack ? has_large_sum(rows, o) : rows.large)) lower();
       }
-      if constexpr (kNarrow) take_over(p, next);
-    } while ((kRises || kNarrow) && tile >= tiles.full_first);
+    } while (kRises && tile >= tiles.full_first);
   }
 
   __device__ void run() {

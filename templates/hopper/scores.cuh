@@ -14,6 +14,8 @@ namespace flashjit {
 
 constexpr int kScores = kTileKv / 2;  // registers of S
 constexpr int kOutputs = output_columns(config) / 2;
+constexpr bool kAddsTiles = adds_tiles(config);
+constexpr int kPieces = product_pieces(config), kPieceColumns = product_columns(config);  // of P V
 using Scores = float[kScores];
 using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);

@@ -201,7 +201,7 @@ struct Enumeration {
     s.family = &kHopper;
     s.order = pins.order.value_or(TileOrder::natural);
     s.grid = pins.grid.value_or(GridKind::persistent);
-    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit && !far_keys_first();
+    const bool first = (spec.numerics == Numerics::Fast || spec.numerics == Numerics::ShortSums) && !spec.max_logit && !far_keys_first();
     s.reference = pins.reference.value_or(first ? Reference::first : Reference::tile);
     tiles(s);
   }
@@ -271,7 +271,8 @@ struct Enumeration {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
     // Products of 8 bits are over too soon for a loop that waits for each.
-    if (narrow && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap && !pins.tile_kv)
+    if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap &&
+        !pins.tile_kv)
       return;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
@@ -304,19 +305,21 @@ struct Enumeration {
 
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  const int sums = accumulator_registers(hopper_products(c));
-  // P dies into the place of S unless the next S is under way already.
-  // Of 8 bits there are two places for it then, each of half the size.
-  const int probabilities = c.overlap == Overlap::qk_pv ? c.tile_kv / 4 : 0;
+  const bool overlaps = c.overlap == Overlap::qk_pv;
+  const auto [scores, output] = hopper_products(c);
+  // P dies into the place of S unless the next S is under way already, or that is where P V goes first.
+  int sums = accumulator_registers(scores) + output_columns(c) / 2;
+  if (overlaps || adds_tiles(c)) sums += c.tile_kv * size_of(c.element) / 8;
+  if (overlaps && adds_tiles(c)) sums += accumulator_registers(output);
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   const int tanh = !problem.score.has_tanh ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
   const int columns = output_columns(c);
   int wide = 0;
-  if (columns > 240 && c.overlap == Overlap::qk_pv) wide = kWideRegisters;
+  if (columns > 240 && overlaps) wide = kWideRegisters;
   else if (columns > 128 && c.warpgroups > 2) wide = kWideRegistersOfThree;
-  return {kBaseRegisters + sums + probabilities + sum_column + tanh + wide +
+  return {(adds_tiles(c) ? 24 : kBaseRegisters) + sums + sum_column + tanh + wide +
               (fetches ? std::min(reads, kInputRegisters) : reads),
           consumer_registers(c)};
 }

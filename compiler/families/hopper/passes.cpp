@@ -261,7 +261,7 @@ std::span<const Pass> hopper_passes() { return kPasses; }
 // 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A, of 8 bits up
 // to the order of keys: it never leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
-  const int columns = output_columns(c);
+  const int columns = product_columns(c);
   return {Product{.name = "scores",
                   .target = "S",
                   .a = "Qs",
@@ -286,7 +286,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .k = step_columns(c.element),
                   .a_in_registers = true,
                   .b_transposed = !transposes_values(c),
-                  .accumulates = true,
+                  .accumulates = !adds_tiles(c),
                   .remark = c.row_sum == RowSum::matrix
                                 ? "The last eight columns are ones beside V: they sum the rows of P."
                                 : ""}};
