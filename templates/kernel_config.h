@@ -85,7 +85,6 @@ struct KernelConfig {
   bool queries_are_range = false;  // backward: a key is seen by all queries from q_begin(k, k) to q_end(k, k)
   bool mask_is_long = false;       // too long to evaluate visible() for many keys at once
   bool ranges_differ = false;      // the keys that queries see together depend on the sequence, beyond its lengths
-  bool short_sums = false;         // products of 8 bits are added up over all keys as the matrix unit does, with 13 bits
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
   // The schedule

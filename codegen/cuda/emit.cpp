@@ -114,7 +114,6 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("queries_are_range", &KernelConfig::queries_are_range, false);
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
-  field("short_sums", &KernelConfig::short_sums, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
   field("team", &KernelConfig::team, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);

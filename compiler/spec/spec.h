@@ -22,7 +22,7 @@ struct VariableRanges;
 enum class Operation { Forward, Backward, Merge, Quantize };
 enum class Layout { Bshd, Bhsd, Packed };
 enum class Alignment { BottomRight, TopLeft };
-enum class Numerics { Fast, Deterministic, BatchInvariant, ShortSums };
+enum class Numerics { Fast, Deterministic, BatchInvariant };
 
 // A run-time size: pinned (min == max), bounded above, or free.
 struct SizeBound {

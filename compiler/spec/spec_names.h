@@ -9,7 +9,7 @@ namespace flashjit {
 inline constexpr std::array<std::string_view, 4> kOperationNames = {"fwd", "bwd", "merge", "quantize"};
 inline constexpr std::array<std::string_view, 3> kLayoutNames = {"bshd", "bhsd", "packed"};
 inline constexpr std::array<std::string_view, 2> kAlignmentNames = {"bottom_right", "top_left"};
-inline constexpr std::array<std::string_view, 4> kNumericsNames = {"fast", "deterministic", "batch_invariant", "short_sums"};
+inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "deterministic", "batch_invariant"};
 inline constexpr std::array<std::string_view, 5> kTensorDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2"};
 // That products are computed from, or that rows are rounded to.
 inline constexpr std::array<std::string_view, 2> kNarrowDtypeNames = {"e4m3", "e5m2"};

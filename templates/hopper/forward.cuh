@@ -19,6 +19,10 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
+// O takes the product of the tile before in when half of the scores are exponentiated, and P is converted from then on: it
+// is an operand until that product is done.
+constexpr bool kTakesInHalfway = kAddsTiles && kOverlaps && !kWaitsFirst;
+
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
 using OutputPiece = float[kPieceColumns / 2];
@@ -88,7 +92,7 @@ struct Consumer {
     multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
   }
 
-  // What a product of P and V writes.
+  // What a product of P and V writes: O, or what O takes in when it is done.
   __device__ auto& products() {
     if constexpr (kAddsFirst) return reinterpret_cast<OutputPiece&>(s);
     else if constexpr (kAddsTiles) return t;
@@ -107,21 +111,21 @@ struct Consumer {
     commit_products();
   }
 
-  // O += P V, issued. Or P V alone, piece by piece: O takes in all but the last, if it is to.
+  // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
   __device__ void issue_output(bool adds = true) {
     const u32 v = recompute(shared.v(values().stage()));
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       if (piece > 0) {
         wait_products<0>();
-        take_in(adds, piece - 1);
+        take_in(piece - 1, adds);
       }
       issue_product(products(), v + piece * kPieceColumns * kPanelWidth);
     }
   }
 
   // The product is done: O has taken it in or, if it is of these columns, does now.
-  __device__ void take_in(bool adds = true, int piece = kPieces - 1) {
+  __device__ void take_in(int piece = kPieces - 1, bool adds = true) {
     pin_registers(products());
     if constexpr (kAddsTiles) {
       if (!adds) return;
@@ -176,12 +180,18 @@ struct Consumer {
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
+    const auto halfway = [&](float sum) {
+      if constexpr (kTakesInHalfway) {
+        stay_before(shared.v_full(values().stage()), values().parity() ^ __float_as_uint(sum) >> 31);
+        complete_output();
+      }
+    };
     if constexpr (kMainIsCareful) {
-      careful_softmax(s, rows, all_columns(), false, factor);
+      careful_softmax(s, rows, all_columns(), false, factor, halfway);
     } else {
-      quick_softmax(s, rows, main);
+      quick_softmax(s, rows, main, halfway);
     }
-    if constexpr (kOverlaps && !kWaitsFirst) {
+    if constexpr (kOverlaps && !kWaitsFirst && !kTakesInHalfway) {
       pin_registers(s);
       if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
       complete_output();
@@ -190,7 +200,7 @@ struct Consumer {
     if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
     convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && (kSumInMatrix || kNarrow)) rows.large = has_large(p);
+    if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
     if constexpr (kHasUnits) change_unit(next_unit, false);
   }
 
@@ -218,6 +228,9 @@ struct Consumer {
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
   __device__ void lower() {
     float factor[2];
+    if constexpr (kNarrow) {
+      if (!uniform(has_large(p))) return;
+    }
     if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
     else lower_probabilities(p, s, rows, factor);
     rescale(o, factor);
@@ -309,7 +322,7 @@ struct Consumer {
     if constexpr (kTakesTurns) begin_turn();
     issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
-    if constexpr (kAddsFirst) take_in(output);
+    if constexpr (kAddsFirst) take_in(kPieces - 1, output);
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -322,7 +335,7 @@ struct Consumer {
     commit_products();
     if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
-    if constexpr (!kAddsFirst) take_in(output);
+    if constexpr (!kAddsFirst) take_in(kPieces - 1, output);
     if (output) release_values();
     if (changes && scores) scales.find(params, work);
     if (changes) {
@@ -344,7 +357,7 @@ struct Consumer {
     Tile here = {params, work, tile, inputs, scales};
     apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
-    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
+    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor, [](float) {});
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
     if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes);

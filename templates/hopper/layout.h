@@ -16,7 +16,7 @@ constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.r
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
 // anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own; else it is multiplied in pieces that
 // have the place of S.
-constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8 && !c.short_sums; }
+constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 constexpr int product_pieces(const KernelConfig& c) {
   if (!adds_tiles(c) || c.overlap == Overlap::qk_pv) return 1;
   const int columns = output_columns(c);

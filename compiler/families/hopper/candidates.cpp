@@ -201,7 +201,7 @@ struct Enumeration {
     s.family = &kHopper;
     s.order = pins.order.value_or(TileOrder::natural);
     s.grid = pins.grid.value_or(GridKind::persistent);
-    const bool first = (spec.numerics == Numerics::Fast || spec.numerics == Numerics::ShortSums) && !spec.max_logit && !far_keys_first();
+    const bool first = spec.numerics == Numerics::Fast && !spec.max_logit && !far_keys_first();
     s.reference = pins.reference.value_or(first ? Reference::first : Reference::tile);
     tiles(s);
   }

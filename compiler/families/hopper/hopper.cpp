@@ -59,7 +59,6 @@ bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
 
 void configure(const Problem& problem, KernelConfig& c) {
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
-  c.short_sums = has_scaled_queries(problem.spec) && problem.spec.numerics == Numerics::ShortSums;
   c.mask_is_range = problem.tiles.line_is_range;
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
