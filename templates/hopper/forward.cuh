@@ -182,7 +182,7 @@ struct Consumer {
     if constexpr (kWaitsFirst) complete_output();
     const auto halfway = [&](float sum) {
       if constexpr (kTakesInHalfway) {
-        stay_before(shared.v_full(values().stage()), values().parity() ^ __float_as_uint(sum) >> 31);
+        stay_before(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
         complete_output();
       }
     };

@@ -120,15 +120,16 @@ struct Inputs {
 };
 
 // What makes scores of products, for this thread's rows: elements of 8 bits have scales, which are found for an item and,
-// where keys have some in blocks, for each tile.
+// where keys have some in blocks, for each tile. Rows of a head share one: blocks of rows are whole warpgroups of them.
 struct RowScales {
+  static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
 
   __device__ void find(const KernelParams& params, const WorkState& work) {
     if constexpr (!is_scaled(config)) return;
     const u32 thread = recompute(threadIdx.x);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kCount; ++h) {
       const Query query = query_of(work, thread, h);
       of[h] = score_scale(params, query.seq, query.q);
     }
@@ -178,7 +179,8 @@ struct Tile {
 
   // From a product of row h to its score.
   __device__ float scale(int h) const {
-    return has_key_scales(config) ? row_scales.of[h] * keys_scale : row_scales.of[h];
+    const float of_row = row_scales.of[h % RowScales::kCount];
+    return has_key_scales(config) ? of_row * keys_scale : of_row;
   }
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
