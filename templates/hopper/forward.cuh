@@ -21,7 +21,7 @@ constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass
 
 // O takes the product of the tile before in when half of the scores are exponentiated, and P is converted from then on: it
 // is an operand until that product is done.
-constexpr bool kTakesInHalfway = kAddsTiles && kOverlaps && !kWaitsFirst;
+constexpr bool kTakesInHalfway = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
@@ -130,7 +130,8 @@ struct Consumer {
     if constexpr (kAddsTiles) {
       if (!adds) return;
 #pragma unroll
-      for (int i = 0; i < kPieceColumns / 2; ++i) o[piece * kPieceColumns / 2 + i] += products()[i];
+      for (int i = 0, at = piece * kPieceColumns / 2; i < kPieceColumns / 2 && at < kOutputs; ++i, ++at)
+        o[at] += products()[i];
     }
   }
 

@@ -14,17 +14,16 @@ constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) 
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
-// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own; else it is multiplied in pieces that
-// have the place of S.
+// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
+// that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
+// behind V nobody looks at.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
-constexpr int product_pieces(const KernelConfig& c) {
-  if (!adds_tiles(c) || c.overlap == Overlap::qk_pv) return 1;
-  const int columns = output_columns(c);
-  int pieces = 1;
-  while (columns % (8 * pieces) != 0 || columns / pieces > c.tile_kv) ++pieces;
-  return pieces;
+constexpr int product_columns(const KernelConfig& c) {
+  return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
-constexpr int product_columns(const KernelConfig& c) { return output_columns(c) / product_pieces(c); }
+constexpr int product_pieces(const KernelConfig& c) {
+  return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
+}
 
 // Products of 8 bits read V with its keys along rows: what TMA brings waits in a place of its own until three of the four
 // warps that do not compute have transposed it.
