@@ -56,9 +56,9 @@ struct Consumer {
   float unit = 1.0f;           // kHasUnits: that O is in
 
   Output o;
-  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
   Scores s;
   Probabilities p;
+  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
   RowStates rows;
 
   // V is one tile behind K.
@@ -99,9 +99,10 @@ struct Consumer {
     else return o;
   }
   template <class Products>
-  __device__ void issue_product(Products& sums, u32 v) {
+  __device__ void issue_product(Products& sums, int piece) {
     pin_registers(sums);
     begin_products();
+    const u32 v = recompute(shared.v(values().stage())) + piece * kPieceColumns * kPanelWidth;
     if constexpr (kAddsTiles) {
       multiply_output(sums, p, descriptor(v));
     } else {
@@ -113,14 +114,13 @@ struct Consumer {
 
   // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
   __device__ void issue_output(bool adds = true) {
-    const u32 v = recompute(shared.v(values().stage()));
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       if (piece > 0) {
         wait_products<0>();
         take_in(piece - 1, adds);
       }
-      issue_product(products(), v + piece * kPieceColumns * kPanelWidth);
+      issue_product(products(), piece);
     }
   }
 
@@ -240,8 +240,9 @@ struct Consumer {
   // O has taken in the tile before.
   __device__ void complete_output() {
     wait_products<0>();
+    pin_registers(products());
     release_values();
-    take_in();
+    if constexpr (kAddsTiles) take_in();
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
