@@ -262,6 +262,9 @@ std::span<const Pass> hopper_passes() { return kPasses; }
 // to the order of keys: it never leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = product_columns(c);
+  std::string_view remark = "";
+  if (c.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
+  if (adds_tiles(c)) remark = "Each tile anew: O takes it in by additions of fp32.";
   return {Product{.name = "scores",
                   .target = "S",
                   .a = "Qs",
@@ -287,9 +290,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .a_in_registers = true,
                   .b_transposed = !transposes_values(c),
                   .accumulates = !adds_tiles(c),
-                  .remark = c.row_sum == RowSum::matrix
-                                ? "The last eight columns are ones beside V: they sum the rows of P."
-                                : ""}};
+                  .remark = remark}};
 }
 
 }  // namespace flashjit
