@@ -19,9 +19,9 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
-// O takes the product of the tile before in when half of the scores are exponentiated, and P is converted from then on: it
-// is an operand until that product is done.
-constexpr bool kTakesInHalfway = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
+// The product of the tile before is waited for when half of the scores are exponentiated, and P is converted from then on: it
+// is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
+constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
@@ -161,6 +161,7 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
+    if constexpr (kTakesInLater) take_in();
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops && !kDrawsEarly) draw(kept, shared, work, tile);
@@ -182,7 +183,7 @@ struct Consumer {
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
     const auto halfway = [&](float sum) {
-      if constexpr (kTakesInHalfway) {
+      if constexpr (kTakesInLater) {
         stay_before(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
         complete_output();
       }
@@ -192,13 +193,13 @@ struct Consumer {
     } else {
       quick_softmax(s, rows, main, halfway);
     }
-    if constexpr (kOverlaps && !kWaitsFirst && !kTakesInHalfway) {
+    if constexpr (kOverlaps && !kWaitsFirst && !kTakesInLater) {
       pin_registers(s);
       if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
       complete_output();
     }
     ring.advance();
-    if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
+    if (config.reference != Reference::first && rose(factor)) rescale_all(factor);
     convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
     if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
@@ -222,7 +223,7 @@ struct Consumer {
       return;
     }
     const float ratio[2] = {unit / next_unit, unit / next_unit};
-    if (!fresh && rose(ratio)) rescale(o, ratio);
+    if (!fresh && rose(ratio)) rescale_all(ratio);
     unit = next_unit;
   }
 
@@ -234,7 +235,12 @@ struct Consumer {
     }
     if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
     else lower_probabilities(p, s, rows, factor);
+    rescale_all(factor);
+  }
+  // What has been summed up.
+  __device__ void rescale_all(const float (&factor)[2]) {
     rescale(o, factor);
+    if constexpr (kTakesInLater) rescale(t, factor);
   }
 
   // O has taken in the tile before.
@@ -242,7 +248,7 @@ struct Consumer {
     wait_products<0>();
     pin_registers(products());
     release_values();
-    if constexpr (kAddsTiles) take_in();
+    if constexpr (kAddsTiles && !kTakesInLater) take_in();
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
@@ -322,6 +328,7 @@ struct Consumer {
     const bool output = is_marked(kValues);
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
+    if constexpr (kTakesInLater) take_in();
     issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
     if constexpr (kAddsFirst) take_in(kPieces - 1, output);
@@ -338,6 +345,7 @@ struct Consumer {
     if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
     if constexpr (!kAddsFirst) take_in(kPieces - 1, output);
+    if constexpr (kTakesInLater) clear(t);
     if (output) release_values();
     if (changes && scores) scales.find(params, work);
     if (changes) {

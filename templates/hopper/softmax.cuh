@@ -103,9 +103,10 @@ __device__ inline void raise_references(RowStates& rows, const float (&maximum)[
   }
 }
 
-__device__ inline void rescale(Output& o, const float (&factor)[2]) {
+template <int n>
+__device__ inline void rescale(float (&o)[n], const float (&factor)[2]) {
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+  for (int i = 0; i < n; ++i) o[i] *= factor[i / 2 % 2];
 }
 // Most tiles leave all references of a warp alone.
 __device__ inline bool rose(const float (&factor)[2]) {
