@@ -127,6 +127,21 @@ __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
+// d += a (16x32) * b (32x8) of elements of 8 bits. What b has of a key is of four keys side by side, and a likewise.
+#define FLASHJIT_MMA_NARROW(types)                                           \
+  asm("mma.sync.aligned.m16n8k32.row.col.f32." types                         \
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <Narrow of_a, Narrow of_b>
+__device__ inline void mma_narrow(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (of_a == Narrow::e4m3 && of_b == Narrow::e4m3) FLASHJIT_MMA_NARROW("e4m3.e4m3");
+  else if constexpr (of_a == Narrow::e4m3) FLASHJIT_MMA_NARROW("e4m3.e5m2");
+  else if constexpr (of_b == Narrow::e4m3) FLASHJIT_MMA_NARROW("e5m2.e4m3");
+  else FLASHJIT_MMA_NARROW("e5m2.e5m2");
+}
+#undef FLASHJIT_MMA_NARROW
+
 // ---- conversions ----
 
 // Two floats to one register of 16-bit elements, `low` in the low half.
@@ -138,6 +153,16 @@ __device__ inline u32 pack(float low, float high) {
   } else {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   }
+  return packed;
+}
+
+// Four floats to e4m3, the first in the low byte; what is too large becomes 448.
+__device__ inline u32 pack_e4m3(float a, float b, float c, float d) {
+  u32 packed;
+  asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      " cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n mov.b32 %0, {low, high};\n}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
   return packed;
 }
 

@@ -125,10 +125,10 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
 // Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
 // tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
 // anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V. `narrow`: what elements of
-// 8 bits are; they are widened.
+// 8 bits are; they are widened to those of products.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow = config.cache, class Rows>
 __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
-  if constexpr (sizeof(typename Rows::Element) == 1)
+  if constexpr (sizeof(typename Rows::Element) < size_of(config.element))
     widen_tile<threads, tile_rows, head_dim, copy_bytes, narrow>(shared, rows, first, count);
   else start_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
 }

@@ -6,6 +6,7 @@
   compare.py --table backward          gradients: cuDNN's and FlashAttention-2's, as PyTorch launches them
   compare.py --table training          ours over plain ones: deterministic, grouped heads, windows, documents, scores, dropout
   compare.py --table data              sinks, outliers, wide logits: is it as fast on them as on normal data?
+  compare.py --table fp8               elements of 8 bits beside bf16, and calls that quantise first; the product of 8 bits beside all
   compare.py --table decode            one query for each sequence, replayed from CUDA graphs, in TB/s of K and V
   compare.py --table paged             the same through page tables of 16, 64 and 256 tokens, and with very uneven lengths
   compare.py --table mla               latents (576/512, 128 heads), contiguous and in pages, and over the time of reading them
@@ -42,7 +43,7 @@ from flashjit.capi import Library
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, decode, paged, mla, prefix, mixed")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, prefix, mixed")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")

@@ -18,9 +18,9 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper,         &kDecode,        &kMla,   &kSync,
-                                                        &kNaive,          &kNaiveBackward, &kMerge, &kQuantize,
-                                                        &kHopperBackward, &kSyncBackward,  &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper,   &kDecode,         &kMla,           &kSyncNarrow,
+                                                        &kSync,     &kNaive,          &kNaiveBackward, &kMerge,
+                                                        &kQuantize, &kHopperBackward, &kSyncBackward,  &kHost};
 
 }  // namespace
 

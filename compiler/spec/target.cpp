@@ -31,7 +31,8 @@ constexpr Target gpu(Target target) {
 }
 
 // GPU rows give the product named at their end. mma_flops_per_clock is what mma.sync reaches, which from sm_90 on is
-// less than the tensor cores' peak: that takes wgmma or tcgen05. memory_tbs is what a long read reaches, not the data
+// less than the tensor cores' peak: that takes wgmma or tcgen05. Of 8 bits it is an instruction of its own on sm_89 and
+// sm_12x; on the others each operand is converted to halves for each product, so that half of the rate is left. memory_tbs is what a long read reaches, not the data
 // sheet. Host rows: per core a FMA pipe count of two, exp as a vector polynomial of about 12 instructions.
 constexpr std::array kTargets = {
     gpu({.name = "sm_80",
@@ -68,6 +69,7 @@ constexpr std::array kTargets = {
          .sm_count = 128,
          .clock_ghz = 2.52,
          .mma_flops_per_clock = 512,
+         .narrow_mma_flops_per_clock = 1024,
          .memory_tbs = 0.93,
          .l2_mb = 72}),  // RTX 4090
     gpu({.name = "sm_90a",
@@ -77,6 +79,7 @@ constexpr std::array kTargets = {
          .sm_count = 132,
          .clock_ghz = 1.75,
          .mma_flops_per_clock = 2750,
+         .narrow_mma_flops_per_clock = 1024,
          .wgmma_flops_per_clock = 4096,
          .memory_tbs = 4.54,
          .l2_mb = 50}),  // H200
@@ -87,6 +90,7 @@ constexpr std::array kTargets = {
          .sm_count = 148,
          .clock_ghz = 1.85,
          .mma_flops_per_clock = 2048,
+         .narrow_mma_flops_per_clock = 1024,
          .memory_tbs = 7.2,
          .l2_mb = 126}),  // B200
     gpu({.name = "sm_103a",
@@ -96,6 +100,7 @@ constexpr std::array kTargets = {
          .sm_count = 148,
          .clock_ghz = 1.9,
          .mma_flops_per_clock = 2048,
+         .narrow_mma_flops_per_clock = 1024,
          .exp_per_clock = 32,
          .memory_tbs = 7.2,
          .l2_mb = 126}),  // B300
@@ -106,6 +111,7 @@ constexpr std::array kTargets = {
          .sm_count = 170,
          .clock_ghz = 2.41,
          .mma_flops_per_clock = 512,
+         .narrow_mma_flops_per_clock = 1024,
          .memory_tbs = 1.65,
          .l2_mb = 96}),  // RTX 5090
     gpu({.name = "sm_121a",
@@ -115,6 +121,7 @@ constexpr std::array kTargets = {
          .sm_count = 48,
          .clock_ghz = 2.5,
          .mma_flops_per_clock = 512,
+         .narrow_mma_flops_per_clock = 1024,
          .memory_tbs = 0.24,
          .l2_mb = 24}),  // DGX Spark
     Target{.name = "x86-64-v3",

@@ -29,11 +29,12 @@ struct Target {
   int sm_count = 0;     // of the usual product; the engine replaces it by the device's
   int vector_bits = 0;  // host
   double clock_ghz = 0;
-  double mma_flops_per_clock = 0;    // per SM (16-bit, fp32 accumulation) through mma.sync; host: per core fp32
-  double wgmma_flops_per_clock = 0;  // the same through WGMMA; 0: it has none
-  double exp_per_clock = 0;          // per SM or core
-  double smem_bytes_per_clock = 0;   // per SM
-  double memory_tbs = 0;             // TB/s
+  double mma_flops_per_clock = 0;         // per SM (16-bit, fp32 accumulation) through mma.sync; host: per core fp32
+  double narrow_mma_flops_per_clock = 0;  // the same of elements of 8 bits; 0: there is no such instruction
+  double wgmma_flops_per_clock = 0;       // the same as the first through WGMMA; 0: it has none
+  double exp_per_clock = 0;               // per SM or core
+  double smem_bytes_per_clock = 0;        // per SM
+  double memory_tbs = 0;                  // TB/s
   double l2_mb = 0;
 };
 

@@ -183,16 +183,6 @@ __device__ inline void add_to_global(float* to, float a, float b, float c, float
 // Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Four floats to e4m3, the first in the low byte; what is too large becomes 448.
-__device__ inline u32 pack_e4m3(float a, float b, float c, float d) {
-  u32 packed;
-  asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
-      " cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n mov.b32 %0, {low, high};\n}"
-      : "=r"(packed)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return packed;
-}
-
 // `count` ones from bit `first` on; what lies beyond bit 31 is left out.
 __device__ inline u32 bit_range(u32 first, u32 count) {
   u32 bits;

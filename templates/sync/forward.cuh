@@ -8,66 +8,13 @@
 #include "templates/device.cuh"
 #include "templates/dropout.cuh"
 #include "templates/mask_bits.cuh"
+#include "templates/sync/products.cuh"
 #include "templates/sync/softmax.cuh"
-#include "templates/sync/work.cuh"
-#include "templates/tile_operands.cuh"
 
 namespace flashjit {
 
-constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
-constexpr int kMTiles = rows_per_warp(config) / 16;                           // 16-row tiles of a warp
-constexpr int kNTiles = kTileKv / 8;                                          // 8-column tiles of S
-constexpr int kSteps = padded_dim_qk(config) / step_columns(config.element);  // k-steps of S = Q K^T
-constexpr int kOTiles = padded_part(config) / 8;                              // 8-column tiles of O
-
-// P times scales of single keys may be too small for fp16, or too large: O is then in units, one for each row.
-constexpr bool kHasUnits = has_key_scales(config) && config.element == Element::f16;
-
-using Scores = float[kMTiles][kNTiles][4];
-using Output = float[kMTiles][kOTiles][4];
-using QueryFragments = u32[kMTiles][4];
-constexpr int kHeldSteps = kQueriesInRegisters ? kSteps : 1;
-using HeldQueries = QueryFragments[kHeldSteps];
-
-__device__ inline u32 lane_id() { return threadIdx.x % 32; }
-__device__ inline u32 warp_id() { return threadIdx.x / 32; }
-
-// Of three tiles: see tile_operands.cuh.
-__device__ inline u32 query_lane(u32 queries) {
-  return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
-}
-__device__ inline u32 key_lane(u32 keys) {
-  return keys + kLayout.k.offset(lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2);
-}
-__device__ inline u32 value_lane(u32 values) { return values + kLayout.v.offset(lane_id() % 16, lane_id() / 16); }
-
-__device__ inline void clear(Scores& s) {
-#pragma unroll
-  for (int i = 0; i < kMTiles; ++i)
-#pragma unroll
-    for (int j = 0; j < kNTiles; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
-}
-
-// S += Q K^T for one k-step.
-__device__ inline void scores_step(Scores& s, const QueryFragments& q, u32 key_lane, int step) {
-#pragma unroll
-  for (int n = 0; n < kNTiles / 2; ++n) {
-    u32 k[4];
-    load_matrices(k, along(key_lane, kLayout.k, step) + down(kLayout.k, n));
-#pragma unroll
-    for (int i = 0; i < kMTiles; ++i) {
-      mma<config.element>(s[i][2 * n], q[i], k[0], k[1]);
-      mma<config.element>(s[i][2 * n + 1], q[i], k[2], k[3]);
-    }
-  }
-}
-
-__device__ inline void load_queries(QueryFragments& q, u32 query_lane, int step) {
-#pragma unroll
-  for (int i = 0; i < kMTiles; ++i) load_matrices(q[i], along(query_lane, kLayout.q, step) + down(kLayout.q, i));
-}
+// P times scales of single keys may be too small for fp16 or e4m3, or too large: O is then in units, one for each row.
+constexpr bool kHasUnits = has_key_scales(config) && config.element != Element::bf16;
 
 // Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a
 // mask compares with, are held in registers across the loop.
@@ -217,7 +164,7 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const bool nothing = subtracted || rows.reference[i][h] == -kInfinity;
-      const float offset = nothing ? 0.0f : rows.reference[i][h] * kLog2Scale;
+      const float offset = (nothing ? 0.0f : rows.reference[i][h] * kLog2Scale) - kRaised;
 #pragma unroll
       for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
@@ -231,7 +178,7 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
 // P in units of its rows. A unit is about the largest of a row so far, relative to its reference, so halves have room
 // above it and digits below; as references, units rise rarely.
 __device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Output& o) {
-  constexpr float kLeastUnit = 0x1p-100f, kRoom = 256.0f;  // one over the least is a number
+  constexpr float kLeastUnit = 0x1p-100f, kRoom = 256.0f;  // one over the least is a number; e4m3 ends at 448
   float largest[kMTiles][2];
   bool rose = false;
 #pragma unroll
@@ -251,7 +198,7 @@ __device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Ou
     for (int h = 0; h < 2; ++h) {
       float& unit = rows.unit[i][h];
       if (raise) {
-        const float power = __uint_as_float(__float_as_uint(largest[i][h]) & 0x7f800000);
+        const float power = __uint_as_float(__float_as_uint(largest[i][h]) & 0x7f800000) * kLowered;
         const float raised = fmaxf(fmaxf(power, unit), kLeastUnit);
         scale_output(o[i], h, unit / raised);
         unit = raised;
@@ -284,39 +231,12 @@ __device__ inline void apply_value_scales(Scores& p, const KernelParams& params,
   if constexpr (kHasUnits) divide_by_units(p, rows, o);
 }
 
-// Which weights of a tile are kept.
-using Kept = KeptTile[kMTiles][kTileKv / 16];
+// Which weights are dropped.
 __device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_lo) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(key), static_cast<u32>(block.seq.b),
                                                    static_cast<u32>(block.seq.h), lane};
   calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16);
-}
-
-// O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
-__device__ inline void accumulate_output(Output& o, const Scores& p, const Kept& kept, u32 value_lane) {
-#pragma unroll
-  for (int step = 0; step < kTileKv / 16; ++step) {
-    u32 a[kMTiles][4];
-#pragma unroll
-    for (int i = 0; i < kMTiles; ++i) {
-      a[i][0] = pack<config.element>(p[i][2 * step][0], p[i][2 * step][1]);
-      a[i][1] = pack<config.element>(p[i][2 * step][2], p[i][2 * step][3]);
-      a[i][2] = pack<config.element>(p[i][2 * step + 1][0], p[i][2 * step + 1][1]);
-      a[i][3] = pack<config.element>(p[i][2 * step + 1][2], p[i][2 * step + 1][3]);
-      if constexpr (kDrops) drop<WeightRows::queries>(a[i], kept[i][step]);
-    }
-#pragma unroll
-    for (int n = 0; n < kOTiles / 2; ++n) {
-      u32 v[4];
-      load_matrices_transposed(v, along(value_lane, kLayout.v, n) + down(kLayout.v, step));
-#pragma unroll
-      for (int i = 0; i < kMTiles; ++i) {
-        mma<config.element>(o[i][2 * n], a[i], v[0], v[1]);
-        mma<config.element>(o[i][2 * n + 1], a[i], v[2], v[3]);
-      }
-    }
-  }
 }
 
 // Row sums, the sink, LSE and maximum; scales O to its final value.
@@ -328,13 +248,13 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = quad_sum(rows.sum[i][h]);
+      float sum = quad_sum(rows.sum[i][h]) * kLowered;
       // Nothing visible leaves -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
-      const float inverse =
-          sum == 0.0f ? 0.0f : scale * kDropoutFactor / sum * (kHasUnits ? rows.unit[i][h] : value_scale(params, seq));
+      const float unit = kHasUnits ? rows.unit[i][h] : value_scale(params, seq);
+      const float inverse = sum == 0.0f ? 0.0f : scale * kDropoutFactor * kLowered / sum * unit;
       scale_output(o[i], h, inverse);
 
       const int q = q_row + i * 16 + h * 8;
@@ -346,8 +266,10 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
 }
 
 // O to global memory: staged in shared memory, where each warp touches only its own rows, then in whole 16-byte chunks.
-__device__ inline void store_output(const KernelParams& params, const BlockState& block, const Output& o, u32 staging) {
+__device__ inline void store_output(const KernelParams& params, const BlockState& block, Output& o, u32 staging) {
   const Sequence& seq = block.seq;
+#pragma unroll
+  for (int i = 0; i < kMTiles; ++i) sort_columns(o[i]);
   const int q_lo = block.q_lo;
   const int warp_row = warp_id() * rows_per_warp(config);
   const Int64 base = query_row(params.o_stride, seq, seq.h, q_lo) + block.column;
@@ -359,7 +281,7 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
       for (int j = 0; j < kOTiles; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = j * 8 + lane_id() % 4 * 2 + e % 2;
+          const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = first_column(j) + e % 2;
           if (q_lo + row < seq.q_len && column < kColumns) out[row * params.o_stride.token + column] = o[i][j][e];
         }
   } else {
@@ -369,8 +291,8 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
       for (int j = 0; j < kOTiles; ++j)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int row = warp_row + i * 16 + lane_id() / 4 + h * 8;
-          store_shared(staging + kLayout.o.offset(row, j) + lane_id() % 4 * 4,
+          const int row = warp_row + i * 16 + lane_id() / 4 + h * 8, column = first_column(j);
+          store_shared(staging + kLayout.o.offset(row, column / 8) + column % 8 * 2,
                        pack<config.output>(o[i][j][2 * h], o[i][j][2 * h + 1]));
         }
     __syncwarp();
@@ -395,23 +317,6 @@ __device__ inline void hold_queries(HeldQueries& held, u32 queries) {
 #pragma unroll
   for (int step = 0; step < kHeldSteps; ++step) load_queries(held[step], query_lane(queries), step);
   __syncthreads();
-}
-
-// S = Q K^T.
-__device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_lane, u32 key_tile) {
-  clear(s);
-  if constexpr (kQueriesInRegisters) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
-  } else {
-    const u32 query_tile = recompute(q_lane);
-#pragma unroll config.unroll_d
-    for (int step = 0; step < kSteps; ++step) {
-      QueryFragments fragments;
-      load_queries(fragments, query_tile, step);
-      scores_step(s, fragments, key_tile, step);
-    }
-  }
 }
 
 __device__ inline void sync_forward(const KernelParams& params) {

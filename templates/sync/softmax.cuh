@@ -3,13 +3,14 @@
 #pragma once
 
 #include "templates/row_algebra.cuh"
+#include "templates/sync/operands.cuh"
 
 namespace flashjit {
 
 // How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled. Softmax is
 // the same for every reference; 2^8 keeps P far below the largest fp16 (2^16) and fp32 sums exact to the usual
-// rounding.
-constexpr float kRescaleThreshold = 8.0f;
+// rounding. P of e4m3 is raised, and ends sooner.
+constexpr float kRescaleThreshold = kNarrow ? 3.0f : 8.0f;
 
 // The running state of the rows of one warp: `reference` is subtracted in the exponent (in units of the scores, before
 // they are scaled to powers of two), `sum` is this thread's part of the row sum.

@@ -4,13 +4,11 @@
 #include "templates/dropout.cuh"
 #include "templates/kv_rows.cuh"
 #include "templates/sequence.cuh"
-#include "templates/sync/layout.h"
+#include "templates/sync/operands.cuh"
 #include "templates/tile_copy.cuh"
-#include "variant.gen.cuh"
 
 namespace flashjit {
 
-constexpr SyncLayout kLayout = sync_layout(config);
 constexpr int kThreads = threads_of(config);
 constexpr int kParts = value_parts(config), kColumns = part_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;

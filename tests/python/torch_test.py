@@ -237,12 +237,15 @@ def test_the_operators():
 
 
 def test_tracing_sees_the_call():
+    """Also where the same call was made before, which is then known by its tensors."""
     setting = Setting()
     from torch.fx.experimental.proxy_tensor import make_fx
     q, k, v = setting.tensors(*[(1, 9, 2, 16)] * 3)
-    graph = make_fx(lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal"))(q, k, v)
+    call = lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal")
     other = setting.tensors(*[(1, 9, 2, 16)] * 3)
-    setting.close(graph(*other), setting.flashjit.attention(*other, mask="causal"))
+    wanted = [call(*other) for _ in range(4)][-1]
+    setting.close(make_fx(call)(q, k, v)(*other), wanted, "make_fx")
+    setting.close(setting.torch.jit.trace(call, (q, k, v))(*other), wanted, "torch.jit.trace")
 
 
 def test_calls_that_are_almost_the_same():
@@ -271,6 +274,37 @@ def test_calls_that_are_almost_the_same():
     halves = [x.half() for x in (q, k, v)]
     assert attention(*halves, mask="causal").dtype == torch.float16
     refused(setting.flashjit.InvalidError, "v: is fp16", attention, q, k, halves[2], mask="causal")
+
+
+def test_calls_of_many_sizes():
+    """More than are kept, so that calls are made from those of other sizes; with much that differs beside, and from several threads."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    q, k, v = setting.tensors((2, 150, 4, 64), (2, 150, 2, 64), (2, 150, 2, 64))
+    table = torch.randn(150, device=q.device)
+    odd = setting.tensors((q.numel() + 1,))[0][1:].view(q.shape).copy_(q)
+    out = torch.empty_like(q)
+
+    def case(n):
+        of, batch, queries = (q, odd)[n % 3 == 0], 1 + n % 2, (1, n)[n % 5 > 0]
+        x = of[:batch, n - queries:n], k[:batch, :n], v[:batch, :n]
+        wanted = dense(torch, *(y.double().transpose(1, 2) for y in x), lambda b, h, i, j: i + n - queries >= j, None).transpose(1, 2)
+        check = lambda o: setting.close(o, wanted, f"{n} keys, {queries} queries")
+        check(attention(*x, mask="causal"))
+        if n % 4 == 0:
+            o, lse = attention(*x, mask="causal & k < n", lse=True, n=n)
+            check(o)
+            assert lse.shape == (batch, 4, queries) and lse.isfinite().all(), n
+        if n % 4 == 1:
+            check(attention(*x, mask="causal", score="s + 0 * t[k]", t=table[:n]))
+        return check, x
+
+    for n in [*range(1, 151), *range(150, 0, -1)]:
+        check, x = case(n)
+        if n % 4 == 2:
+            check(attention(*x, mask="causal", out=out[:x[0].shape[0], :x[0].shape[1]]))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(case, [1 + 37 * i % 150 for i in range(300)]))
 
 
 def test_threads():

@@ -179,9 +179,14 @@ struct TableCase {
   std::string_view schedule;
 };
 
-constexpr std::string_view kFamilies[] = {
-    "family=sync",   "family=sync_backward,dq=launch",     "family=hopper",
-    "family=decode", "family=decode,stages=2,copies=rows", "family=decode,stages=2,copies=boxes"};
+constexpr std::string_view kFamilies[] = {"family=sync_narrow",
+                                          "family=sync_narrow,q_in=registers,stages=1",
+                                          "family=sync",
+                                          "family=sync_backward,dq=launch",
+                                          "family=hopper",
+                                          "family=decode",
+                                          "family=decode,stages=2,copies=rows",
+                                          "family=decode,stages=2,copies=boxes"};
 constexpr std::string_view kSoftmaxes[] = {
     "family=hopper,reference=tile",
     "family=hopper,reference=tile,warpgroups=1",

@@ -68,8 +68,10 @@ struct FamilyFields {
   double share;  // of the cases in which it comes into question
 };
 // Of an operation: the first that is drawn and runs here; the last runs everywhere.
-const FamilyFields kForward[] = {
-    {"family=decode", kDecode, 0.15}, {"family=hopper", kHopper, 0.8}, {"family=sync", kSync, 1}};
+const FamilyFields kForward[] = {{"family=decode", kDecode, 0.15},
+                                 {"family=sync_narrow", kSync, 0.2},
+                                 {"family=hopper", kHopper, 0.8},
+                                 {"family=sync", kSync, 1}};
 const FamilyFields kBackward[] = {{"family=naive_backward", {}, 0.1},
                                   {"family=hopper_backward", kHopperBackward, 0.6},
                                   {"family=sync_backward", kSyncBackward, 1}};

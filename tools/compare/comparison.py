@@ -33,6 +33,7 @@ class Comparison:
         self.before = Library(options.before) if options.before else None
         self.device = "cpu" if options.cpu else "cuda"
         self.results, self.failed, self.products, self.good = {}, [], [], True
+        self.product_dtype = "e4m3" if options.table == "fp8" else "bf16"
         seed = int(time.time())
         torch.manual_seed(seed)
         self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version().decode(),
@@ -64,8 +65,8 @@ class Comparison:
                     pool.submit(self.engine_for(row, library).prepare, row.spec, schedule=schedule, shape=self.hint(row))
 
     def measure_product(self):
-        self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget))
-        report.emit(dict(kind="product", tflops=self.products[-1]))
+        self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget, self.product_dtype))
+        report.emit(dict(kind="product", dtype=self.product_dtype, tflops=self.products[-1]))
 
     def fail(self, row, error):
         self.failed.append(dict(kind="failed", row=row.name, error=str(error)))
@@ -145,7 +146,7 @@ class Comparison:
         """The figures; rows are in `results`, those that could not be run in `failed`."""
         groups = self.options.groups
         self.prepare_ahead([(row, self.options.schedule) for group in groups for row in group])
-        forward = sum(group[0].table == "forward" for group in groups)  # these come first
+        forward = sum(group[0].table in ("forward", "fp8") for group in groups)  # these come first
         product_before = {0, forward // 2, forward} if forward else {}
         for number, group in enumerate(groups):
             if number in product_before:

@@ -8,7 +8,7 @@ import torch
 from compare.rows import SOFTCAP, WINDOW
 from flashjit.calls import dropped_share
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 
 
 def shape_logits(kind, q, k):
@@ -55,7 +55,7 @@ class Problem:
 
         def drawn(heads, tokens, one_after_the_other, d=row.d):
             shape = (sum(row.lengths), heads, d) if one_after_the_other else (row.b, heads, tokens, d)
-            return torch.randn(shape, device=device, dtype=DTYPES[row.dtype])
+            return torch.randn(shape, device=device, dtype=DTYPES[row.dtype] if row.dtype != "e4m3" else torch.float32).to(DTYPES[row.dtype])
 
         # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
         self.q_starts = [0, *itertools.accumulate(row.q_lens or row.keys)]
@@ -126,7 +126,7 @@ class Problem:
 
     def launch_of(self, kernel, stream=None, shared=True, **more):
         """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one? `more`: tensors by name."""
-        o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format)
+        o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format, dtype=self.out_dtype)
         operands = {"q": self.q, "k": self.k, "o": o, **more} | ({} if self.row.v_in_k else {"v": self.v})
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
@@ -147,6 +147,10 @@ class Problem:
             return o
 
         return launch_into
+
+    @property
+    def out_dtype(self):
+        return torch.bfloat16 if self.row.dtype == "e4m3" else self.q.dtype
 
     def queries_of(self, tensor, batch, head):
         """[tokens, d] of one head of Q or O."""
@@ -177,9 +181,21 @@ class Problem:
         return s.masked_fill(hidden, -math.inf)
 
 
+def narrow_weights(p):
+    """P as products of 8 bits take it: e4m3, of a row whose largest is 256."""
+    raised = 256 / p.amax(dim=-1, keepdim=True)
+    return (p * raised).to(torch.float8_e4m3fn).to(p.dtype) / raised
+
+
+def quantised(x):
+    """With a scale for the head."""
+    scale = x.abs().amax() / 448
+    return (x / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale
+
+
 class Reference:
     """float64 results of some rows of some heads; `limit` is twice the largest error of the recipe on them: softmax(q k) v
-    with the same input type, fp32 inside and P rounded to the input type."""
+    with the same input type, fp32 inside and P rounded to the input type. Where the call quantises, so does the recipe."""
 
     def __init__(self, problem, seed, heads=16, rows=128):
         self.problem, self.samples, self.limit = problem, [], 0.0
@@ -193,13 +209,17 @@ class Reference:
             index[0], index[-1] = 0, len(q) - 1
 
             def attend(real):
-                s = problem.scored(q[index].to(real) @ k.to(real).T / math.sqrt(row.d), batch, head, index, len(q))
+                is_recipe = real != torch.float64
+                narrow = quantised if is_recipe and row.compute else lambda x: x
+                s = problem.scored(narrow(q.to(real))[index] @ narrow(k.to(real)).T / math.sqrt(row.d), batch, head, index, len(q))
                 p = problem.dropped(torch.softmax(s, dim=-1), batch, head, index)
-                return (p if real == torch.float64 else p.to(q.dtype).to(real)) @ v.to(real)
+                if is_recipe:
+                    p = narrow_weights(p) if row.compute or row.dtype == "e4m3" else p.to(q.dtype).to(real)
+                return p @ narrow(v.to(real))
 
             exact = attend(torch.float64)
             self.samples.append((batch, head, index, exact))
-            recipe = attend(torch.float32).to(q.dtype)
+            recipe = attend(torch.float32).to(problem.out_dtype)
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
 
     def errors(self, output):

@@ -125,12 +125,30 @@ def backward_figures(results, wanted):
     return made
 
 
+def plain(row):
+    return row.score == "plain" and row.heads * row.d == 2048 and row.kv_heads == row.heads and not row.packed
+
+
+def narrow_figures(row, rate, product, wanted):
+    what = f"8 bits, d={row.d} {row.mask} s={row.s}"
+    asked = row.mask == "full" or row.s == 16384
+    made = [figure(f"{what}, TFLOP/s", rate, least=rows.LEAST_NARROW_TFLOPS[row.d] if wanted and asked else None),
+            figure(f"{what}, of the product", rate / product)]
+    if row.s == 4096:
+        made.append(figure(f"{what}, over what FlashAttention-3's authors give", rate / rows.FA3_NARROW_TFLOPS[row.d, row.mask],
+                           least=rows.LEAST_OVER_FA3 if wanted else None))
+    return made
+
+
 def product_figures(results, products, wanted):
     if not products:
         return []
     product = statistics.median(products)
-    made = [figure(f"bf16 8192^3 product, TFLOP/s (median of {', '.join(f'{rate:.0f}' for rate in products)})", product)]
+    dtype = "e4m3" if any(row.table == "fp8" for row in results) else "bf16"
+    made = [figure(f"{dtype} 8192^3 product, TFLOP/s (median of {', '.join(f'{rate:.0f}' for rate in products)})", product)]
     for row, result in results.items():
+        if row.table == "fp8" and (row.d, row.mask) in rows.FA3_NARROW_TFLOPS and row.dtype == "e4m3" and plain(row):
+            made += narrow_figures(row, result["flashjit_tflops"], product, wanted)
         key = (row.d, row.mask, row.s)
         if row.table == "forward" and key in rows.LEAST_OF_PRODUCT:
             made.append(figure(f"d={row.d} {row.mask} s={row.s}, {result['flashjit_tflops']:.0f} TFLOP/s, of the product",

@@ -4,7 +4,7 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
 IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
@@ -30,7 +30,7 @@ LEAST_MEAN_OVER_CUDNN = 1.10
 LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (64, "full", 16384): 0.76,
                     (64, "causal", 16384): None}
 MOST_OF_FA2_ERROR = 1.2
-MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 700, 1200
+MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 450, 900
 
 # What is in the tensors, and how many times as long as on normal data a launch may take. Numbers are logits.
 DATA = {"normal": 1.0,
@@ -41,6 +41,12 @@ DATA = {"normal": 1.0,
         "combs(20)": 1.4,                                              # every 64th key above the rest
         "equal": 1.4}
 LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
+
+# Q, K and V of 8 bits: TFLOP/s, and what FlashAttention-3's authors give for it at 4k, of which ours is to be LEAST_OVER_FA3.
+LEAST_NARROW_TFLOPS = {64: 800, 128: 1080, 256: 1200}
+FA3_NARROW_TFLOPS = {(64, "full"): 607, (128, "full"): 867, (256, "full"): 1120, (64, "causal"): 530, (128, "causal"): 794, (256, "causal"): 1014}
+LEAST_OVER_FA3 = 1.1
+LEAST_COMPUTE_OVER_BF16 = 1.2  # 16 bits that are quantised, rotated and multiplied as 8, over bf16
 
 # Decode, replayed from CUDA graphs. Times in us: (batch, keys) with 32/8 heads, one H200, bf16.
 LEAST_DECODE_OVER_CUDNN, LEAST_DECODE_MEAN_OVER_CUDNN = 1.0, 1.15
@@ -83,6 +89,7 @@ class Row:
     numerics: str = ""    # of the spec, where it is not the default
     grads: str = ""       # of gradients: parameters that have some
     dropout: float = 0.0
+    compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
     threads: int = 0      # processor only
 
     @property
@@ -125,6 +132,7 @@ class Row:
         more = (" v_in_k" if self.v_in_k else "") + (" shared_prefix" if self.prefix else "")
         more += f' grads="{self.grads}"' if self.grads and operation == "bwd" else ""
         more += f" dropout={self.dropout:g}" if self.dropout else ""
+        more += f" compute={self.compute}" if self.compute else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
@@ -173,7 +181,7 @@ class Ratio:
     row: Row
     base: Row
     kind: str  # rate, time
-    limit: float
+    limit: float  # None: shown only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,6 +329,21 @@ def data_ratios():
             for data, limit in DATA.items() if data != "normal"]
 
 
+def narrow_ratios():
+    """Elements of 8 bits over those of 16; of both, what the other tables compare with plain calls; calls that quantise first."""
+    def row(d, mask, s, b, **more):
+        return Row("fp8", d, mask, s, b, 2048 // d, 2048 // d, **more)
+    shapes = [(d, mask, s, b) for d in USUAL_DIMS for mask in ("full", "causal") for s, b in ((4096, 4), (16384, 1))]
+    ratios = [Ratio(f"8 bits over bf16, d={d} {mask} {b} x {s}", row(d, mask, s, b, dtype="e4m3"), row(d, mask, s, b), "rate", None)
+              for d, mask, s, b in shapes]
+    ratios += [dataclasses.replace(ratio, what="8 bits: " + ratio.what, **{
+                   side: dataclasses.replace(getattr(ratio, side), table="fp8", dtype="e4m3") for side in ("row", "base")})
+               for ratio in (*gqa_ratios(), *window_ratios(), *scores_ratios(), *packed_ratios())]
+    return ratios + [Ratio(f"compute={words} over bf16, d=128, full, {b} x {s}", row(128, "full", s, b, compute=words), row(128, "full", s, b),
+                           "rate", LEAST_COMPUTE_OVER_BF16 if s == 16384 and "scales" not in words else None)
+                     for s, b in ((4096, 4), (16384, 1)) for words in ("e4m3", "e4m3 rotate", "e4m3 rotate scales=block(128)")]
+
+
 def training_ratios():
     """Gradients of everything over plain ones, and dropout in both directions."""
     def row(mask="causal", d=128, heads=16, kv_heads=16, s=16384, b=1, **more):
@@ -349,7 +372,7 @@ def training_ratios():
 
 
 def ratios_of(table):
-    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
+    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
 
 
 def groups_of(table):
@@ -360,7 +383,7 @@ def groups_of(table):
         groups[one.row] = [one.row, *one.parts]
     for ratio in ratios_of(table):
         # One group for a table; one for each base where they are many, or large.
-        groups.setdefault(ratio.base if table in ("data", "training", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
+        groups.setdefault(ratio.base if table in ("data", "training", "fp8", *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
     return [list(dict.fromkeys(group)) for group in groups.values()]
 
 

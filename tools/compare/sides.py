@@ -10,11 +10,13 @@ from compare.rows import SOFTCAP, WINDOW
 
 def sdpa(problem, backend=None):
     row = problem.row
+    # It takes no elements of 8 bits.
+    q, k, v = (x.bfloat16() if row.dtype == "e4m3" else x for x in (problem.q, problem.k, problem.v))
     causal = row.mask == "causal"
     grouped = {"enable_gqa": True} if row.heads != row.kv_heads else {}
 
     def launch():
-        return F.scaled_dot_product_attention(problem.q, problem.k, problem.v, is_causal=causal, **grouped)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped)
 
     if backend is None:
         return launch
@@ -94,7 +96,7 @@ def launches_of(problem, with_flex, report):
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
         makers["torch"] = lambda: backward_of(problem)
-    elif row.table == "training":  # ours beside ours
+    elif row.table == "training" or row.compute:  # ours beside ours
         pass
     elif row.table == "backward":
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")

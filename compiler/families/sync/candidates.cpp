@@ -30,19 +30,27 @@ int default_unroll(int steps) {
   return std::min(steps, 4);
 }
 
+// Of a matrix instruction: elements of 16 bits, or of 8.
+int depth_of(Family family) { return step_columns(family == &kSyncNarrow ? Element::f8 : Element::f16); }
+int steps_of(const AttentionSpec& spec, Family family) {
+  const int depth = depth_of(family);
+  return round_up(spec.d_qk, depth) / depth;
+}
+
 bool refuses_sync_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  const int depth = depth_of(s.family);
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.tile_q % (*s.warps * 16) != 0) {
     return refuse(why, "tile_q: {} is not a multiple of {}, 16 rows for each of {} warps", *s.tile_q, *s.warps * 16,
                   *s.warps);
   }
-  if (*s.tile_kv % 16 != 0)
-    return refuse(why, "tile_kv: {} is not a multiple of 16, the depth of a matrix instruction", *s.tile_kv);
+  if (*s.tile_kv % depth != 0)
+    return refuse(why, "tile_kv: {} is not a multiple of {}, the depth of a matrix instruction", *s.tile_kv, depth);
   if (*s.tile_kv > kMaxTileKv) return refuse(why, "tile_kv: {} is above {}", *s.tile_kv, kMaxTileKv);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
   if (*s.blocks_per_sm > kMaxBlocksPerSm)
     return refuse(why, "blocks_per_sm: {} is above {}", *s.blocks_per_sm, kMaxBlocksPerSm);
-  const int steps = round_up(spec.d_qk, 16) / 16;
+  const int steps = steps_of(spec, s.family);
   if (*s.unroll_d > steps)
     return refuse(why, "unroll_d: {} is above {}, the steps of d={}", *s.unroll_d, steps, spec.d_qk);
   return false;
@@ -86,24 +94,27 @@ bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string*
 }
 
 Registers sync_registers(const Problem& problem, const KernelConfig& c) {
-  // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too.
+  // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too, or 16x32 of 8 bits.
   const int m_tiles = rows_per_warp(c) / 16;
   const int sums = accumulator_registers(sync_products(c));
-  const int query = c.q_in == QueryPlace::registers ? m_tiles * padded_dim_qk(c) / 4 : m_tiles * 4;
-  const int fragments = 4 + m_tiles * 4;  // one B operand, and A of P while S dies into it
+  const int query = m_tiles * 4 * (c.q_in == QueryPlace::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
+  const int values = c.element == Element::f8 ? 8 : 4;  // B operands of V that are there at a time
+  const int fragments = values + m_tiles * 4;           // and A of P while S dies into it
   const int rows = m_tiles * 4 + (c.max_logit ? m_tiles * 2 : 0);
   const int share = problem.target.registers_per_sm / (threads_of(c) * c.blocks_per_sm);
   return {kBaseRegisters + sums + query + fragments + rows + score_registers(problem.spec),
           std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
 }
 
-void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
-  const AttentionSpec& spec = problem.spec;
+namespace {
+
+void enumerate(Family family, const AttentionSpec& spec, const Schedule& pins, std::vector<Schedule>& out) {
   Schedule s = pins;
-  s.family = &kSync;
-  s.unroll_d = pins.unroll_d.value_or(default_unroll(round_up(spec.d_qk, 16) / 16));
+  s.family = family;
+  s.unroll_d = pins.unroll_d.value_or(default_unroll(steps_of(spec, family)));
   s.order = pins.order.value_or(TileOrder::natural);
-  const auto tiles_kv = choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128}),
+  const auto tiles_kv = family == &kSync ? choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})
+                                         : choices(pins.tile_kv, {32, 64, 96, 128}),
              all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
   const auto places = choices(pins.q_in, {QueryPlace::shared, QueryPlace::registers});
   constexpr std::size_t kRowsAndWarps = 4;
@@ -129,6 +140,15 @@ void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Sc
       }
     }
   }
+}
+
+}  // namespace
+
+void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  enumerate(&kSync, problem.spec, pins, out);
+}
+void enumerate_sync_narrow(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  enumerate(&kSyncNarrow, problem.spec, pins, out);
 }
 
 }  // namespace flashjit

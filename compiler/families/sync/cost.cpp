@@ -41,14 +41,14 @@ const Calibration& calibration_of(const Target& target) {
 TileClocks sync_tile_clocks(const KernelConfig& sizes, const Target& target, const Calibration& calibration,
                             const Schedule& s, double slots) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
-  const double dims = padded_dim_qk(sizes) + padded_part(sizes), kv_bytes = keys * dims * 2;
+  const double dims = padded_dim_qk(sizes) + padded_part(sizes), kv_bytes = keys * dims * size_of(sizes.element);
   TileClocks t;
-  t.mma = 2 * scores * dims / target.mma_flops_per_clock;
+  t.mma = 2 * scores * dims / s.family->matrix_rate(target);
   t.exp = scores / target.exp_per_clock;
   t.issue = scores * slots / kIssuePerClock;
   // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in
   // registers.
-  const double q_bytes = *s.q_in == QueryPlace::shared ? rows * padded_dim_qk(sizes) * 2 : 0;
+  const double q_bytes = *s.q_in == QueryPlace::shared ? rows * padded_dim_qk(sizes) * size_of(sizes.element) : 0;
   t.smem = (kv_bytes * (*s.warps + 1) + q_bytes) / target.smem_bytes_per_clock;
   t.l2 = kv_bytes / calibration.l2_bytes_per_clock;
   return t;
@@ -61,9 +61,11 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const Target& target = problem.target;
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
+  KernelConfig sizes = problem.config;
+  s.family->configure(problem, sizes);
   const TileClocks t =
-      sync_tile_clocks(problem.config, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
-  const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_parts(problem.config) *
+      sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
+  const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_parts(sizes) *
                         std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));

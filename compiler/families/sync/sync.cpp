@@ -1,5 +1,7 @@
 #include "compiler/families/sync/sync.h"
 
+#include <fmt/format.h>
+
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -8,10 +10,33 @@ namespace {
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
-// The reference of a row rises when its maximum is 2^8 above it: most tiles leave O alone.
+std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
+  if (!has_scaled_queries(spec)) {
+    return fmt::format(
+        "family: sync_narrow multiplies a Q of 8 bits, and the spec has {}; use family={}, or a dtype of e4m3 or e5m2",
+        name(spec.dtype), kSync.name);
+  }
+  if (target.narrow_mma_flops_per_clock == 0) {
+    return fmt::format("family: sync_narrow needs mma.sync of 8 bits, which {} does not have; use family={}",
+                       target.name, kSync.name);
+  }
+  if (spec.d_qk % kChunkBytes != 0 || spec.d_v % kChunkBytes != 0) {
+    return fmt::format(
+        "family: sync_narrow copies {} bytes of a row at a time, and the spec has d={}/{}; use multiples of {}, or family={}",
+        kChunkBytes, spec.d_qk, spec.d_v, kChunkBytes, kSync.name);
+  }
+  return {};
+}
+
+// The reference of a row rises when its maximum is far above it: most tiles leave O alone.
 void configure(const Problem&, KernelConfig& c) { c.reference = Reference::lazy; }
+void configure_narrow(const Problem& problem, KernelConfig& c) {
+  configure(problem, c);
+  c.element = Element::f8;
+}
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
+double narrow_matrix_rate(const Target& target) { return target.narrow_mma_flops_per_clock; }
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
@@ -32,6 +57,18 @@ constexpr std::array<std::string_view, 11> kHonoured = {
     "fn",   "when=mixed", "holes", "row",     "direction=last_to_first", "smem_bytes", "registers",
     "copy", "copy_bytes", "tile",  "pending",
 };
+
+FamilyRow narrow_row() {
+  FamilyRow row = kSync;
+  row.name = "sync_narrow";
+  row.drops = false;
+  row.second_choice = "multiplies elements of 8 bits with mma.sync";
+  row.why_not = why_not_narrow;
+  row.enumerate = enumerate_sync_narrow;
+  row.configure = configure_narrow;
+  row.matrix_rate = narrow_matrix_rate;
+  return row;
+}
 
 }  // namespace
 
@@ -56,5 +93,6 @@ const FamilyRow kSync = {
     .honoured = kHonoured,
     .describe = describe,
 };
+const FamilyRow kSyncNarrow = narrow_row();
 
 }  // namespace flashjit

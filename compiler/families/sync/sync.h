@@ -1,4 +1,5 @@
-// The sync family: cp.async, ldmatrix, mma.sync; every GPU from sm_80 on. templates/sync has its loop.
+// The sync family: cp.async, ldmatrix, mma.sync; every GPU from sm_80 on. templates/sync has its loop. And sync_narrow, the
+// same loop on elements of 8 bits as they are, for GPUs from sm_89 on: sync widens them.
 #pragma once
 
 #include <array>
@@ -9,10 +10,11 @@
 
 namespace flashjit {
 
-extern const FamilyRow kSync;
+extern const FamilyRow kSync, kSyncNarrow;
 
 // candidates.cpp
 void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
+void enumerate_sync_narrow(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
 bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string* why);
 Registers sync_registers(const Problem& problem, const KernelConfig& config);
 // cost.cpp

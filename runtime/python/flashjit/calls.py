@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
@@ -63,6 +64,7 @@ def dropped_share(dropout: float) -> float:
     return int(256 * dropout + 0.5) / 256
 
 
+@functools.lru_cache
 def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks; quoted ones are passed over."""
     found = re.search(rf"(?:^| ){name}=(\S+)", re.sub(r'"[^"]*"', "", words))
@@ -87,14 +89,19 @@ def lse_shape(words: str, q_shape: tuple[int, ...]) -> tuple[int, ...]:
     return (q_shape[heads], q_shape[tokens]) if rank == 3 else (q_shape[0], q_shape[heads], q_shape[tokens])
 
 
-def alignment_of(view: View) -> int:
-    """The largest power of two, up to 16 bytes, that divides address and strides."""
-    size = view.tensor.dtype.bits // 8
-    bits: int = (view.tensor.data or 0) + view.tensor.byte_offset | 16
-    for at, count in enumerate(view.shape[:-1]):
-        if count > 1 and view.tensor.strides:
-            bits |= view.tensor.strides[at] * size
+def alignment_of(address: int, shape: Sequence[int], strides: Sequence[int], size: int) -> int:
+    """The largest power of two, up to 16 bytes, that divides the address and strides of elements of this size."""
+    bits = address | 16
+    for count, stride in zip(shape[:-1], strides):
+        if count > 1:
+            bits |= stride * size
     return bits & -bits
+
+
+def _alignment_of_view(view: View) -> int:
+    tensor = view.tensor
+    strides = tensor.strides[:tensor.ndim] if tensor.strides else ()
+    return alignment_of((tensor.data or 0) + tensor.byte_offset, view.shape, strides, tensor.dtype.bits // 8)
 
 
 def check_rank(name: str, view: View, rank: int, words: str) -> None:
@@ -134,7 +141,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in words:
         parts.append("q_len=1")  # decoding has kernels of its own
-    aligned = min(alignment_of(view) for name, view in views.items() if name in ALIGNED)
+    aligned = min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED)
     if aligned < 16 and word(words, "bytes") is None:
         parts.append(f"bytes={aligned}")
     if grads:

@@ -182,8 +182,12 @@ class Launch:
         self.run: Callable[..., int] = kernel.library.run
         self.handle, self.stream = kernel.handle, c_void_p(stream)
         self.references = byref(self.arguments), byref(self.error)
+        self.measure()
+
+    def measure(self) -> None:
+        """What workspace its sizes need."""
         needed = c_int64()
-        kernel.library.call("workspace_bytes", kernel.handle, self.references[0], byref(needed))
+        self.kernel.library.call("workspace_bytes", self.handle, self.references[0], byref(needed))
         self.needed = needed.value
 
     def set_workspace(self, address: int, kept: object = None) -> None:

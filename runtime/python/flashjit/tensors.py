@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
 
@@ -45,11 +45,16 @@ def is_numpy(value: object) -> bool:
 
 def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], kept: object = None) -> View:
     code, bits, word = DTYPES[dtype]
-    count = len(shape)
-    sizes = array(c_int64, count)
-    tensor = Tensor(address, Device(*device), count, Dtype(code, bits, 1), sizes(*shape), sizes(*strides), 0)
+    tensor = Tensor(address, Device(*device), len(shape), Dtype(code, bits, 1))
+    resize(tensor, shape, strides)
     tensor.kept = kept
     return View(tensor, word, shape)
+
+
+def resize(tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
+    """With as many dimensions as it has."""
+    sizes = array(c_int64, len(shape))
+    tensor.shape, tensor.strides = sizes(*shape), sizes(*strides)
 
 
 def view(value: Any, name: str, stream: int | None = None) -> View:

@@ -3,6 +3,9 @@ go through autograd or the operator flashjit::attention, which torch.compile kno
 
 from __future__ import annotations
 
+import collections
+import functools
+import operator
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
@@ -11,9 +14,9 @@ from torch import Tensor
 from flashjit import calls, tensors
 from flashjit.calls import scalar_word
 from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
-from flashjit.engine import Launch
+from flashjit.engine import Kernel, Launch
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _modes = torch._C._len_torch_dispatch_stack
@@ -53,19 +56,48 @@ class _Call:
     __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_shape", "o_strides",
                  "o_dtype", "lse_shape", "needed")
 
-    def __init__(self, launch: Launch, inputs: Sequence[str], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
+    def __init__(self, launch: Launch, given: Mapping[str, Tensor], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
         self.arguments, self.error = launch.references
-        self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in inputs)
+        self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in given)
         self.scalars = [launch.scalars[name] for name in scalars]
-        self.o, self.lse, self.needed = launch.tensors["o"], launch.tensors.get("lse"), launch.needed
+        self.o, self.lse = launch.tensors["o"], launch.tensors.get("lse")
+        self.make_results_like(o, lse)
+
+    def make_results_like(self, o: Tensor, lse: Tensor | None) -> None:
         self.o_shape, self.o_strides, self.o_dtype = tuple(o.shape), o.stride(), o.dtype
         self.lse_shape = () if lse is None else lse.shape
+        self.needed = self.launch.needed
+
+    def fit(self, given: Mapping[str, Tensor], o: Tensor, lse: Tensor | None, max_q_len: int, max_k_len: int) -> None:
+        """Makes it a call of these sizes: of the same kernel, dtypes and dimensions."""
+        launch = self.launch
+        for name, tensor in {**given, "o": o, "lse": lse}.items():
+            if tensor is not None:
+                tensors.resize(launch.tensors[name], tensor.shape, tensor.stride())
+                launch.tensors[name].data = tensor.data_ptr()  # looked at, not kept
+        launch.arguments.max_q_len, launch.arguments.max_k_len = max_q_len, max_k_len
+        launch.measure()
+        self.make_results_like(o, lse)
 
 
 # Calls that are not in use, by all that their structures hold. A list is taken from and added to in one step, so no lock.
 _ready: dict[Any, list[_Call]] = {}
-_MOST_READY = 1024  # sizes; beyond, all are forgotten
+
+
+class _Kind:
+    """Of calls that differ in sizes alone: their kernel, and the lists in _ready for the sizes it was called with, oldest first."""
+
+    __slots__ = ("kernel", "sizes")
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.sizes: collections.deque[tuple[Any, list[_Call]]] = collections.deque()
+
+
+_kinds: dict[Any, _Kind] = {}
+_MOST_KINDS = 1024  # beyond, all are forgotten
+_MOST_SIZES = 64  # of a kind; beyond, the oldest give their call to new ones: what decodes has another length in each call
 
 
 class _Same:
@@ -101,24 +133,74 @@ def _new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | Non
     return o, _empty(calls.lse_shape(words, tuple(q.shape)), dtype=torch.float32, device=q.device)
 
 
-def _make(options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None, max_q_len: int,
-          max_k_len: int, stream: int | None) -> _Call:
-    words = options if isinstance(options, str) else calls.words_of(*options)
-    views = {name: tensors.view(tensor, name) for name, tensor in given.items()}
-    q, v = given["q"], given["v"]
-    rank = calls.axes_of(words)[0]
-    calls.check_rank("q", views["q"], rank, words)
-    calls.check_rank("v", views["v"], 4 if "paged" in words else rank, words)
-    o, lse = _new_outputs(q, v, words)
-    if out is not None:
-        o = out
-    views["o"] = tensors.view(o, "out")
-    if calls.word(words, "out") is None and views["o"].dtype != calls.out_dtype(words, views["q"].dtype):
-        words += f" out={views['o'].dtype}"
-    if lse is not None:
-        views["lse"] = tensors.view(lse, "lse")
-    kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("fwd", words, views, scalars), stream)
-    return _Call(Launch(kernel, views, scalars, max_q_len, max_k_len), list(given), list(scalars), o, lse)
+@functools.lru_cache
+def _words_of(options: Any) -> str:
+    return options if isinstance(options, str) else calls.words_of(*options)
+
+
+@functools.lru_cache
+def _axes(words: str) -> tuple[int, int, int, Any, Any]:
+    """The dimensions of q and of v, and which of q is its tokens; what takes of a shape of q, and of k and v, what specs say."""
+    rank, heads, tokens = calls.axes_of(words)
+    in_spec = operator.itemgetter(heads, -1)
+    paged = "paged" in words
+    return rank, 4 if paged else rank, tokens, in_spec, operator.itemgetter(1, 2, 3) if paged else in_spec
+
+
+class _Asked:
+    """A call of sizes that are new, with results as kernels write them."""
+
+    def __init__(self, options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None) -> None:
+        self.words, self.given, self.scalars = _words_of(options), given, scalars
+        q, k, v = given["q"], given["k"], given["v"]
+        rank, rank_of_v, *_ = _axes(self.words)
+        if q.dim() != rank or k.dim() != rank_of_v or v.dim() != rank_of_v:
+            for name, wanted in (("q", rank), ("k", rank_of_v), ("v", rank_of_v)):
+                calls.check_rank(name, tensors.view(given[name], name), wanted, self.words)
+        self.o, self.lse = _new_outputs(q, v, self.words)
+        if out is not None:
+            self.o = out
+
+    def views(self) -> dict[str, tensors.View]:
+        views = {name: tensors.view(tensor, name) for name, tensor in self.given.items()}
+        views["o"] = tensors.view(self.o, "out")
+        if self.lse is not None:
+            views["lse"] = tensors.view(self.lse, "lse")
+        return views
+
+    def _key(self) -> Any:
+        """All that the spec says, and where the tensors are."""
+        _, _, tokens, of_q, of_v = _axes(self.words)
+        q, k, v = self.given["q"], self.given["k"], self.given["v"]
+        key = [self.words, of_q(q.shape), of_v(k.shape), of_v(v.shape), q.shape[tokens] == 1, self.o.dtype, self.o.device, self.o.is_neg()]
+        aligned = calls.alignment_of(self.o.data_ptr(), self.o.shape, self.o.stride(), self.o.element_size())
+        for name, t in self.given.items():
+            key += (name, t.dtype, t.device, t.dim(), t.is_neg())
+            if name in calls.ALIGNED:
+                aligned = min(aligned, calls.alignment_of(t.data_ptr(), t.shape, t.stride(), t.element_size()))
+        key.append(aligned)
+        if self.scalars:
+            key += [(name, scalar_word(value)) for name, value in self.scalars.items()]
+        return tuple(key)
+
+    def kind(self, stream: int | None) -> _Kind:
+        key = self._key()
+        kind = _kinds.get(key)
+        if kind is None:
+            views, words = self.views(), self.words
+            if calls.word(words, "out") is None and views["o"].dtype != calls.out_dtype(words, views["q"].dtype):
+                words += f" out={views['o'].dtype}"
+            kernel = calls.prepare(tensors.torch_device(self.o.device), calls.spec_of("fwd", words, views, self.scalars), stream)
+            if len(_kinds) >= _MOST_KINDS:
+                _kinds.clear()
+                _ready.clear()
+                _same.clear()
+            kind = _kinds.setdefault(key, _Kind(kernel))
+        return kind
+
+    def call(self, stream: int | None, max_q_len: int, max_k_len: int) -> _Call:
+        launch = Launch(self.kind(stream).kernel, self.views(), self.scalars, max_q_len, max_k_len)
+        return _Call(launch, self.given, list(self.scalars), self.o, self.lse)
 
 
 def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
@@ -127,7 +209,7 @@ def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Te
     try:
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         key: Any = (options, q.device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
-                    v.shape, v.stride(), (at_q | at_k | at_v) & 15, max_q_len, max_k_len)
+                    v.shape, v.stride(), (at_q | at_k | at_v) & 15, q.is_neg() or k.is_neg() or v.is_neg(), max_q_len, max_k_len)
         if more or scalars or out is not None:
             key += tuple([(name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15, t.is_neg()) for name, t in more.items()])
             key += tuple([(name, scalar_word(value)) for name, value in scalars.items()])
@@ -139,7 +221,7 @@ def _launch(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Te
         raise
     pool = _ready.get(key)
     if pool is None:
-        pool = _new_pool(key)
+        pool = _new_pool(key, _Asked(options, {"q": q, "k": k, "v": v, **more}, scalars, out), max_q_len, max_k_len)
     if _checks and not (more or scalars or out is not None or max_q_len or max_k_len):
         same = _same.get(options)
         if same is None or same.pool is not pool:
@@ -156,7 +238,7 @@ def _run(pool: list[_Call], options: Any, q: Tensor, k: Tensor, v: Tensor, at_q:
     try:
         call = pool.pop()
     except IndexError:
-        call = _make(options, {"q": q, "k": k, "v": v, **more}, scalars, out, max_q_len, max_k_len, stream)
+        call = _Asked(options, {"q": q, "k": k, "v": v, **more}, scalars, out).call(stream, max_q_len, max_k_len)
     call.q.data, call.k.data, call.v.data = at_q, at_k, at_v
     if more:
         for structure, tensor in zip(call.more, more.values()):
@@ -188,11 +270,20 @@ def _run(pool: list[_Call], options: Any, q: Tensor, k: Tensor, v: Tensor, at_q:
     return o, lse
 
 
-def _new_pool(key: Any) -> list[_Call]:
-    if len(_ready) >= _MOST_READY:
-        _ready.clear()
-        _same.clear()
-    return _ready.setdefault(key, [])
+def _new_pool(key: Any, asked: _Asked, max_q_len: int, max_k_len: int) -> list[_Call]:
+    kind = asked.kind(_current_stream(asked.o.get_device()) if asked.o.is_cuda else None)
+    pool = _ready.setdefault(key, [])
+    kind.sizes.append((key, pool))
+    if len(kind.sizes) > _MOST_SIZES:
+        oldest, left = kind.sizes.popleft()
+        _ready.pop(oldest, None)
+        try:
+            call = left.pop()
+        except IndexError:  # in use
+            return pool
+        call.fit(asked.given, asked.o, asked.lse, max_q_len, max_k_len)
+        pool.append(call)
+    return pool
 
 
 def _check_out(out: Any) -> None:
@@ -210,7 +301,7 @@ def _written(*changed: Tensor) -> None:
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
-    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes()):
+    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing()):
         same = _same.get(options)
         if same is not None and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -317,7 +408,7 @@ def _check_backward(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor],
                           "torch.no_grad()", error.kind, error.detail) from None
     if calls.word(words, "out") is not None:
         raise UnsupportedError("out=: has no backward; leave it out and convert the result, or call under torch.no_grad()")
-    if len(_with_backward) >= _MOST_READY:
+    if len(_with_backward) >= _MOST_KINDS:
         _with_backward.clear()
     _with_backward.add(key)
 

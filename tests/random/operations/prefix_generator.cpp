@@ -59,17 +59,19 @@ bool can_share(const Case& c) {
 // The queries of all sequences are read as those of one, so their tokens have one stride.
 void pack_queries(Case& c, const AttentionSpec& spec) {
   const CaseTensor& from = c.q;
+  const std::int64_t element = size_of(spec.dtype), bytes = from.shape[3] * element, align = spec.align_bytes;
+  const std::int64_t row = (bytes + align - 1) / align * align / element;
   CaseTensor to;
   to.dtype = from.dtype;
   to.shape = from.shape;
-  to.strides = {from.shape[1] * from.shape[2] * from.shape[3], from.shape[2] * from.shape[3], from.shape[3], 1};
+  to.strides = {from.shape[1] * from.shape[2] * row, from.shape[2] * row, row, 1};
   allocate(to, std::max(spec.align_bytes, size_of(spec.dtype)), false);
-  const std::int64_t row = from.shape[3], bytes = row * size_of(spec.dtype);
-  for (std::int64_t i = 0; i < to.elements() / std::max<std::int64_t>(row, 1); ++i) {
+  const auto rows = from.shape[0] * from.shape[1] * from.shape[2];
+  for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t h = i % from.shape[2], q = i / from.shape[2] % from.shape[1],
                        b = i / from.shape[2] / from.shape[1];
     const std::int64_t at = b * from.strides[0] + q * from.strides[1] + h * from.strides[2];
-    std::memcpy(to.data() + i * bytes, from.image.data() + from.begin + at * size_of(spec.dtype),
+    std::memcpy(to.data() + i * row * element, from.image.data() + from.begin + at * element,
                 static_cast<std::size_t>(bytes));
   }
   c.q = std::move(to);

@@ -443,7 +443,7 @@ TEST(Plan, NarrowQueriesAreWidened) {
   } rows[] = {{"fwd e4m3 d=64 heads=4/2", "sync", Narrow::e4m3, Narrow::e4m3, 0},
               {"fwd e5m2 kv=e4m3 d=64 scales=block(128) bytes=2", "sync", Narrow::e5m2, Narrow::e4m3, 128},
               {"fwd e4m3 kv=e5m2 d=128 heads=8/2 q_len=1 layout=paged(16)", "decode", Narrow::e4m3, Narrow::e5m2, 0}};
-  for (const char* target : {"sm_80", "sm_86", "sm_120a"}) {
+  for (const char* target : {"sm_80", "sm_86", "sm_100a"}) {
     for (const auto& row : rows) {
       const Plan plan = planned(row.spec, target);
       EXPECT_EQ(name(plan.schedule.family), row.family) << row.spec;
@@ -454,6 +454,17 @@ TEST(Plan, NarrowQueriesAreWidened) {
       EXPECT_EQ(plan.config.scale_block, row.scale_block) << row.spec;
       EXPECT_EQ(weights_of(plan.spec, plan.config), Dtype::F16);
     }
+  }
+}
+
+TEST(Plan, NarrowProductsWhereTheGpuHasThem) {
+  for (const char* target : {"sm_89", "sm_120a", "sm_121a"}) {
+    const Plan plan = planned("fwd e4m3 kv=e5m2 d=80/96 heads=4/2 bytes=4", target);
+    EXPECT_EQ(name(plan.schedule.family), "sync_narrow");
+    EXPECT_EQ(plan.config.element, Element::f8);
+    EXPECT_EQ(*plan.schedule.tile_kv % 32, 0);
+    EXPECT_EQ(weights_of(plan.spec, plan.config), Dtype::E4M3);
+    EXPECT_EQ(name(planned("fwd e4m3 d=72", target).schedule.family), "sync");
   }
 }
 

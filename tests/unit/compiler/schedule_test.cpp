@@ -45,7 +45,7 @@ TEST(Schedule, Refusals) {
       {"q_in=smem", "q_in: `smem` is none of shared, registers"},
       {"order=random", "order: `random` is none of natural, longest_first"},
       {"family=volta",
-       "family: `volta` is none of hopper, decode, mla, sync, naive, naive_backward, merge, quantize, "
+       "family: `volta` is none of hopper, decode, mla, sync_narrow, sync, naive, naive_backward, merge, quantize, "
        "hopper_backward, sync_backward, host"},
       {"warpgroups=0", "warpgroups: 0 is outside 1..3"},
       {"warpgroups=4", "warpgroups: 4 is outside 1..3"},
