@@ -64,8 +64,8 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
   };
   const int width = spec.d_v;
   const bool narrow = size_of(weights) == 1;
-  const double steps = narrow ? std::pow(kLostOfTile, 2)
-                              : static_cast<double>(logits.size()) * std::pow(unit_of_sums(weights), 2) / 6;
+  const double steps =
+      narrow ? std::pow(kLostOfTile, 2) : static_cast<double>(logits.size()) * std::pow(unit_of_sums(weights), 2) / 6;
   const double rounding = std::pow(unit_roundoff(weights), 2) / 3;
   const double least = narrow ? kHalfLeastNarrow * std::exp(row.max_logit - reference) / sum : 0;
   std::ranges::sort(logits, {}, &Logit::value);

@@ -92,7 +92,10 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   for (int step = 0; step < steps; ++step) {
     const int r = sums + 4 * step;
     s.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step_offset(p, step, p.b_transposed, b_panel), r, r + 1,
-                                  r + 2, r + 3, step > 0 ? "1" : p.accumulates ? "more" : "0"));
+                                  r + 2, r + 3,
+                                  step > 0        ? "1"
+                                  : p.accumulates ? "more"
+                                                  : "0"));
   }
   return s;
 }
@@ -140,9 +143,9 @@ std::string emit(const Program& program, const Product& p) {
         p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
   }
-  std::string comment = fmt::format("// {0} ({1} x {2}) {7} {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
-                                    name[0], p.rows, p.columns, name[1], p.depth, name[2], p.k,
-                                    p.accumulates ? "= or +=" : "=");
+  std::string comment =
+      fmt::format("// {0} ({1} x {2}) {7} {3} ({1} x {4}, registers) {5} ({6} rows at a time).", name[0], p.rows,
+                  p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "= or +=" : "=");
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }

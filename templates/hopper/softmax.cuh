@@ -168,7 +168,8 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
     offset[0] = offset[1] = -kRaised;
   }
   exponentiate(
-      s, rows, columns, rises, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); }, halfway);
+      s, rows, columns, rises, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+      halfway);
 }
 
 // Logits and their exponentials in one pass.
@@ -201,8 +202,8 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, con
   const float offset[2] = {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised};
   if (!in_pass) {
     exponentiate(
-        s, rows, all_columns(), false,
-        [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); }, halfway);
+        s, rows, all_columns(), false, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+        halfway);
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {

@@ -44,9 +44,9 @@ enum class Data {
 };
 
 inline constexpr std::string_view kDataNames[] = {
-    "normal",    "sharp",   "equal",  "huge",    "zero",  "a few inf and nan", "late jump", "early peak", "early low",
-    "staircase", "one key", "rising", "falling", "combs", "large values",      "poisoned",  "neighbours", "codes",
-    "scales",    "mean values", "tail"};
+    "normal",       "sharp",     "equal",      "huge",    "zero",   "a few inf and nan", "late jump",
+    "early peak",   "early low", "staircase",  "one key", "rising", "falling",           "combs",
+    "large values", "poisoned",  "neighbours", "codes",   "scales", "mean values",       "tail"};
 
 struct FixedCase {
   std::string_view name;
