@@ -277,11 +277,10 @@ class Generator {
       case Data::Equal: return 0.75;
       case Data::Huge: return random_.normal() * (is_values(tensor) ? largest / 8 : random_.chance(0.02) ? largest : 1);
       case Data::Zero: return 0;
-      case Data::MeanValues: return random_.normal() + (is_values(tensor) ? 1 : 0);
       case Data::LargeValues:
         if (!is_values(tensor)) return random_.normal();
         return dtype_ == Dtype::F16 ? random_.pick({-65504.0, 65504.0, 60000.0}) : random_.normal() * 1e33;
-      default: return random_.normal();
+      default: return random_.normal() + (data_ == Data::MeanValues && is_values(tensor) ? 1 : 0);
     }
   }
 
