@@ -21,9 +21,17 @@ __device__ inline void multiply_scores(float (&s)[4], const u32 (&q)[4], u32 k0,
   if constexpr (kNarrow) mma_narrow<config.queries, config.cache>(s, q, k0, k1);
   else mma<config.element>(s, q, k0, k1);
 }
+// sm_89 adds products of 8 bits up with some 13 bits, and what is there before is one of the terms: over thousands of keys
+// O would be percents off. So each instruction begins anew, and O takes its 32 keys in by additions of fp32.
 __device__ inline void multiply_values(float (&o)[4], const u32 (&p)[4], u32 v0, u32 v1) {
-  if constexpr (kNarrow) mma_narrow<Narrow::e4m3, config.cache>(o, p, v0, v1);
-  else mma<config.element>(o, p, v0, v1);
+  if constexpr (kNarrow) {
+    float sum[4] = {};
+    mma_narrow<Narrow::e4m3, config.cache>(sum, p, v0, v1);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) o[e] += sum[e];
+  } else {
+    mma<config.element>(o, p, v0, v1);
+  }
 }
 
 // P of a step. An operand of 8 bits has four keys side by side: two of one tile of S that a thread has, and two of the

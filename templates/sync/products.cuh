@@ -95,6 +95,8 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, const Kept&
       for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
         for (int j = 0; j < kStepTiles; ++j) multiply_values(o[i][n * kStepTiles + j], a[i], v[j][0], v[j][1]);
+      // For ptxas, which would have so many sums under way at once that registers spill. It is no instruction.
+      if constexpr (kNarrow) __syncwarp();
     }
   }
 }
