@@ -11,16 +11,17 @@ constexpr bool kDrops = config.dropped > 0;
 constexpr float kDropoutFactor = dropout_factor(config.dropped);
 constexpr float kKeptShare = 1.0f - config.dropped / 256.0f;  // one over it
 
-// Where kernels keep the key of a launch: 8 bytes of shared memory.
+// Where kernels keep the key of a launch: 16 bytes of shared memory.
 __device__ inline void store_dropout_key(u32 address, const KernelParams& params) {
-  const PhiloxKey key = dropout_key(params);
-  store_shared(address, key.low);
-  store_shared(address + 4, key.high);
+  const FourWords key = dropout_key(params);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) store_shared(address + i * 4, key.word[i]);
 }
-__device__ inline PhiloxKey load_dropout_key(u32 address) {
-  PhiloxKey key;
-  load_shared_pair(key.low, key.high, address);
-  return {__shfl_sync(0xffffffff, key.low, 0), __shfl_sync(0xffffffff, key.high, 0)};
+__device__ inline FourWords load_dropout_key(u32 address) {
+  FourWords key;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) load_shared_pair(key.word[i], key.word[i + 1], address + i * 4);
+  return key;
 }
 
 // x, or 0.
@@ -30,13 +31,13 @@ __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float
 // as whoever draws says it is: kept in registers across loops it would spill.
 template <WeightRows rows>
 struct DropoutCalls {
-  PhiloxKey key;
+  FourWords key;
   u32 b, h, lane;
 
   // `row` and `column`: of this lane's call, from dropout_place_of_row() and the like.
   __device__ CallHalves call(u32 row, u32 column) const {
-    const PhiloxWords words = rows == WeightRows::queries ? philox<kDropoutRounds>({{column, row, h, b}}, key)
-                                                          : philox<kDropoutRounds>({{row, column, h, b}}, key);
+    constexpr bool kQueries = rows == WeightRows::queries;
+    const FourWords words = dropout_call(key, b, h, kQueries ? row : column, kQueries ? column : row);
     return halves_of_call<rows>(words, lane);
   }
   __device__ void pair(KeptTile& first, KeptTile& second, u32 row, u32 column) const {

@@ -1,26 +1,27 @@
 // Which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that forward,
 // backward, the host and every tiling drop the same ones. Shared by host and device.
 //
-// A call of Philox4x32-7 gives 16 bytes for 16 weights, those of queries 2 i + {0, 1, 8, 9} and keys 2 j + {0, 1, 8, 9} of
+// A call of a generator gives 16 bytes for 16 weights, those of queries 2 i + {0, 1, 8, 9} and keys 2 j + {0, 1, 8, 9} of
 // a tile of 16 x 16. Where mma.sync and wgmma lay sums out, lanes l and l ^ 4 of a warp hold these 16, eight each: of a
 // call, a lane needs two words or, where rows are keys, two bytes of every word.
-//   key      two words of Philox4x32-10 of (offset, 0) under the seed
-//   counter  k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, h, b
+//   key      the words of Philox4x32-10 of (offset, 0) under the seed
+//   counter  h, k / 16 * 4 + k / 2 % 4, b, q / 16 * 4 + q / 2 % 4
+//   words    of pcg4d (Jarzynski, Olano: Hash Functions for GPU Rendering, 2020), with the key in place of its constant
 //   word     q % 2 * 2 + q / 8 % 2
 //   byte     k / 8 % 2 * 2 + k % 2, from the lowest of the word
-// A weight is dropped where its byte is below the number of 256 that are. (Seven rounds pass the tests of Philox's
-// authors, and leave a reserve.)
+// A weight is dropped where its byte is below the number of 256 that are. (Not Philox for all of it: the upper half of a
+// product of integers takes 23 clocks beside the matrix unit, the lower half 4; H200, 2026-11-25.)
 #pragma once
 
 #include "templates/kernel_params.h"
 
 namespace flashjit {
 
+struct FourWords {
+  unsigned word[4];
+};
 struct PhiloxKey {
   unsigned low, high;
-};
-struct PhiloxWords {
-  unsigned word[4];
 };
 
 struct WideProduct {
@@ -46,7 +47,7 @@ constexpr unsigned kPhiloxStep[2] = {0x9E3779B9u, 0xBB67AE85u};
 
 // Not a loop: unrolled, its keys are constants apart from those of a call.
 template <int rounds>
-inline PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
+inline FourWords philox(FourWords counter, PhiloxKey key) {
   if constexpr (rounds == 0) {
     return counter;
   } else {
@@ -57,29 +58,43 @@ inline PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
   }
 }
 
-constexpr int kDropoutRounds = 7;
-
 // Of a launch. Other offsets give other masks for the same seed, also where they are neighbours.
-inline PhiloxKey dropout_key(unsigned long long seed, unsigned long long offset) {
-  const PhiloxWords mixed = philox<10>({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
-                                       {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
-  return {mixed.word[0], mixed.word[1]};
+inline FourWords dropout_key(unsigned long long seed, unsigned long long offset) {
+  return philox<10>({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
+                    {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
 }
-inline PhiloxKey dropout_key(const KernelParams& params) {
+inline FourWords dropout_key(const KernelParams& params) {
   return dropout_key(static_cast<unsigned long long>(params.seed_at ? *params.seed_at : params.seed),
                      static_cast<unsigned long long>(params.offset_at ? *params.offset_at : params.offset));
+}
+
+// Each word of the counter is made unlike its neighbours, and then each gets products of others, twice.
+constexpr unsigned kCounterFactor = 1664525;
+inline void add_products(FourWords& x) {
+  x.word[0] += x.word[1] * x.word[3];
+  x.word[1] += x.word[2] * x.word[0];
+  x.word[2] += x.word[0] * x.word[1];
+  x.word[3] += x.word[1] * x.word[2];
+}
+inline FourWords dropout_call(const FourWords& key, unsigned b, unsigned h, unsigned row, unsigned column) {
+  FourWords x = {{h * kCounterFactor + key.word[0], column * kCounterFactor + key.word[1],
+                  b * kCounterFactor + key.word[2], row * kCounterFactor + key.word[3]}};
+  add_products(x);
+  for (unsigned& word : x.word) word ^= word >> 16;
+  add_products(x);
+  return x;
 }
 
 // The bytes of all queries and keys that agree with q and k in q / 16, q / 2 % 4, k / 16 and k / 2 % 4.
 constexpr unsigned dropout_column(unsigned k) { return k / 16 * 4 + k / 2 % 4; }
 constexpr unsigned dropout_row(unsigned q) { return q / 16 * 4 + q / 2 % 4; }
-inline PhiloxWords dropout_words(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k) {
-  return philox<kDropoutRounds>({{dropout_column(k), dropout_row(q), h, b}}, key);
+inline FourWords dropout_words(const FourWords& key, unsigned b, unsigned h, unsigned q, unsigned k) {
+  return dropout_call(key, b, h, dropout_row(q), dropout_column(k));
 }
 // Where a thread's weights are registers, these are constants, or nearly: of q they see q % 2 and q / 8 % 2, of k the same.
 constexpr unsigned dropout_word(unsigned q) { return q % 2 * 2 + q / 8 % 2; }
 constexpr unsigned dropout_byte(unsigned k) { return k / 8 % 2 * 2 + k % 2; }
-inline unsigned dropout_number(const PhiloxWords& words, unsigned q, unsigned k) {
+inline unsigned dropout_number(const FourWords& words, unsigned q, unsigned k) {
   return words.word[dropout_word(q)] >> 8 * dropout_byte(k) & 255;
 }
 

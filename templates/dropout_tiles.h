@@ -44,7 +44,7 @@ struct CallHalves {
   unsigned own[2], other[2];
 };
 template <WeightRows rows>
-inline CallHalves halves_of_call(const PhiloxWords& call, unsigned lane) {
+inline CallHalves halves_of_call(const FourWords& call, unsigned lane) {
   constexpr bool kQueries = rows == WeightRows::queries;
   constexpr unsigned kFirst = kQueries ? 0x3210 : 0x6240, kStep = kQueries ? 0x4444 : 0x1111;
   const unsigned own = kFirst + call_of_lane(lane) * kStep, other = 2 * kFirst + kStep - own;

@@ -138,7 +138,7 @@ constexpr int step_columns(Element e) { return kStepBytes / size_of(e); }
 constexpr int padded_dim_qk(const KernelConfig& c) { return round_up(c.head_dim_qk, step_columns(c.element)); }
 constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v, step_columns(c.element)); }
 // Of shared memory, for the key of a launch.
-constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 8 : 0; }
+constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 16 : 0; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
 constexpr int queries_per_tile(const KernelConfig& c) {
   return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q;

@@ -1,5 +1,6 @@
 #include "autotune/reference/dropout.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autotune/reference/philox.h"
@@ -19,16 +20,23 @@ Dropout::Dropout(double p, std::uint64_t seed, std::uint64_t offset)
     : dropped_(static_cast<int>(std::lround(256 * p))) {
   const PhiloxBlock mixed = philox({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(offset >> 32), 0, 0},
                                    static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), 10);
-  key_[0] = mixed[0];
-  key_[1] = mixed[1];
+  std::ranges::copy(mixed, key_);
 }
 
 bool Dropout::drops(const Position& at) const {
   if (dropped_ == 0) return false;
   const auto q = static_cast<std::uint32_t>(at.q), k = static_cast<std::uint32_t>(at.k);
-  const PhiloxBlock words = philox({k / 16 * 4 + k / 2 % 4, q / 16 * 4 + q / 2 % 4, static_cast<std::uint32_t>(at.h),
-                                    static_cast<std::uint32_t>(at.b)},
-                                   key_[0], key_[1], 7);
+  const std::uint32_t counter[] = {static_cast<std::uint32_t>(at.h), k / 16 * 4 + k / 2 % 4,
+                                   static_cast<std::uint32_t>(at.b), q / 16 * 4 + q / 2 % 4};
+  std::uint32_t words[4];
+  for (int i = 0; i < 4; ++i) words[i] = 1664525 * counter[i] + key_[i];
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; round > 0 && i < 4; ++i) words[i] ^= words[i] >> 16;
+    words[0] += words[1] * words[3];
+    words[1] += words[2] * words[0];
+    words[2] += words[0] * words[1];
+    words[3] += words[1] * words[2];
+  }
   const std::uint32_t word = words[q % 2 * 2 + q / 8 % 2], byte = k / 8 % 2 * 2 + k % 2;
   return (word >> 8 * byte & 255) < static_cast<std::uint32_t>(dropped_);
 }

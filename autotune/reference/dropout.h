@@ -20,7 +20,7 @@ class Dropout {
 
  private:
   int dropped_ = 0;  // of 256
-  std::uint32_t key_[2] = {};
+  std::uint32_t key_[4] = {};
 };
 
 // Of a call: its seed and offset are numbers, or tensors that can be read here.

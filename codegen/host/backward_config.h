@@ -92,7 +92,7 @@ struct BackwardCall {
   std::int64_t k_panel_words;
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t k_lo, keys;
-  PhiloxKey key;  // of dropout
+  FourWords key;  // of dropout
 };
 
 // One call of flashjit_store_keys: the gradients of a tile of keys, from a worker's scratch.

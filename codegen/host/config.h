@@ -126,7 +126,7 @@ struct TileCall {
   float sink;
   float scale_k, scale_v;            // of elements of 8 bits; scale_k is times that of Q
   const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then
-  PhiloxKey key;                     // of dropout
+  FourWords key;                     // of dropout
 };
 
 // Keys that a call may see: outside of them it reads neither K nor V.
@@ -157,7 +157,7 @@ struct NaiveCall {
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
   float scale_k, scale_v;  // of elements of 8 bits; scale_k is times that of Q
-  PhiloxKey key;           // of dropout
+  FourWords key;           // of dropout
 };
 
 using TileFunction = void (*)(const TileCall*);

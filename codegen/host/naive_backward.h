@@ -22,7 +22,7 @@ struct NaiveQueryCall {
   float* gradients;
   void* dq;
   std::int64_t b, h, hk, q_len, k_len, q_row;
-  PhiloxKey key;  // of dropout
+  FourWords key;  // of dropout
 };
 
 // One key of one KV head: its gradients, of all queries of the heads that it serves.

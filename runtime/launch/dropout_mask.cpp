@@ -31,11 +31,11 @@ Result<void> write_dropout_mask(double dropout, std::int64_t seed, std::int64_t 
     return invalid(fmt::format("kept.shape: {} is above {}, the largest size of a call", size, SizeBound::kLargest));
   }
   const int dropped = dropped_of(dropout);
-  const PhiloxKey key = dropout_key(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(offset));
+  const FourWords key = dropout_key(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(offset));
   // What one call decides, beginning with its first query and key.
   const auto write = [&](std::int64_t b, std::int64_t h, std::int64_t first_q, std::int64_t first_k) {
-    const PhiloxWords words = dropout_words(key, static_cast<unsigned>(b), static_cast<unsigned>(h),
-                                            static_cast<unsigned>(first_q), static_cast<unsigned>(first_k));
+    const FourWords words = dropout_words(key, static_cast<unsigned>(b), static_cast<unsigned>(h),
+                                          static_cast<unsigned>(first_q), static_cast<unsigned>(first_k));
     for (const int i : {0, 1, 8, 9}) {
       for (const int j : {0, 1, 8, 9}) {
         const std::int64_t q = first_q + i, k = first_k + j;

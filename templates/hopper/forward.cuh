@@ -29,10 +29,6 @@ constexpr bool kTakesInLater = kWaitsHalfway && !kTakesTurns;
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
 using OutputPiece = float[kPieceColumns / 2];
 
-// Weights are drawn while the scores are still being multiplied and nothing else is to be done, where registers bear what
-// comes of it as well. Else ptxas puts that beside the exponentials.
-constexpr bool kDrawsEarly = kWarpgroups < 3 || kTileKv <= 64;
-
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
   u32 result;
@@ -83,10 +79,6 @@ struct Consumer {
   __device__ void release(u32 barrier) {
     if (lane_id() == 0) arrive(barrier);
   }
-
-  // Of a barrier that this warpgroup has waited for, and of whose copy it is not done: that it waits for nothing once
-  // more. What is to be done before a wait for products ptxas would do behind it, but not behind a branch.
-  __device__ void stay_before(u32 barrier, u32 parity) { wait_barrier(barrier, parity); }
 
   // S = Q K^T, issued.
   __device__ void issue_scores() {
@@ -166,14 +158,9 @@ struct Consumer {
     if constexpr (kTakesInLater) take_in();
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
-    if constexpr (kDrops && !kDrawsEarly) draw(kept, shared, work, tile);
+    if constexpr (kDrops) draw(kept, shared, work, tile);
     if constexpr (kOverlaps) issue_output();
     if constexpr (kTakesTurns) end_turn();
-    if constexpr (kDrops && kDrawsEarly) {
-      draw(kept, shared, work, tile);
-      pin_kept(kept);
-      stay_before(shared.k_full(ring.stage()), ring.parity());
-    }
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
     const float next_unit = unit_of(work, tile);
@@ -186,7 +173,9 @@ struct Consumer {
     if constexpr (kWaitsFirst) complete_output();
     const auto halfway = [&](float sum) {
       if constexpr (kWaitsHalfway) {
-        stay_before(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
+        // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
+        // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
+        wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
         complete_output();
       }
     };
@@ -197,7 +186,6 @@ struct Consumer {
     }
     if constexpr (kOverlaps && !kWaitsFirst && !kWaitsHalfway) {
       pin_registers(s);
-      if constexpr (kDrops && kDrawsEarly) stay_before(shared.v_full(values().stage()), values().parity());
       complete_output();
     }
     ring.advance();

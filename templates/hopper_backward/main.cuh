@@ -98,6 +98,7 @@ struct Consumer {
     wait_products<0>();
     pin_fragments(p);
     pin_fragments(ds);
+    if (before.any()) release(shared.q_empty((number - 1) % kStages));
     if constexpr (kHasInputs) {
       if (!maps.has_inputs) copy_own_inputs(at);  // here there are registers for it
     }
@@ -116,7 +117,6 @@ struct Consumer {
     }
     wait_products<1>();
     pin_registers(s);
-    if (before.any()) release(shared.q_empty((number - 1) % kStages));
     make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     if constexpr (kSignsTell) mark_dropped(s, kept);
@@ -153,7 +153,6 @@ struct Consumer {
     wait_products<0>();
     pin_registers(s);
     pin_registers(dp);
-    if (before.any()) release(shared.q_empty((number - 1) % kStages));
     make_all_gradients(s, {dp, kept, shared.terms(stage)}, p, ds, of_parameters, params, ScorePlace(item, keys, at),
                        is_mixed(item, at.tile));
     if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
@@ -236,11 +235,11 @@ struct Consumer {
     Steps at;
     const bool any = at.begin(params, item);
     Steps before = Steps::none();
-    number = uniform(number);  // ptxas lets no descriptor be in uniform registers otherwise
+    int next = uniform(number + 1);  // ptxas lets no descriptor be in uniform registers otherwise
     turns.enter();
     if (any) {
       do {
-        ++number;
+        number = next++;
         if constexpr (kHasInputs && kScoresApart) number = uniform(number);  // that spares a register
         if constexpr (kDqApart) step_without_dq(number, at, before);
         else step(number, at, before);

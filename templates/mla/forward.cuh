@@ -8,16 +8,10 @@
 #include "matrix.gen.cuh"
 #include "templates/decode/combine.cuh"
 #include "templates/mla/producer.cuh"
+#include "templates/mla/queries.cuh"
 #include "templates/mla/softmax.cuh"
 
 namespace flashjit {
-
-// Named barriers; 0 is __syncthreads.
-constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
-constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
-constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
-constexpr int kQueriesBarrier = kConsumersBarrier + 1;            // memory has been asked for the first rows of Q
-constexpr int kConsumerThreads = kMlaConsumers * 128, kQueriesThreads = kConsumerThreads + 32;
 
 // A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
 // so that descriptors of matrix products stay in uniform registers.
@@ -41,28 +35,6 @@ struct Consumer {
     return config.mask_has_holes ? uniform(visible_tile(params, segment, tile)) : tile;
   }
 
-  // The rows of this block, zeros behind the last, in panels: a row for a warp at a time.
-  __device__ void issue_queries(const Segment& segment) const {
-    constexpr int kChunks = kPlaces.q.panels() * 8, kInside = config.head_dim_qk / 8;
-    const int count = segment.seq.q_len * kGroup - first_row(segment);
-    const Stored* q = static_cast<const Stored*>(params.q);
-#pragma unroll 2
-    for (int row = static_cast<int>(threadIdx.x) / 32 - 4; row < kMlaRows; row += kConsumerThreads / 32) {
-      const Row at = row_at(segment.seq, row < count ? first_row(segment) + row : segment.row_lo);
-      const Stored* from = q + query_row(params.q_stride, segment.seq, at.h, at.q);
-      const u32 to = shared.q() + row * kPanelWidth;
-#pragma unroll
-      for (int first = 0; first < kChunks; first += 32) {
-        const int chunk = first + static_cast<int>(lane_id());
-        if (kChunks % 32 != 0 && chunk >= kChunks) break;
-        const bool inside = row < count && chunk < kInside;
-        copy_async<16>(to + chunk / 8 * kPlaces.q.panel_bytes() + ((chunk ^ row) & 7) * 16,
-                       from + (inside ? chunk * 8 : 0), inside);
-      }
-    }
-    commit_copies();
-  }
-
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
   __device__ void clear_hidden(const Segment& segment, int tile, u32 stage) const {
     const int hidden = uniform(segment.end) - tile * kTileKv;
@@ -83,11 +55,11 @@ struct Consumer {
       wait_barrier(shared.full(stage, piece), parity);
   }
 
-  // Of this warpgroup's tile, piece by piece as they come.
-  __device__ void issue_scores(u32 parity) {
+  // Of this warpgroup's tile, a batch for each piece as it comes.
+  __device__ void issue_scores(u32 parity, int first, int end) {
     const u32 q = descriptor(recompute(shared.q())), k = descriptor(recompute(shared.k(half)));
 #pragma unroll
-    for (int piece = 0; piece < kMlaPieces; ++piece) {
+    for (int piece = first; piece < end; ++piece) {
       wait_barrier(shared.full(half, piece), parity);
       begin_products();
 #pragma unroll
@@ -95,8 +67,8 @@ struct Consumer {
         if (panel == 0) multiply_scores(s, q, k);
         else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
       }
+      commit_products();
     }
-    commit_products();
   }
   __device__ void issue_output(u32 stage) {
     const u32 v = descriptor(recompute(shared.v(stage, half)), kPanelBytes);
@@ -168,28 +140,38 @@ struct Consumer {
     release(stage);
   }
 
-  // The tile before, if `follows`, which is the other's, and one of this warpgroup's. One warpgroup begins with the
-  // tile before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that
-  // of the other one beside its own products of the tile before.
+  // Scores of a tile, and P V of the tile before, if `follows`, which is the other's. One warpgroup begins with the tile
+  // before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that of the
+  // other one beside its own products of the tile before.
+  template <bool follows>
+  __device__ void multiply(const Segment& segment, int before, u32 parity) {
+    if constexpr (half == 0) {
+      if constexpr (follows) issue_tile_of_other(segment, before);
+      issue_scores(parity, 0, 1);
+      if constexpr (follows) {  // given back before the next pieces are waited for
+        wait_products<1>();
+        pin_registers(o);
+        release(kOther);
+      }
+      issue_scores(parity, 1, kMlaPieces);
+      wait_products<0>();
+    } else {
+      issue_scores(parity, 0, kMlaPieces);
+      if constexpr (follows) issue_tile_of_other(segment, before);
+      wait_products<follows ? 1 : 0>();
+    }
+    pin_registers(s);
+  }
+
   template <bool follows>
   __device__ void step(const Segment& segment, int before, int tile) {
-    constexpr bool kScoresFirst = half == 1;
     const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
-    if constexpr (kScoresFirst || !follows) issue_scores(parity);
-    if constexpr (follows) issue_tile_of_other(segment, before);
-    if constexpr (!kScoresFirst && follows) issue_scores(parity);
+    multiply<follows>(segment, before, parity);
     const bool mixed = is_mixed(segment, tile);
-    if constexpr (!kScoresFirst && follows) {
-      wait_products<1>();
-      pin_registers(o);
-      release(kOther);
-    }
-    wait_products<kScoresFirst && follows ? 1 : 0>();
-    pin_registers(s);
     if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
     float factor[2];
     const bool rose = softmax_step(s, rows, factor);
-    if constexpr (kScoresFirst && follows) complete_output(kOther);
+    if constexpr (half == 1 && follows) complete_output(kOther);
     hand_over(rose, factor);
     if (rose) rescale(o, factor);
     clear_hidden(segment, tile, half);
@@ -296,23 +278,18 @@ struct Consumer {
     }
   }
 
-  __device__ void run(Progress& at) {
-    bool first = true;
-    do {
-      issue_queries(at.segment);
-      if (first) arrive_named(kQueriesBarrier, kQueriesThreads);
-      first = false;
-      wait_copies<0>();
-      fence_async_proxy();
-      sync_consumers();
+  __device__ void run(const Progress* all) {
+    for (u32 number = 0;; ++number) {
+      const Progress& at = all[number % kMlaSegments];
+      wait_barrier(shared.queries_full(), number % 2);
       attend(at.segment);
-      join_rows();                              // and nobody reads Q any more
-      if (at.at_last()) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
+      join_rows();
+      if (lane_id() == 0) arrive(shared.queries_empty());
+      const bool last = uniform(at.at_last());
+      if (last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
       store(at.segment);
-      sync_consumers();
-      if (threadIdx.x == kConsumerThreads) at.advance();
-      sync_consumers();
-    } while (uniform(at.more));
+      if (last) return;
+    }
   }
 };
 
@@ -322,6 +299,8 @@ __device__ inline void set_up(const SharedMemory& shared) {
       for (int piece = 0; piece < kMlaPieces; ++piece) init_barrier(shared.full(stage, piece), 1);
       for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
     }
+    init_barrier(shared.queries_full(), kQueriesWarps);
+    init_barrier(shared.queries_empty(), kMlaConsumers * kMlaWarps);
     publish_barriers();
   }
   if constexpr (kCluster > 1) sync_cluster();
@@ -343,15 +322,12 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
   set_up(shared);
   if (threadIdx.x < 128) {
     shrink_registers<kMlaProducerRegisters>();
-    if (threadIdx.x < 32) {
-      // Else Q would come behind the first tiles of all blocks, which nobody can use before.
-      sync_named(kQueriesBarrier, kQueriesThreads);
-      Producer{params, maps, shared}.run(progress[0]);
-    }
+    if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
+    else QueriesProducer{params, shared}.run(progress + 1);
   } else {
     grow_registers<kMlaConsumerRegisters>();
-    if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress[1]);
-    else Consumer<1>{params, shared, parts}.run(progress[1]);
+    if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress + 1);
+    else Consumer<1>{params, shared, parts}.run(progress + 1);
   }
   // No block leaves while others may still reach its memory.
   if constexpr (kCluster > 1) sync_cluster();

@@ -7,10 +7,10 @@
 namespace flashjit {
 
 // A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
-// One warp more copies, with three idle ones as registers are given to warpgroups.
+// One warp more copies K, and three Q.
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
-constexpr int kMlaProducerRegisters = 40, kMlaConsumerRegisters = 232;
+constexpr int kMlaProducerRegisters = 56, kMlaConsumerRegisters = 224;
 
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
@@ -34,13 +34,14 @@ struct MlaLayout {
   int bytes = 0;
 };
 
-// Of each place of K: its pieces full, and the halves of V empty.
-constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers);
+// Of each place of K: its pieces full, and the halves of V empty. Of Q: full, empty.
+constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
 // Of each row: its reference; a factor from each warpgroup to the other, its sum and its largest score; and of each warp
 // whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
-constexpr int kProgressBytes = 160;
+// What the copies of K are at; of the others, the segment before, this one and the next.
+constexpr int kProgressBytes = 160, kMlaSegments = 3;
 
 constexpr MlaLayout mla_layout(const KernelConfig& c) {
   MlaLayout s;
@@ -50,7 +51,7 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.p_offset = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
   s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
   s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
-  s.row_offset = s.progress_offset + 2 * kProgressBytes;
+  s.row_offset = s.progress_offset + (1 + kMlaSegments) * kProgressBytes;
   s.scratch_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

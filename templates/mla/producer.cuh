@@ -94,6 +94,8 @@ struct Producer {
   }
 
   __device__ void run(Progress& at) {
+    // Else Q would come behind the first tiles of all blocks, which nobody can use before.
+    sync_named(kAskedBarrier, kQueriesThreads + 32);
     const Segment& s = at.segment;
     do {
       int tile = visible_tile(params, s, s.first_tile);

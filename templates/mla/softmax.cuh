@@ -48,7 +48,6 @@ __device__ inline Query query_of(const Segment& s, int row) {
   query.seq.h = at.h;
   return query;
 }
-__device__ inline int first_row(const Segment& s) { return s.row_lo + static_cast<int>(cluster_rank()) * kMlaRows; }
 
 // Is some key of the tile hidden from some query?
 __device__ inline bool is_mixed(const Segment& segment, int tile) {

@@ -16,8 +16,20 @@ constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 
+constexpr int kConsumerThreads = kMlaConsumers * 128, kQueriesWarps = 3, kQueriesThreads = kQueriesWarps * 32;
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
+constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
+constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
+constexpr int kSegmentBarrier = kConsumersBarrier + 1;            // the warps that copy Q know the next segment
+constexpr int kAskedBarrier = kSegmentBarrier + 1;                // memory has been asked for the first rows of Q
+
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
+
+// The first row of a block in a row tile of its cluster.
+__device__ inline int first_row(const Segment& s) { return s.row_lo + static_cast<int>(cluster_rank()) * kMlaRows; }
 
 // A tile among all that the block visits: which place of K it has, and the parity of the barriers there.
 struct Turn {
@@ -47,6 +59,9 @@ struct SharedMemory {
   __device__ u32 empty(u32 stage, u32 half) const {
     return base + kPlaces.barrier_offset + (kMlaStages * kMlaPieces + stage * kMlaConsumers + half) * 8;
   }
+
+  __device__ u32 queries_full() const { return empty(kMlaStages, 0); }
+  __device__ u32 queries_empty() const { return queries_full() + 8; }
 
   __device__ float& reference(int row) const { return rows()[row]; }
   // By the warpgroup that writes them, and row.

@@ -21,7 +21,7 @@ __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, in
 }
 
 // Is the weight of a query and a key dropped? A call for each: what the fused kernels save is part of what they are.
-__device__ inline bool naive_drops(PhiloxKey key, const Sequence& seq, int q, int k) {
+__device__ inline bool naive_drops(const FourWords& key, const Sequence& seq, int q, int k) {
   return is_dropped(dropout_number(dropout_words(key, seq.b, seq.h, q, k), q, k), config.dropped);
 }
 

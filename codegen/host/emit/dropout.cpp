@@ -50,21 +50,17 @@ Value* KeptBits::keep(Value* kept, Value* values, bool scaled) {
 void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   const int lanes = ir_.config.lanes;
   const auto word = [&](Value* x) { return b_.CreateTrunc(x, ir_.i32); };
-  const auto key = [&](std::size_t at) { return ir_.member(tile.key, at, ir_.i32, "key"); };
   Value* first_column = b_.CreateSDiv(b_.CreateAdd(tile.k_lo, column), ir_.integer(4));
   Value* first_row = b_.CreateMul(b_.CreateSDiv(tile.q_lo, ir_.integer(kBlock)), ir_.integer(4));
-  Value* words[] = {b_.CreateAdd(ir_.splat(word(first_column)), ir_.lane_numbers(ir_.i32)),
-                    ir_.splat(word(b_.CreateAdd(first_row, number))), ir_.splat(word(tile.h)), ir_.splat(word(tile.b))};
-  Value *low = key(offsetof(PhiloxKey, low)), *high = key(offsetof(PhiloxKey, high));
-  for (int round = 0; round < kDropoutRounds; ++round) {
-    const WideProducts a = multiply(words[0], kPhiloxFactor[0]), b = multiply(words[2], kPhiloxFactor[1]);
-    words[0] = b_.CreateXor(b_.CreateXor(b.high, words[1]), ir_.splat(low));
-    words[1] = b.low;
-    words[2] = b_.CreateXor(b_.CreateXor(a.high, words[3]), ir_.splat(high));
-    words[3] = a.low;
-    low = b_.CreateAdd(low, b_.getInt32(kPhiloxStep[0]));
-    high = b_.CreateAdd(high, b_.getInt32(kPhiloxStep[1]));
+  Value* words[] = {ir_.splat(word(tile.h)), b_.CreateAdd(ir_.splat(word(first_column)), ir_.lane_numbers(ir_.i32)),
+                    ir_.splat(word(tile.b)), ir_.splat(word(b_.CreateAdd(first_row, number)))};
+  for (std::size_t i = 0; i < 4; ++i) {
+    Value* key = ir_.splat(ir_.member(tile.key, offsetof(FourWords, word) + i * sizeof(unsigned), ir_.i32, "key"));
+    words[i] = b_.CreateAdd(b_.CreateMul(words[i], ir_.splat(b_.getInt32(kCounterFactor))), key);
   }
+  add_products(words);
+  for (Value*& x : words) x = b_.CreateXor(x, b_.CreateLShr(x, 16));
+  add_products(words);
   // Bytes of four calls, those of a block of keys, in the order of the keys.
   std::vector<int> order;
   for (int i = 0; i < 4 * lanes; ++i) {
@@ -85,17 +81,12 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   }
 }
 
-// Products of 64 bits: those of even lanes, and those of odd ones.
-KeptBits::WideProducts KeptBits::multiply(Value* words, unsigned factor) {
-  llvm::Type* pairs = ir_.vector_of(ir_.i64, ir_.config.lanes / 2);
-  const auto constant = [&](std::uint64_t x) { return llvm::ConstantInt::get(pairs, x); };
-  const auto low_half = [&](Value* x) { return b_.CreateAnd(x, constant(0xffffffffu)); };
-  Value* both = b_.CreateBitCast(words, pairs);
-  Value* even = b_.CreateMul(low_half(both), constant(factor));
-  Value* odd = b_.CreateMul(b_.CreateLShr(both, 32), constant(factor));
-  Value* high = b_.CreateOr(b_.CreateLShr(even, 32), b_.CreateAnd(odd, constant(~std::uint64_t{0xffffffffu})));
-  Value* low = b_.CreateOr(low_half(even), b_.CreateShl(odd, 32));
-  return {b_.CreateBitCast(high, ir_.i32v), b_.CreateBitCast(low, ir_.i32v)};
+void KeptBits::add_products(Value* (&words)[4]) {
+  const auto add = [&](int to, int a, int b) { words[to] = b_.CreateAdd(words[to], b_.CreateMul(words[a], words[b])); };
+  add(0, 1, 3);
+  add(1, 2, 0);
+  add(2, 0, 1);
+  add(3, 1, 2);
 }
 
 }  // namespace flashjit::host

@@ -7,7 +7,7 @@ namespace flashjit::host {
 
 // Ints are i64 scalars. Rows of bits begin with the block of 16 queries that q_lo is in.
 struct KeptTile {
-  Value *bits, *key;  // addresses: of the first row, of the PhiloxKey of the call
+  Value *bits, *key;  // addresses: of the first row, of the key of the call
   Value *b, *h;
   Value *q_lo, *rows;
   Value *k_lo, *columns;  // k_lo is a multiple of 16; bits are written for whole vectors of calls
@@ -32,10 +32,7 @@ class KeptBits {
  private:
   static constexpr std::int64_t kBlock = HostConfig::kKeptBlock;  // of queries, and of keys
   void emit_calls(const KeptTile& tile, Value* number, Value* column);
-  struct WideProducts {
-    Value *high, *low;
-  };
-  WideProducts multiply(Value* words, unsigned factor);
+  void add_products(Value* (&words)[4]);
 
   Ir& ir_;
   llvm::IRBuilder<>& b_;

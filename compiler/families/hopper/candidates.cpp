@@ -288,9 +288,9 @@ struct Enumeration {
   // more columns of the product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00
   // to 1.06), with alibi 3 % and softcap 7 %. Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and
   // 256: 1.00), but not at 128 beside that column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap
-  // the same). H200, 2026-11-22, tests/device/RESULTS.md. Nor with dropout, which takes longer than the products it could
-  // hide behind: 1139 us without turns, 1293 with them at d=128, 1532 and 1564 at d=64 (4 x 4096; H200, 2026-11-24). Nor of
-  // 8 bits at d=64 (0.94 to 1.00; H200, 2026-11-25).
+  // the same). H200, 2026-11-22, tests/device/RESULTS.md. Nor of 8 bits at d=64 (0.94 to 1.00; H200, 2026-11-25). With
+  // dropout two warpgroups take them (909 us for 1045 without at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25),
+  // three do not.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
@@ -300,8 +300,8 @@ struct Enumeration {
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && spec.dropout == 0 && !(narrow && spec.d_v <= 64) &&
-                       (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
+    const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) &&
+                       !(narrow && spec.d_v <= 64) && (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
   }

@@ -12,14 +12,14 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-unsigned number(PhiloxKey key, unsigned b, unsigned h, unsigned q, unsigned k) {
+unsigned number(const FourWords& key, unsigned b, unsigned h, unsigned q, unsigned k) {
   return dropout_number(dropout_words(key, b, h, q, k), q, k);
 }
 
 // The vectors that its authors published.
 TEST(Dropout, Philox) {
   struct Row {
-    PhiloxWords counter;
+    FourWords counter;
     PhiloxKey key;
     std::array<unsigned, 4> seven, ten;
   };
@@ -95,14 +95,13 @@ TEST(Dropout, KeyOfALaunch) {
   const Int64 seed = -7, offset = Int64{1} << 40;
   KernelParams params = {};
   params.seed = seed, params.offset = offset;
-  const PhiloxKey by_value = dropout_key(params);
+  const FourWords by_value = dropout_key(params);
   params.seed = params.offset = 0;
   params.seed_at = &seed, params.offset_at = &offset;
-  const PhiloxKey in_memory = dropout_key(params);
-  const PhiloxKey expected = dropout_key(static_cast<unsigned long long>(seed), 1ull << 40);
-  for (const PhiloxKey& key : {by_value, in_memory}) {
-    EXPECT_EQ(key.low, expected.low);
-    EXPECT_EQ(key.high, expected.high);
+  const FourWords in_memory = dropout_key(params);
+  const FourWords expected = dropout_key(static_cast<unsigned long long>(seed), 1ull << 40);
+  for (const FourWords& key : {by_value, in_memory}) {
+    EXPECT_EQ(std::to_array(key.word), std::to_array(expected.word));
   }
 }
 
@@ -111,7 +110,7 @@ TEST(Dropout, DropsTheShareThatIsAskedFor) {
   constexpr unsigned kQueries = 512, kKeys = 1024;
   for (const int dropped : {1, 26, 64, 128, 230}) {
     const double p = dropped / 256.0;
-    const PhiloxKey key = dropout_key(1234567, 42);
+    const FourWords key = dropout_key(1234567, 42);
     std::vector<int> of_place(16), of_query(kQueries), of_key(kKeys);
     int all = 0, pairs = 0;
     for (unsigned q = 0; q < kQueries; ++q) {
@@ -137,6 +136,37 @@ TEST(Dropout, DropsTheShareThatIsAskedFor) {
   }
 }
 
+// Neither two weights nor the four at the corners of a rectangle tell anything about each other, within a call and from one
+// to another. Products of what deviates from the mean are uncorrelated, so their sum is up to five standard deviations.
+TEST(Dropout, WeightsAreIndependent) {
+  constexpr unsigned kQueries = 512, kKeys = 768;
+  const unsigned steps[][2] = {{0, 1},  {1, 0},  {0, 2},   {0, 8},  {8, 0},  {1, 1},   {8, 8},   {0, 16}, {16, 0},
+                               {2, 16}, {16, 2}, {16, 16}, {0, 64}, {64, 0}, {64, 64}, {128, 8}, {8, 256}};
+  for (const int dropped : {1, 26, 128}) {
+    const double p = dropped / 256.0, variance = p * (1 - p);
+    const FourWords key = dropout_key(7654321, 24);
+    std::vector<double> off(kQueries * kKeys);
+    for (unsigned q = 0; q < kQueries; ++q) {
+      for (unsigned k = 0; k < kKeys; ++k) off[q * kKeys + k] = is_dropped(number(key, 2, 5, q, k), dropped) - p;
+    }
+    for (const auto& [down, right] : steps) {
+      double pairs = 0, rectangles = 0;
+      for (unsigned q = 0; q + down < kQueries; ++q) {
+        for (unsigned k = 0; k + right < kKeys; ++k) {
+          const double *here = &off[q * kKeys + k], *below = here + down * kKeys;
+          pairs += here[0] * below[right];
+          rectangles += here[0] * here[right] * below[0] * below[right];
+        }
+      }
+      const double n = (kQueries - down) * (kKeys - right);
+      EXPECT_LT(std::abs(pairs), 5 * variance * std::sqrt(n)) << dropped << ", " << down << ", " << right;
+      if (down > 0 && right > 0)
+        EXPECT_LT(std::abs(rectangles), 5 * variance * variance * std::sqrt(n))
+            << dropped << ", " << down << ", " << right;
+    }
+  }
+}
+
 // Seeds, offsets, batch indices and heads that are neighbours agree as often as chance has it.
 TEST(Dropout, MasksDiffer) {
   struct Call {
@@ -147,7 +177,7 @@ TEST(Dropout, MasksDiffer) {
                         {0, 0, 0, 1}, {1ull << 32, 0, 0, 0}, {0, 1ull << 32, 0, 0}, {~0ull, ~0ull, 0, 0}};
   const auto mask = [](const Call& call) {
     std::vector<bool> bits;
-    const PhiloxKey key = dropout_key(call.seed, call.offset);
+    const FourWords key = dropout_key(call.seed, call.offset);
     for (unsigned q = 0; q < 64; ++q) {
       for (unsigned k = 0; k < 64; ++k) bits.push_back(is_dropped(number(key, call.b, call.h, q, k), 128));
     }

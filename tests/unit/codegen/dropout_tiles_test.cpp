@@ -9,7 +9,7 @@ namespace flashjit {
 namespace {
 
 constexpr unsigned kB = 3, kH = 5;
-const PhiloxKey kKey = dropout_key(7, 9);
+const FourWords kKey = dropout_key(7, 9);
 
 bool is_kept(unsigned q, unsigned k, int dropped) {
   return !is_dropped(dropout_number(dropout_words(kKey, kB, kH, q, k), q, k), dropped);
@@ -40,10 +40,10 @@ TEST(DropoutTiles, PermutedBytes) {
 
 // A warp's tiles, lane by lane: what a lane makes, what it gets from lane ^ 4, and what comes of it.
 template <WeightRows rows>
-PhiloxWords call_of(unsigned lane, unsigned row_tile, unsigned column_tile) {
+FourWords call_of(unsigned lane, unsigned row_tile, unsigned column_tile) {
   const unsigned row = dropout_place_of_row(row_tile, lane), column = dropout_place_of_column(column_tile, lane);
-  return rows == WeightRows::queries ? philox<kDropoutRounds>({{column, row, kH, kB}}, kKey)
-                                     : philox<kDropoutRounds>({{row, column, kH, kB}}, kKey);
+  const bool queries = rows == WeightRows::queries;
+  return dropout_call(kKey, kB, kH, queries ? row : column, queries ? column : row);
 }
 template <WeightRows rows, int dropped>
 void expect_tile(const KeptTile& kept, unsigned lane, unsigned row_tile, unsigned column_tile) {

@@ -16,7 +16,7 @@ namespace {
 
 TEST(Rotation, SignsArePhilox) {
   for (unsigned block = 0; block < 2; ++block) {
-    const PhiloxWords words = philox<10>({{block, 0, 0, 0}}, {0, 0});
+    const FourWords words = philox<10>({{block, 0, 0, 0}}, {0, 0});
     for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(kRotationSigns[4 * block + i], words.word[i]);
   }
 }
