@@ -18,7 +18,6 @@ constexpr double kNoWeight = -80;  // below it a weight may be no normal number
 // Weights of 8 bits: the largest of a row is so much, of 448 at most; and half of the least that there is besides 0.
 constexpr float kLargestNarrow = 256;
 constexpr double kHalfLeastNarrow = 0x1p-10 / kLargestNarrow;
-constexpr double kNarrowTerms = 32;  // products of 8 bits that are added up at once
 
 bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 // A merge of packed tokens has one sequence of them all.
@@ -56,7 +55,8 @@ const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
 // Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
 // independent, as where a kernel raised its reference between them: the larger counts.
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
-// whole. Of weights of 8 bits the small ones are rounded to multiples of the least one.
+// whole. Of weights of 8 bits the small ones are rounded to multiples of the least one, and logits are sums of products
+// of 8 bits as well: of thousands, they are wrong by several nats, and a weight may grow as the exponential of that.
 void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::vector<Logit> logits,
                   const std::vector<float>& values, const std::vector<float>& value_scale, double reference,
                   double sum) {
@@ -66,7 +66,7 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
   const int width = spec.d_v;
   const bool narrow = size_of(weights) == 1;
   const double steps =
-      static_cast<double>(logits.size()) / (narrow ? kNarrowTerms : 1) * std::pow(unit_of_sums(weights), 2) / 6;
+      narrow ? std::pow(kLostOfTile, 2) : static_cast<double>(logits.size()) * std::pow(unit_of_sums(weights), 2) / 6;
   const double rounding = std::pow(unit_roundoff(weights), 2) / 3;
   const double least = narrow ? kHalfLeastNarrow * std::exp(row.max_logit - reference) / sum : 0;
   std::ranges::sort(logits, {}, &Logit::value);
@@ -85,11 +85,12 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
       }
     }
     const double p = std::exp(first->value - reference) / sum;
-    const double move = std::min(1.0, error * error + 0x1p-44);
+    const double grown = std::min(1.0, p * std::expm1(std::min(error, 80.0)));
+    const double move = narrow ? grown * grown : p * p * std::min(1.0, error * error + 0x1p-44);
     for (int c = 0; c < width; ++c) {
       const auto& [whole, squares, moved, moved_squares] = columns[c];
       row.variance[c] += std::max(p * p * rounding, least * least / 3) * std::max(whole * whole, squares) +
-                         p * p * (steps * squares + move * std::max(moved * moved, moved_squares));
+                         p * p * steps * squares + move * std::max(moved * moved, moved_squares);
     }
     first = end;
   }

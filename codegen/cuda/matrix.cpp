@@ -74,16 +74,17 @@ Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) 
   return s;
 }
 
-// The first operand from registers, four a step. Whether the first step accumulates is said when it is called.
+// The first operand from registers, four a step. Where it accumulates at all, whether the first step does is said when it
+// is called.
 Statement of_registers(const Product& p, char a, char b, int b_panel) {
   const int sums = accumulator_registers(p), steps = p.depth / p.k, low = sums + 4 * steps;
   Statement s;
-  s.arguments = fmt::format("const u32 (&{})[{}][4], u32 {}, int accumulate", a, steps, b);
+  s.arguments = fmt::format("const u32 (&{})[{}][4], u32 {}{}", a, steps, b, p.accumulates ? ", int accumulate" : "");
   s.inputs =
       operands(4 * steps, "\n        ", [&](int i) { return fmt::format("\"r\"({}[{}][{}])", a, i / 4, i % 4); }) +
-      fmt::format(",\n        \"r\"({}), \"r\"(accumulate)", b);
-  s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {};\\n .reg .pred more;", b);
-  s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
+      fmt::format(",\n        \"r\"({}){}", b, p.accumulates ? ", \"r\"(accumulate)" : "");
+  s.registers = fmt::format(".reg .b32 low;\\n .reg .b64 {};{}", b, p.accumulates ? "\\n .reg .pred more;" : "");
+  if (p.accumulates) s.begin = fmt::format("setp.ne.b32 more, %{}, 0;", low + 1);
   s.step = fmt::format("{1}_step, {0}0, {0}1, {0}2, {0}3, accumulate", a, b);
   s.body = advance(std::string_view(&b, 1), low, p.b_in_rows ? "ROWS_DESCRIPTOR_HIGH" : "DESCRIPTOR_HIGH");
   s.operands = fmt::format(" {{\" #{0}0 \", \" #{0}1 \", \" #{0}2 \", \" #{0}3 \"}}, {1}, \" #accumulate \", 1, 1{2}",
@@ -91,7 +92,10 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   for (int step = 0; step < steps; ++step) {
     const int r = sums + 4 * step;
     s.steps.push_back(fmt::format("{}, %{}, %{}, %{}, %{}, {}", step_offset(p, step, p.b_transposed, b_panel), r, r + 1,
-                                  r + 2, r + 3, step > 0 ? "1" : "more"));
+                                  r + 2, r + 3,
+                                  step > 0        ? "1"
+                                  : p.accumulates ? "more"
+                                                  : "0"));
   }
   return s;
 }
@@ -139,8 +143,9 @@ std::string emit(const Program& program, const Product& p) {
         p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
   }
-  std::string comment = fmt::format("// {0} ({1} x {2}) = or += {3} ({1} x {4}, registers) {5} ({6} rows at a time).",
-                                    name[0], p.rows, p.columns, name[1], p.depth, name[2], p.k);
+  std::string comment =
+      fmt::format("// {0} ({1} x {2}) {7} {3} ({1} x {4}, registers) {5} ({6} rows at a time).", name[0], p.rows,
+                  p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "= or +=" : "=");
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }

@@ -55,15 +55,14 @@ struct WarpParts {
   int step = kPartFloats;
   __device__ float* of(int warp) const { return first + warp * step; }
 };
-__device__ inline WarpParts warp_parts(const KernelParams& params, unsigned char* shared) {
-  if (pushes_parts(params))
-    return {reinterpret_cast<float*>(shared + kLayout.team_part_offset), kLayout.team_part_step / 4};
+__device__ inline WarpParts warp_parts(bool pushes, unsigned char* shared) {
+  if (pushes) return {reinterpret_cast<float*>(shared + kLayout.team_part_offset), kLayout.team_part_step / 4};
   return {reinterpret_cast<float*>(shared + kLayout.part_offset)};
 }
 
 // The parts of all warps together: to the outputs, to who adds them up in a team, or to the block's part of the tile.
 __device__ inline void merge_warps(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
-                                   const TeamShares& shares, float* parts) {
+                                   const TeamShares& shares, bool pushes, float* parts) {
   constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
   const int rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
   for (int i = threadIdx.x; i < rows * kQuads; i += kThreads) {
@@ -82,8 +81,8 @@ __device__ inline void merge_warps(const KernelParams& params, const Segment& s,
       whole.state.top = fmaxf(whole.state.top, state.z);
       add_scaled(whole.o, *reinterpret_cast<const float4*>(of_warps.of(w) + row * kPartRow + column), weight);
     }
-    if (pushes_parts(params)) {
-      shares.push(i, whole);
+    if (pushes) {
+      shares.push(kFixedParts ? s.part_number : shares.rank, i, whole);
     } else if (s.part < 0) {
       store_quad(params, s.seq, s.row_lo + row, column, whole);
     } else if (folds_parts(params)) {
@@ -178,16 +177,25 @@ struct Course {
 
 __device__ inline void decode_segments(const KernelParams& params, const TensorMaps* maps, float* parts) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const WarpParts of_warps = warp_parts(params, shared);
   Course course = {params};
   if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
-  if (pushes_parts(params)) arrive_at_cluster();
-  Segment& segment = course.segment;
+  Segment segment = course.segment;
+  const bool pushes = pushes_parts(params, segment);
+  const WarpParts of_warps = warp_parts(pushes, shared);
+  if (pushes) arrive_at_cluster();
   KvTiles tiles(params, maps, shared);
-  int tile = first_of_warp(params, segment);
-  tiles.begin(segment, tile);
+  int tile = first_of_warp(params, segment), next_tile = 0;
+  tiles.where.look_ahead(segment, tile);
   Queries queries;
-  load_queries(queries, params, segment);
+  const auto begin_segment = [&] {
+    load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+    tiles.begin(segment, tile);
+    if (!course.next()) return true;
+    next_tile = first_of_warp(params, course.segment);
+    tiles.where.look_ahead(course.segment, next_tile);
+    return false;
+  };
+  bool ends = begin_segment();
   bool goes_on = false;  // with the segment before
 #pragma unroll 1
   while (true) {
@@ -197,30 +205,27 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
     goes_on = kFixedParts && done.last_of_part < done.last_tile;
-    bool ends = false;
+    const bool is_last = !goes_on && ends;
     if (goes_on) {
       if (done.part >= 0) ++segment.part, ++segment.part_number;
       segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
-    } else {
-      ends = !course.next();
-      if (!ends) {
-        // The next tiles and queries are on their way while the warps put together what they have.
-        tile = first_of_warp(params, segment);
-        tiles.begin(segment, tile);
-        load_queries(queries, params, segment);
-      }
+    } else if (!ends) {
+      // The next tiles and queries are on their way while the warps put together what they have.
+      segment = course.segment;
+      tile = next_tile;
+      ends = begin_segment();
     }
-    if (ends) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
+    if (is_last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
     store_part(of_warps.of(warp_id()), o, rows);
     __syncthreads();
     const TeamShares shares(params, min(kTileRows, done.seq.q_len * kGroup - done.row_lo),
                             shared_address(shared) + kLayout.team_offset);
-    if (pushes_parts(params)) wait_for_cluster();  // all blocks are there, and can be pushed to
+    if (pushes) wait_for_cluster();  // all blocks are there, and can be pushed to
     // A fixed part is stored by who has computed it; where there are none, by the first block.
     const bool has_part = !kFixedParts || !course.of_team || done.steps > 0 || shares.rank == 0;
-    if (has_part) merge_warps(params, done, of_warps, shares, parts);
-    if (kHasTeams && params.team > 1 && !goes_on) add_up_team(params, done, shares, parts);
-    if (ends) return;
+    if (has_part) merge_warps(params, done, of_warps, shares, pushes, parts);
+    if (kHasTeams && params.team > 1 && !goes_on) add_up_team(params, done, shares, pushes, parts);
+    if (is_last) return;
     __syncthreads();  // the places of the parts are free again
   }
 }

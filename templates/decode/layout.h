@@ -34,6 +34,14 @@ constexpr int heads_side_by_side(const KernelConfig& c) {
   return 1;
 }
 
+// Lanes that copy a row of a tile, 16 bytes each: a power of two, and so many that no more rows than a tile has are copied
+// at once.
+constexpr int lanes_of_row(const KernelConfig& c, int head_dim) {
+  int lanes = c.tile_kv < 32 ? 32 / c.tile_kv : 1;
+  while (lanes * lane_columns(c) < head_dim) lanes *= 2;
+  return lanes;
+}
+
 // With one stage tiles go straight to registers; with more each warp has a ring of its own in shared memory.
 constexpr bool has_ring(const KernelConfig& c) { return c.stages > 1; }
 
@@ -45,21 +53,33 @@ constexpr int part_floats(const KernelConfig& c) { return c.tile_q * (c.head_dim
 // A block begins with what others have begun, and ends with what others go on with.
 constexpr int kPartsPerBlock = 2;
 
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+constexpr int bit_length(int n) {
+  int bits = 0;
+  for (int step = 16; step > 0; step /= 2) {
+    if (n >> step > 0) n >>= step, bits += step;
+  }
+  return bits + n;
+}
+
 // With fixed parts: keys of a part, of as many that are seen, as a power of two. No fewer than the warps of a block read
-// at once, and about four times the square root: long sequences are cut into more parts than short ones, and into longer
-// ones.
-constexpr int kLeastPart = 128;
+// at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four times the
+// square root: long sequences are cut into more parts than short ones, and into longer ones. Blocks ask often: no loops.
+constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
+constexpr int least_part_shift(const KernelConfig& c) {
+  return bit_length(larger(kLeastPart, c.warps * c.tile_kv) - 1);
+}
 constexpr int part_shift(const KernelConfig& c, int keys) {
-  int shift = 0;
-  while (1 << shift < kLeastPart || 1 << shift < c.warps * c.tile_kv || 1ll << 2 * shift < 16ll * keys) ++shift;
-  return shift;
+  const int log = bit_length(larger(keys, 1) - 1), few = log - kFewPartsShift;
+  return larger(least_part_shift(c), larger((log + 5) / 2, few < kLongPartShift ? few : kLongPartShift));
 }
 // Parts of a row tile that sees up to so many keys. Fewer keys may have more parts: those before the parts grow.
 constexpr int most_parts(const KernelConfig& c, int keys) {
   const int shift = part_shift(c, round_up(keys, c.tile_kv));
   const int now = (round_up(keys, c.tile_kv) + (1 << shift) - 1) >> shift;
-  const int before = shift > part_shift(c, 0) ? 1 << shift >> 5 : 0;
-  return now > before ? now : before;
+  const int before = shift > kLongPartShift ? 1 << shift >> 5 : 1 << kFewPartsShift;
+  return shift > least_part_shift(c) ? larger(now, before) : now;
 }
 
 // Where a team has a row tile, its blocks add up columns each: groups of four neighbouring places of four columns, dealt
@@ -79,8 +99,6 @@ struct DecodeLayout {
   int team_part_offset = 0, team_part_step = 0, team_offset = 0;
   int bytes = 0;
 };
-
-constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
 

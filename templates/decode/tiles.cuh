@@ -97,33 +97,45 @@ __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int 
 template <class Rows>
 struct TileRowsIn {
   const KernelParams& params;
-  // In pages: the numbers of those of the warp's next tiles, a lane each, so that copies need not wait for them.
+  // In pages: the numbers of those of the warp's next tiles, a lane each, so that copies need not wait for them; and of the
+  // first ones of what comes next.
   int first = 0;
-  u32 page = 0;
+  u32 page = 0, next_page = 0;
 
-  __device__ void begin(const Segment& s, int tile) {
+  __device__ u32 page_of_lane(const Segment& s, int tile) const {
     if constexpr (kTileInPage) {
       const int of_lane = tile + lane_id() * config.warps;
-      page = keys_of(params.k, params.k_stride, s)
-                 .page_id(first_key(s, of_lane) / static_cast<int>(Rows::kPage), of_lane <= s.last_tile);
-      first = tile;
+      return keys_of(params.k, params.k_stride, s)
+          .page_id(first_key(s, of_lane) / static_cast<int>(Rows::kPage), of_lane <= s.last_tile);
+    } else {
+      return 0;
     }
+  }
+  __device__ void look_ahead(const Segment& s, int tile) { next_page = page_of_lane(s, tile); }
+  __device__ void begin(int tile) {
+    page = next_page;
+    first = tile;
   }
   __device__ Rows keys_of(const void* tensor, const Strides& strides, const Segment& s) const {
     return key_rows(params, strides, static_cast<const Cached*>(tensor) + key_begin(strides, s.seq), s.seq);
   }
   __device__ static int first_key(const Segment& s, int tile) { return min(tile * kTileKv, s.end - 1); }
+  // The number of the page that a tile begins in.
+  __device__ u32 page_of(const Segment& s, int tile) {
+    if constexpr (!kTileInPage) return 0;
+    if (tile - first >= 32 * config.warps) {
+      page = page_of_lane(s, tile);
+      first = tile;
+    }
+    return __shfl_sync(0xffffffff, page, (tile - first) / config.warps);
+  }
   // The first row of a tile of this segment, in K or V.
-  __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile) {
+  __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile,
+                                      u32 page) const {
     const Rows rows = keys_of(tensor, strides, s);
     const int key = first_key(s, tile);
-    if constexpr (kTileInPage) {
-      if (tile - first >= 32 * config.warps) begin(s, tile);
-      const u32 id = __shfl_sync(0xffffffff, page, (tile - first) / config.warps);
-      return rows.begin_of(id) + key % static_cast<int>(Rows::kPage) * strides.token;
-    } else {
-      return rows.row(key);
-    }
+    if constexpr (kTileInPage) return rows.begin_of(page) + key % static_cast<int>(Rows::kPage) * strides.token;
+    else return rows.row(key);
   }
   // Row `row` of the tile that begins there.
   __device__ const Cached* row(const Cached* begin, const void* tensor, const Strides& strides, const Segment& s,
@@ -145,7 +157,7 @@ struct RegisterTiles {
   template <bool cut>
   __device__ void load_key_rows(const Segment& s, int tile) {
     const KernelParams& p = where.params;
-    const Cached* begin = where.tile_begin(p.k, p.k_stride, s, tile);
+    const Cached* begin = where.tile_begin(p.k, p.k_stride, s, tile, where.page_of(s, tile));
     const Cached* first = begin + key_row_of(0) * p.k_stride.token;
 #pragma unroll
     for (int octet = 0; octet < kKeyOctets; ++octet) {
@@ -158,7 +170,7 @@ struct RegisterTiles {
   template <bool cut>
   __device__ void load_value_rows(const Segment& s, int tile) {
     const KernelParams& p = where.params;
-    const Cached* begin = where.tile_begin(p.v, p.v_stride, s, tile);
+    const Cached* begin = where.tile_begin(p.v, p.v_stride, s, tile, where.page_of(s, tile));
     const Cached* first = begin + value_row_of(0, 0) * p.v_stride.token;
 #pragma unroll
     for (int pair = 0; pair < kKeyPairs; ++pair)
@@ -182,7 +194,7 @@ struct RegisterTiles {
   }
 
   __device__ void begin(const Segment& s, int first) {
-    where.begin(s, first);
+    where.begin(first);
     load_keys(s, first);
     load_values(s, first);
   }
@@ -235,27 +247,29 @@ struct RingTiles {
   }
   // All lanes copy row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster than
   // halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
+  // Lanes have neighbouring pieces of a row, as many rows at a time as that leaves lanes for; where a row's pieces are no
+  // power of two, some have nothing to do.
   template <int head_dim>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s) {
-    constexpr int kChunks = head_dim / kLaneColumns, kPieces = kTileKv * kChunks;
-    const Cached* begin = where.tile_begin(tensor, strides, s, ahead);
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page) {
+    constexpr int kChunks = head_dim / kLaneColumns, kLanes = lanes_of_row(config, head_dim);
+    constexpr int kRowsAtOnce = 32 / kLanes;
+    const Cached* begin = where.tile_begin(tensor, strides, s, ahead, page);
     // Places in the tile are found anew for each: kept from tile to tile they would take some thirty registers.
-    const int lane = static_cast<int>(recompute(threadIdx.x) % 32);
-    const auto copy = [&](int i, auto row_of) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      copy_async<16>(to + chunk / 8 * kLayout.k.panel_bytes() + offset_of(row, chunk % 8),
-                     row_of(row) + chunk * kLaneColumns, true);
-    };
+    const int lane = static_cast<int>(recompute(threadIdx.x) % 32), first = lane / kLanes, chunk = lane % kLanes;
+    if (kChunks < kLanes && chunk >= kChunks) return;
+    to += chunk / 8 * kLayout.k.panel_bytes();
+    const int column = chunk * kLaneColumns;
     if (kTileInPieces || is_cut(s, ahead)) {
 #pragma unroll 2
-      for (int i = lane; i < kPieces; i += 32)
-        copy(i, [&](int row) { return where.row(begin, tensor, strides, s, ahead, row); });
+      for (int row = first; row < kTileKv; row += kRowsAtOnce)
+        copy_async<16>(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, true);
     } else {
+      // The first row's number has only bits that the distance to another one has not.
+      const u32 offset = offset_of(first, chunk % 8);
+      const Cached* from = begin + first * strides.token + column;
 #pragma unroll
-      for (int first = 0; first < kPieces; first += 32) {
-        if (kPieces % 32 == 0 || first + lane < kPieces)
-          copy(first + lane, [&](int row) { return begin + row * strides.token; });
-      }
+      for (int row = 0; row < kTileKv; row += kRowsAtOnce, from += kRowsAtOnce * strides.token)
+        copy_async<16>(to + (offset ^ (row & 7) << 4) + row * kPanelWidth, from, true);
     }
   }
 
@@ -266,8 +280,9 @@ struct RingTiles {
         copy_boxes(s);
       } else {
         const KernelParams& p = where.params;
-        copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s);
-        copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s);
+        const u32 page = where.page_of(s, ahead);
+        copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page);
+        copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page);
       }
       ahead = next_of_warp(where.params, s, ahead);
     }
@@ -282,7 +297,7 @@ struct RingTiles {
   // From the current place on: those copies of the segment before that there were are done.
   __device__ void begin(const Segment& s, int first) {
     ahead = first;
-    where.begin(s, first);
+    where.begin(first);
     const u32 back_to = stage;
 #pragma unroll 1
     for (int i = 0; i < config.stages; ++i) {

@@ -233,6 +233,12 @@ __device__ inline void pin_registers(float (&r)[n]) {
 }
 
 template <int n>
+__device__ inline void clear(float (&r)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) r[i] = 0;
+}
+
+template <int n>
 __device__ inline void pin_fragments(u32 (&f)[n][4]) {
 #pragma unroll
   for (int i = 0; i < n; ++i)

@@ -19,6 +19,16 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // H200, 2026-11-21).
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
+// The product of the tile before is waited for when half of the scores are exponentiated, and P is converted from then on: it
+// is an operand until that product is done. O takes it in then or, without turns, while the next scores are multiplied: in a
+// turn that holds the others up (d=64 1.04, d=128 0.98 of the speed; H200, 2026-11-25).
+constexpr bool kWaitsHalfway = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
+constexpr bool kTakesInLater = kWaitsHalfway && !kTakesTurns;
+
+// Where no scores are under way, the product has their place, and O takes it in before they come.
+constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
+using OutputPiece = float[kPieceColumns / 2];
+
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
   u32 result;
@@ -46,7 +56,7 @@ struct Consumer {
   Output o;
   Scores s;
   Probabilities p;
-  Probabilities next;  // kNarrow: of the step under way, made while P of the tile before is multiplied
+  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
   RowStates rows;
 
   // V is one tile behind K.
@@ -76,11 +86,47 @@ struct Consumer {
     multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
   }
 
-  // O += P V, issued.
-  __device__ void issue_output() {
-    const u32 v = recompute(shared.v(values().stage()));
-    multiply_output(o, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
-    marks &= ~kFresh;
+  // What a product of P and V writes: O, or what O takes in when it is done.
+  __device__ auto& products() {
+    if constexpr (kAddsFirst) return reinterpret_cast<OutputPiece&>(s);
+    else if constexpr (kAddsTiles) return t;
+    else return o;
+  }
+  template <class Products>
+  __device__ void issue_product(Products& sums, int piece) {
+    pin_registers(sums);
+    begin_products();
+    const u32 v = recompute(shared.v(values().stage())) + piece * kPieceColumns * kPanelWidth;
+    if constexpr (kAddsTiles) {
+      multiply_output(sums, p, descriptor(v));
+    } else {
+      multiply_output(sums, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
+      marks &= ~kFresh;
+    }
+    commit_products();
+  }
+
+  // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
+  __device__ void issue_output(bool adds = true) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (piece > 0) {
+        wait_products<0>();
+        take_in(piece - 1, adds);
+      }
+      issue_product(products(), piece);
+    }
+  }
+
+  // The product is done: O has taken it in or, if it is of these columns, does now.
+  __device__ void take_in(int piece = kPieces - 1, bool adds = true) {
+    pin_registers(products());
+    if constexpr (kAddsTiles) {
+      if (!adds) return;
+#pragma unroll
+      for (int i = 0, at = piece * kPieceColumns / 2; i < kPieceColumns / 2 && at < kOutputs; ++i, ++at)
+        o[at] += products()[i];
+    }
   }
 
   __device__ void release_keys() { release(shared.k_empty(ring.stage())); }
@@ -109,15 +155,11 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
+    if constexpr (kTakesInLater) take_in();
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops) draw(kept, shared, work, tile);
-    if constexpr (kOverlaps) {
-      pin_registers(o);
-      begin_products();
-      issue_output();
-      commit_products();
-    }
+    if constexpr (kOverlaps) issue_output();
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
@@ -129,22 +171,29 @@ struct Consumer {
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
+    const auto halfway = [&](float sum) {
+      if constexpr (kWaitsHalfway) {
+        // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
+        // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
+        wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
+        complete_output();
+      }
+    };
     if constexpr (kMainIsCareful) {
-      careful_softmax(s, rows, all_columns(), false, factor);
+      careful_softmax(s, rows, all_columns(), false, factor, halfway);
     } else {
-      quick_softmax(s, rows, main);
+      quick_softmax(s, rows, main, halfway);
     }
-    if constexpr (kNarrow) convert(next, s);
-    if constexpr (kOverlaps && !kWaitsFirst) {
+    if constexpr (kOverlaps && !kWaitsFirst && !kWaitsHalfway) {
       pin_registers(s);
       complete_output();
     }
     ring.advance();
-    if (config.reference != Reference::first && rose(factor)) rescale(o, factor);
-    if constexpr (!kNarrow) convert(p, s);
+    if (config.reference != Reference::first && rose(factor)) rescale_all(factor);
+    convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && (kSumInMatrix || kNarrow)) rows.large = has_large(kNarrow ? next : p);
-    if constexpr (kHasUnits) change_unit(next_unit, false, next);
+    if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
+    if constexpr (kHasUnits) change_unit(next_unit, false);
   }
 
   __device__ float unit_of(const WorkState& work, int tile) const {
@@ -153,7 +202,7 @@ struct Consumer {
   }
   // Of the values that the next product adds: O, if there is any yet, to units of their scale. Values whose scale is 0 add
   // nothing, and leave it alone.
-  __device__ void change_unit(float next_unit, bool fresh, Probabilities& p) {
+  __device__ void change_unit(float next_unit, bool fresh) {
     if (fresh) unit = 1.0f;
     if (uniform(next_unit == 0.0f)) {
 #pragma unroll
@@ -164,31 +213,37 @@ struct Consumer {
       return;
     }
     const float ratio[2] = {unit / next_unit, unit / next_unit};
-    if (!fresh && rose(ratio)) rescale(o, ratio);
+    if (!fresh && rose(ratio)) rescale_all(ratio);
     unit = next_unit;
   }
 
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
   __device__ void lower() {
     float factor[2];
+    if constexpr (kNarrow) {
+      if (!uniform(has_large(p))) return;
+    }
     if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
-    else lower_probabilities(kNarrow ? next : p, s, rows, factor);
+    else lower_probabilities(p, s, rows, factor);
+    rescale_all(factor);
+  }
+  // What has been summed up.
+  __device__ void rescale_all(const float (&factor)[2]) {
     rescale(o, factor);
+    if constexpr (kTakesInLater) rescale(t, factor);
   }
 
   // O has taken in the tile before.
   __device__ void complete_output() {
     wait_products<0>();
-    pin_registers(o);
+    pin_registers(products());
     release_values();
+    if constexpr (kAddsTiles && !kTakesInLater) take_in();
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
   __device__ void finish_output() {
-    pin_registers(o);
-    begin_products();
     issue_output();
-    commit_products();
     complete_output();
   }
 
@@ -263,11 +318,10 @@ struct Consumer {
     const bool output = is_marked(kValues);
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
-    pin_registers(o);
-    begin_products();
-    issue_output();
-    commit_products();
+    if constexpr (kTakesInLater) take_in();
+    issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
+    if constexpr (kAddsFirst) take_in(kPieces - 1, output);
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -279,15 +333,17 @@ struct Consumer {
     issue_scores();
     commit_products();
     if constexpr (kTakesTurns) end_turn();
-    if (changes && scores) scales.find(params, work);
     wait_products<1>();
-    pin_registers(o);
+    if constexpr (!kAddsFirst) take_in(kPieces - 1, output);
+    if constexpr (kTakesInLater) clear(t);
     if (output) release_values();
+    if (changes && scores) scales.find(params, work);
     if (changes) {
       // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
       if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
+      if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
     }
     const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
@@ -301,10 +357,10 @@ struct Consumer {
     Tile here = {params, work, tile, inputs, scales};
     apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
-    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor);
+    careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor, [](float) {});
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
-    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes, p);
+    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes);
     if constexpr (kDrops) {
       Kept kept;
       draw(kept, shared, work, tile);
@@ -351,16 +407,15 @@ struct Consumer {
   // From `tile` on, down to the first that all rows see.
   __device__ void take_main_steps(const WorkState& work, int& tile) {
     do {
-      const int stop = kLooksAtTile || kNarrow ? tile
-                       : kLooksBack            ? max(tile - kLooksAfter + 1, tiles.full_first)
-                                               : tiles.full_first;
+      const int stop = kLooksAtTile ? tile
+                       : kLooksBack ? max(tile - kLooksAfter + 1, tiles.full_first)
+                                    : tiles.full_first;
 #pragma unroll 1
       for (; tile >= stop; --tile) step(work, tile, tile == tiles.first);
       if constexpr (kRises) {
         if (uniform(kLooksBack ? has_large_sum(rows, o) : rows.large)) lower();
       }
-      if constexpr (kNarrow) take_over(p, next);
-    } while ((kRises || kNarrow) && tile >= tiles.full_first);
+    } while (kRises && tile >= tiles.full_first);
   }
 
   __device__ void run() {

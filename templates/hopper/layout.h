@@ -13,6 +13,18 @@ constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) 
 // The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
+// Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
+// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
+// that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
+// behind V nobody looks at.
+constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
+constexpr int product_columns(const KernelConfig& c) {
+  return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
+}
+constexpr int product_pieces(const KernelConfig& c) {
+  return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
+}
+
 // Products of 8 bits read V with its keys along rows: what TMA brings waits in a place of its own until three of the four
 // warps that do not compute have transposed it.
 constexpr bool transposes_values(const KernelConfig& c) { return c.element == Element::f8; }

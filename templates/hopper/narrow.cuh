@@ -24,15 +24,6 @@ __device__ inline void convert_narrow(Probabilities& p, const Scores& s) {
     }
 }
 
-// To where the product reads it, when that of the tile before is done. A plain copy ptxas would do away with, and serialise
-// the products that read both.
-__device__ inline void take_over(Probabilities& p, const Probabilities& next) {
-#pragma unroll
-  for (int i = 0; i < kTilesOfP; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) asm volatile("mov.b32 %0, %1;" : "=r"(p[i][j]) : "r"(next[i][j]));
-}
-
 // Is some P as large as e4m3 gets? None is negative, so that bits are in order: those of 448 and of NaN, 0x7e and 0x7f,
 // are the ones that 2 more gives the sign bit.
 __device__ inline bool has_large_narrow(const Probabilities& p) {

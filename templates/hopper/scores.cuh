@@ -14,6 +14,8 @@ namespace flashjit {
 
 constexpr int kScores = kTileKv / 2;  // registers of S
 constexpr int kOutputs = output_columns(config) / 2;
+constexpr bool kAddsTiles = adds_tiles(config);
+constexpr int kPieces = product_pieces(config), kPieceColumns = product_columns(config);  // of P V
 using Scores = float[kScores];
 using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);
@@ -118,15 +120,16 @@ struct Inputs {
 };
 
 // What makes scores of products, for this thread's rows: elements of 8 bits have scales, which are found for an item and,
-// where keys have some in blocks, for each tile.
+// where keys have some in blocks, for each tile. Rows of a head share one: blocks of rows are whole warpgroups of them.
 struct RowScales {
+  static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
 
   __device__ void find(const KernelParams& params, const WorkState& work) {
     if constexpr (!is_scaled(config)) return;
     const u32 thread = recompute(threadIdx.x);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kCount; ++h) {
       const Query query = query_of(work, thread, h);
       of[h] = score_scale(params, query.seq, query.q);
     }
@@ -176,7 +179,8 @@ struct Tile {
 
   // From a product of row h to its score.
   __device__ float scale(int h) const {
-    return has_key_scales(config) ? row_scales.of[h] * keys_scale : row_scales.of[h];
+    const float of_row = row_scales.of[h % RowScales::kCount];
+    return has_key_scales(config) ? of_row * keys_scale : of_row;
   }
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
@@ -262,8 +266,9 @@ struct Columns {
   __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) {
     return words[group / 4] >> group % 4 * 8 & 0xff;
   }
-  // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out.
-  __device__ bool sees_group(int group) const { return !config.has_mask || any_of_group(some, group); }
+  // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out. Nor are there the registers for
+  // it where products are added up in pieces: d=256 spills 308 bytes.
+  __device__ bool sees_group(int group) const { return !config.has_mask || kPieces > 1 || any_of_group(some, group); }
   __device__ bool cuts_group(int group) const {
     return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
   }

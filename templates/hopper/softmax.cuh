@@ -12,7 +12,7 @@ namespace flashjit {
 constexpr bool kRises = config.reference == Reference::first;
 constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
 constexpr bool kLooksBack = kRises && !kLooksAtTile;
-constexpr float kLargestP = 0x1p15f;
+constexpr float kLargestP = kNarrow ? 448 : 0x1p15f;
 constexpr float kLargeSum = 0x1p30f;
 constexpr int kLooksAfter = 4;  // main steps
 
@@ -38,7 +38,8 @@ struct RowStates {
   __device__ void add(const float (&tile)[4], bool reference_is_maximum) {
     if constexpr (kSumInMatrix) return;
     float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
-    if constexpr (kLooksAtTile && !kNarrow) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
+    if constexpr (kNarrow) large = fmaxf(fmaxf(tile[0], tile[1]), fmaxf(tile[2], tile[3])) > kLargestP;
+    else if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (kSumsRounded && !reference_is_maximum) {
@@ -102,9 +103,10 @@ __device__ inline void raise_references(RowStates& rows, const float (&maximum)[
   }
 }
 
-__device__ inline void rescale(Output& o, const float (&factor)[2]) {
+template <int n>
+__device__ inline void rescale(float (&o)[n], const float (&factor)[2]) {
 #pragma unroll
-  for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
+  for (int i = 0; i < n; ++i) o[i] *= factor[i / 2 % 2];
 }
 // Most tiles leave all references of a warp alone.
 __device__ inline bool rose(const float (&factor)[2]) {
@@ -112,13 +114,14 @@ __device__ inline bool rose(const float (&factor)[2]) {
 }
 
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
-// sees are 0.
-template <class Power>
+// sees are 0. `halfway` is called when about half of it is done, with what that adds up to.
+template <class Power, class Halfway>
 __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, bool reference_is_maximum,
-                                    const Power& power) {
+                                    const Power& power, const Halfway& halfway) {
   float sum[4] = {};
 #pragma unroll
   for (int first = 0; first < kScores; first += kGroupScores) {
+    if (first == kScores / 2 / kGroupScores * kGroupScores) halfway(sum[0] + sum[1] + sum[2] + sum[3]);
     if (columns.sees_group(first / kGroupScores)) {
 #pragma unroll
       for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
@@ -136,8 +139,9 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
 // exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
 // later (kLooksBack), once all rows of the warp have one.
+template <class Halfway>
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
-                                       float (&factor)[2]) {
+                                       float (&factor)[2], const Halfway& halfway) {
   const bool rises = !kLooksBack || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   factor[0] = factor[1] = 1.0f;
@@ -163,16 +167,18 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
     offset[0] = offset[1] = -kRaised;
   }
-  exponentiate(s, rows, columns, rises,
-               [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+  exponentiate(
+      s, rows, columns, rises, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+      halfway);
 }
 
 // Logits and their exponentials in one pass.
-template <class Math>
-__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile,
-                                           Math math) {
+template <class Math, class Halfway>
+__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile, Math math,
+                                           const Halfway& halfway) {
   float sum[4] = {};
   for_each_logit(s, tile, math, [&](int i, auto logit) {
+    if (i == 2) halfway(sum[0] + sum[1]);  // the first of the second row
     s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
     if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
@@ -181,26 +187,29 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
 
 // Products of capped scores, whose arguments are small, to probabilities.
 __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
-  exponentiate(s, rows, all_columns(), false,
-               [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); });
+  exponentiate(
+      s, rows, all_columns(), false,
+      [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); }, [](float) {});
 }
 
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
 // the end (reference_failed).
-__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile) {
+template <class Halfway>
+__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Halfway& halfway) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
   const float offset[2] = {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised};
   if (!in_pass) {
-    exponentiate(s, rows, all_columns(), false,
-                 [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); });
+    exponentiate(
+        s, rows, all_columns(), false, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+        halfway);
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {
-    exponentiate_logits(s, rows, offset, tile, SmallArguments());
+    exponentiate_logits(s, rows, offset, tile, SmallArguments(), halfway);
   } else {
-    exponentiate_logits(s, rows, offset, tile, FullRange());
+    exponentiate_logits(s, rows, offset, tile, FullRange(), halfway);
   }
 }
 

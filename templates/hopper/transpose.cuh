@@ -12,6 +12,11 @@ struct Transposer {
   // 16 columns at a time, and of these 32 keys: four 8x8 matrices of 16 bits, each of two columns of a key.
   static constexpr int kBlockColumns = 16, kUnitKeys = 32, kUnits = kTileKv / kUnitKeys;
   static constexpr int kUnitsAhead = kWarpgroups == 3 ? 2 : 4;  // three warpgroups leave few registers
+  static constexpr u32 kBlocks = config.head_dim_v / kBlockColumns;
+  static constexpr int kTurns = (kBlocks + kTransposingWarps - 1) / kTransposingWarps;
+  // Each instruction of these warps is one less of a warp that computes (unrolled, d=128 1.07; H200, 2026-11-25). Of more
+  // turns the registers do not suffice.
+  static constexpr int kTurnsUnrolled = kTurns <= 3 ? kTurns : 1;
 
   const SharedMemory& shared;
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 1;
@@ -46,8 +51,10 @@ struct Transposer {
     const u32 i = lane % 8, column = 2 * i + (lane / 8 % 2 ^ i / 4);
     const u32 half = to & kPanelWidth / 2;  // of the rows, if places lie side by side
     const u32 target = to - half + column * kPanelWidth, target_chunk = (lane / 16 ^ column % 8) * 16 ^ half;
-#pragma unroll 1
-    for (u32 block = warp; block < config.head_dim_v / kBlockColumns; block += kTransposingWarps) {
+#pragma unroll kTurnsUnrolled
+    for (u32 first = 0; first < kBlocks; first += kTransposingWarps) {
+      const u32 block = warp + first;
+      if (block >= kBlocks) break;
       const u32 row = from + block / 8 * kLayout.copied_v.panel_bytes() + lane * kPanelWidth + (block % 8 ^ i) * 16;
       const u32 columns = target + block * kBlockColumns * kPanelWidth;
 #pragma unroll

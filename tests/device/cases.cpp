@@ -55,10 +55,13 @@ const FixedCase kCases[] = {
     {"d256-8",          "fwd bf16 d=256/8 heads=2 lse=ln", {100}, {100}},
     // lengths
     {"decode",          "fwd bf16 d=128 heads=32/8 lse=ln", {1, 1, 1}, {1500, 1500, 1500}},
-    // row tiles of teams: of eight blocks, of two, of one with several parts, whose rows lie in several warps
+    // row tiles of teams: of eight blocks, of two, of one with several parts, whose rows lie in several warps; fixed parts
+    // that blocks push, of which some have none, and that are more than blocks
     {"decode-team-8",   "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln max_logit", {1}, {3000}},
     {"decode-team-2",   "fwd fp16 d=128/72 heads=16/8 q_len=1 sink lse=ln", Lens(8, 1), Lens(8, 500)},
-    {"decode-parts-8",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {3000}},
+    {"decode-parts-8",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {1000}},
+    {"decode-parts-5",  "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(64) lse=ln max_logit numerics=batch_invariant", {1, 1}, {600, 300}},
+    {"decode-parts-20", "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {20000}},
     {"decode-parts-1",  "fwd bf16 d=80 heads=16/8 q_len=1 lse=ln numerics=batch_invariant", Lens(16, 1), Lens(16, 1700)},
     {"one-by-one",      "fwd bf16 d=64 heads=1 lse=ln max_logit", {1}, {1}},
     {"long-keys",       "fwd bf16 d=128 heads=1 lse=ln", {40}, {20000}},
@@ -161,6 +164,9 @@ const FixedCase kCases[] = {
     {"fp8-codes",       "fwd e4m3 d=64 heads=4/2 lse=ln", {65, 65}, {700, 700}, Data::Codes},
     {"fp8-codes-e5m2",  "fwd e5m2 d=64 heads=4/2 lse=ln", {2, 2}, {700, 700}, Data::Codes},
     {"fp8-scales",      "fwd e4m3 d=64 heads=32/16 lse=ln max_logit", {70, 70}, {300, 300}, Data::Scales},
+    {"fp8-mean-64",     "fwd e4m3 d=64 heads=2/1 lse=ln", {70}, {4111}, Data::MeanValues},
+    {"fp8-mean-128",    "fwd e4m3 d=128 heads=2/1 mask=\"causal\" lse=ln", {130}, {4111}, Data::MeanValues},
+    {"fp8-mean-256",    "fwd e4m3 d=256 heads=2/1 lse=ln", {70}, {4111}, Data::MeanValues},
     {"fp8-huge",        "fwd e5m2 d=64 heads=4/2 lse=ln", {70, 70}, {300, 300}, Data::Huge},
     {"fp8-jump",        "fwd e4m3 d=64 heads=4/2 lse=ln", {90, 90}, {900, 900}, Data::LateJump, false, false, 40},
     {"fp8-stairs",      "fwd e4m3 d=128 heads=4/2 lse=ln", {90, 90}, {900, 900}, Data::Staircase, false, false, 6},

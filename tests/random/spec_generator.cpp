@@ -280,7 +280,7 @@ class Generator {
       case Data::LargeValues:
         if (!is_values(tensor)) return random_.normal();
         return dtype_ == Dtype::F16 ? random_.pick({-65504.0, 65504.0, 60000.0}) : random_.normal() * 1e33;
-      default: return random_.normal();
+      default: return random_.normal() + (data_ == Data::MeanValues && is_values(tensor) ? 1 : 0);
     }
   }
 

@@ -39,13 +39,14 @@ enum class Data {
   Neighbours,   // every second sequence is NaN and infinities
   Codes,        // caches of 8 bits: every code of the type, but those of infinity and NaN
   Scales,       // caches of 8 bits: scales of 0, below 0, tiny and huge ones
+  MeanValues,   // those of V have a mean as large as their deviation
   Tail,         // K and V are NaN and infinities from a key on, as in caches that are not full
 };
 
 inline constexpr std::string_view kDataNames[] = {
-    "normal",    "sharp",   "equal",  "huge",    "zero",  "a few inf and nan", "late jump", "early peak", "early low",
-    "staircase", "one key", "rising", "falling", "combs", "large values",      "poisoned",  "neighbours", "codes",
-    "scales",    "tail"};
+    "normal",       "sharp",     "equal",      "huge",    "zero",   "a few inf and nan", "late jump",
+    "early peak",   "early low", "staircase",  "one key", "rising", "falling",           "combs",
+    "large values", "poisoned",  "neighbours", "codes",   "scales", "mean values",       "tail"};
 
 struct FixedCase {
   std::string_view name;

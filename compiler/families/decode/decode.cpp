@@ -88,11 +88,10 @@ std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads of a KV head, and their queries\n", c.tile_q, group_size(c));
   if (c.fixed_parts) {
-    const int least = 1 << part_shift(c, 1);
     text += fmt::format(
-        "  the keys of a sequence are cut into parts of {} up to {} keys, and twice as long ones for four "
-        "times as many; {} warps share one\n",
-        least, least * least / 16, c.warps);
+        "  the keys of a sequence are cut into {} parts of {} to {} keys, those of longer ones into more and longer parts; "
+        "{} warps share one\n",
+        1 << kFewPartsShift, 1 << part_shift(c, 1), 1 << kLongPartShift, c.warps);
   } else {
     text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
                         c.blocks_per_sm, c.warps);

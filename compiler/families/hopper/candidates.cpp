@@ -23,6 +23,14 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
 // known to do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
+// of P, in the place of a dying S: three warpgroups with 128 keys spill nothing with d=72, and 112 bytes with d=80
+constexpr int kSharedRegisters = 2;
+// The same where P V of a tile has registers of its own, or those of S: 128x128 tiles of d=128 and 256 are known to do.
+constexpr int kBaseRegistersOfSums = 24;
+// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; max_logit, a sink beside an LSE, and packed queries of
+// pages 8 to 24.
+constexpr int kPositionRegisters = 8, kStateRegisters = 6;
+constexpr int kUnitRegisters = 8;  // of scales of blocks: d=128 and 256 with 128 keys spill 228 and 112 bytes
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
@@ -271,7 +279,8 @@ struct Enumeration {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
     // Products of 8 bits are over too soon for a loop that waits for each.
-    if (narrow && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap && !pins.tile_kv)
+    if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap &&
+        !pins.tile_kv)
       return;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
@@ -304,19 +313,27 @@ struct Enumeration {
 
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  const int sums = accumulator_registers(hopper_products(c));
-  // P dies into the place of S unless the next S is under way already.
-  // Of 8 bits there are two places for it then, each of half the size.
-  const int probabilities = c.overlap == Overlap::qk_pv ? c.tile_kv / 4 : 0;
+  const bool overlaps = c.overlap == Overlap::qk_pv;
+  const auto [scores, output] = hopper_products(c);
+  int sums = accumulator_registers(scores) + output_columns(c) / 2;
+  // P hardly dies into the place of S, not even where the next S begins only when P has been used.
+  sums += c.tile_kv * size_of(c.element) / 8 - (overlaps || adds_tiles(c) ? 0 : kSharedRegisters);
+  if (adds_tiles(c) && has_key_scales(c)) sums += kUnitRegisters;
+  if (overlaps && adds_tiles(c)) {
+    sums += accumulator_registers(output);
+    if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;
+    if (spec.max_logit || (spec.sink && spec.lse != Lse::none) || (is_packed(spec) && is_paged(spec)))
+      sums += kStateRegisters;
+  }
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   const int reads = score_registers(spec);
   const int tanh = !problem.score.has_tanh ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
   const int columns = output_columns(c);
   int wide = 0;
-  if (columns > 240 && c.overlap == Overlap::qk_pv) wide = kWideRegisters;
+  if (columns > 240 && overlaps) wide = kWideRegisters;
   else if (columns > 128 && c.warpgroups > 2) wide = kWideRegistersOfThree;
-  return {kBaseRegisters + sums + probabilities + sum_column + tanh + wide +
+  return {(adds_tiles(c) ? kBaseRegistersOfSums : kBaseRegisters) + sums + sum_column + tanh + wide +
               (fetches ? std::min(reads, kInputRegisters) : reads),
           consumer_registers(c)};
 }

@@ -55,7 +55,8 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   const double rate = target.wgmma_flops_per_clock * 2 / size_of(c.element);
   const double scores_clocks = 2 * scores * padded_dim_qk(c) / rate;
   const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * size_of(c.element);
-  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) + 2 * scores * output_columns(c) / rate;
+  t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
+          2 * scores * product_pieces(c) * product_columns(c) / rate;
   t.exp = scores / target.exp_per_clock;
   t.issue =
       scores * (work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit))) / kIssuePerClock;

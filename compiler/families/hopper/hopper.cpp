@@ -102,6 +102,10 @@ std::string describe(const KernelConfig& c) {
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
+  if (adds_tiles(c)) {
+    text += fmt::format("  P V of {} keys at a time{}, added up in fp32: a sum of products of 8 bits has 13 bits\n",
+                        c.tile_kv, product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
+  }
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
                                     : "a block per query tile");

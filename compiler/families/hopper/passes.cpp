@@ -261,7 +261,10 @@ std::span<const Pass> hopper_passes() { return kPasses; }
 // 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A, of 8 bits up
 // to the order of keys: it never leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
-  const int columns = output_columns(c);
+  const int columns = product_columns(c);
+  std::string_view remark = "";
+  if (c.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
+  if (adds_tiles(c)) remark = "Each tile anew: O takes it in by additions of fp32.";
   return {Product{.name = "scores",
                   .target = "S",
                   .a = "Qs",
@@ -286,10 +289,8 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .k = step_columns(c.element),
                   .a_in_registers = true,
                   .b_transposed = !transposes_values(c),
-                  .accumulates = true,
-                  .remark = c.row_sum == RowSum::matrix
-                                ? "The last eight columns are ones beside V: they sum the rows of P."
-                                : ""}};
+                  .accumulates = !adds_tiles(c),
+                  .remark = remark}};
 }
 
 }  // namespace flashjit

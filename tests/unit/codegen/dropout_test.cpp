@@ -160,9 +160,10 @@ TEST(Dropout, WeightsAreIndependent) {
       }
       const double n = (kQueries - down) * (kKeys - right);
       EXPECT_LT(std::abs(pairs), 5 * variance * std::sqrt(n)) << dropped << ", " << down << ", " << right;
-      if (down > 0 && right > 0)
+      if (down > 0 && right > 0) {
         EXPECT_LT(std::abs(rectangles), 5 * variance * variance * std::sqrt(n))
             << dropped << ", " << down << ", " << right;
+      }
     }
   }
 }

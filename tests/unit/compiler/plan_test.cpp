@@ -434,6 +434,29 @@ TEST(Plan, DumpsAfterEveryPass) {
   EXPECT_EQ(dumps.back(), dump(plan->program));
 }
 
+// Products of 8 bits begin anew in each tile: in registers of their own beside overlap, else in pieces as wide as S, the last
+// of which may reach behind V.
+TEST(Plan, SumsOfEightBitsAreThoseOfATile) {
+  const struct {
+    const char *spec, *schedule, *output;
+    int pieces;
+  } rows[] = {
+      {"fwd e4m3 d=128", "tile_kv=128,warpgroups=2", "m64n128k32 by a warpgroup, depth 128, a in registers", 1},
+      {"fwd e4m3 d=64", "tile_kv=96,warpgroups=3", "m64n64k32 by a warpgroup, depth 96, a in registers", 1},
+      {"fwd e4m3 d=256", "tile_kv=128", "m64n128k32 by a warpgroup, depth 128, a in registers", 2},
+      {"fwd e5m2 d=208", "tile_kv=96", "m64n96k32 by a warpgroup, depth 96, a in registers", 3},
+  };
+  for (const auto& row : rows) {
+    const Plan plan = planned(row.spec, "sm_90a", std::string("family=hopper,") + row.schedule);
+    EXPECT_EQ(plan.config.overlap, row.pieces == 1 ? Overlap::qk_pv : Overlap::none) << row.spec;
+    EXPECT_EQ(product_pieces(plan.config), row.pieces) << row.spec;
+    const Product* output = find_product(plan.program, "O");
+    ASSERT_TRUE(output) << row.spec;
+    EXPECT_EQ(print(*output), row.output) << row.spec;
+    EXPECT_FALSE(output->accumulates) << row.spec;
+  }
+}
+
 // Every GPU computes Q of 8 bits, as halves where its products are not of 8 bits.
 TEST(Plan, NarrowQueriesAreWidened) {
   const struct {

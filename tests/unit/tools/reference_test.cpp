@@ -289,7 +289,9 @@ struct NarrowToy : Toy {
   // `offset` times its size. `value` says where it finds column c of V, with its scale, for a key.
   using Value = std::function<double(int key, int c)>;
   double value_of(int key, int c) const { return double{v[key * 16 + c]} * scale_v[key / 64]; }
-  void compute(Dtype weights, double offset, double above = 1, const Value& value = {}) {
+  // `sum` adds up what O is a sum of.
+  using Sum = std::function<double(const std::vector<double>& terms)>;
+  void compute(Dtype weights, double offset, double above = 1, const Value& value = {}, const Sum& sum_of = {}) {
     const int keys = static_cast<int>(arguments.k.shape[1]);
     for (int row = 0; row < 70 * 2; ++row) {
       const int query = row / 2, head = row % 2;
@@ -303,12 +305,13 @@ struct NarrowToy : Toy {
       for (double& x : p) sum += x = std::exp(x - reference);
       lse[head * 70 + query] = static_cast<float>(reference + std::log(sum));
       for (int c = 0; c < 16; ++c) {
-        double total = 0;
+        std::vector<double> terms(keys);
         for (int key = 0; key < keys; ++key) {
           const double weight = round_to(weights, static_cast<float>(p[key] * offset)) / offset;
-          total += weight * (value ? value(key, c) : value_of(key, c));
+          terms[key] = weight * (value ? value(key, c) : value_of(key, c));
         }
-        o[row * 16 + c] = static_cast<float>(total / sum);
+        o[row * 16 + c] =
+            static_cast<float>((sum_of ? sum_of(terms) : std::accumulate(terms.begin(), terms.end(), 0.0)) / sum);
       }
     }
   }
@@ -334,6 +337,39 @@ TEST(Compare, WeightsOfEightBitsHaveARuleOfTheirOwn) {
       }
     }
   }
+}
+
+// What Hopper's matrix unit makes of products of 8 bits: 32 of them and the sum so far, cut off 13 bits below the largest.
+double short_sum(double sum, const double* terms, int count) {
+  double largest = std::fabs(sum);
+  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(terms[i]));
+  if (largest == 0) return 0;
+  const double unit = std::exp2(std::floor(std::log2(largest)) - 13);
+  double total = std::trunc(sum / unit);
+  for (int i = 0; i < count; ++i) total += std::trunc(terms[i] / unit);
+  return total * unit;
+}
+
+TEST(Compare, CatchesShortSumsOverAllKeys) {
+  constexpr int kKeys = 4111, kAtOnce = 32;
+  NarrowToy s(11, kKeys);
+  for (float& x : s.v) x = round_to(Dtype::E4M3, x + 1);
+  // O of sums that begin anew after so many keys and are added up in full.
+  const auto compute = [&](int tile) {
+    const NarrowToy::Sum sum = [&](const std::vector<double>& terms) {
+      double total = 0, of_tile = 0;
+      for (int key = 0; key < kKeys; key += kAtOnce) {
+        if (key % tile == 0) total += std::exchange(of_tile, 0);
+        of_tile = short_sum(of_tile, &terms[static_cast<std::size_t>(key)], std::min(kAtOnce, kKeys - key));
+      }
+      return total + of_tile;
+    };
+    s.compute(Dtype::E4M3, 256, 1, {}, sum);
+  };
+  compute(128);
+  EXPECT_TRUE(s.judged("e4m3").ok) << s.judged("e4m3").problem;
+  compute(kKeys + 1);
+  EXPECT_FALSE(s.judged("e4m3").ok) << "5 % are lost";
 }
 
 TEST(Compare, CatchesWrongKernelsOfEightBits) {
