@@ -22,16 +22,12 @@ float sum_in_pairs(const float* terms, std::size_t count);
 // and cut them off, towards 0, 13 bits below the largest.
 constexpr double unit_of_sums(Dtype weights) { return size_of(weights) == 1 ? 0x1p-13 : 0x1p-24; }
 
-<<<<<<< HEAD
-// `scales`: of the elements of Q and K. `unit`: of the sum. `doubt`: how far the sum may be off beside that.
-=======
 // So much of a sum over a tile of keys is lost by that, most of it always on the same side: 0.0003 to 0.0005, whatever is
 // summed up. From one tile to the next kernels add in fp32. (Over 1000, 4111 and 16384 keys it would be 0.01, 0.05 and
 // 0.17 for V with a mean as large as its deviation. Sums of such a unit, computed; an H200 has 0.01, 0.05 and 0.19.)
 constexpr double kLostOfTile = 0x1p-12;
 
-// `scales`: of the elements of Q and K. `unit`: of the sum.
->>>>>>> main
+// `scales`: of the elements of Q and K. `unit`: of the sum. `doubt`: how far the sum may be off beside that.
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
                const float* key, double scales, double unit, double doubt = 0);
 
