@@ -4,16 +4,24 @@ namespace flashjit {
 
 namespace {
 
-Result<AttentionSpec> rounding(const AttentionSpec& spec, int d, int heads, const SizeBound& tokens, bool rotate) {
+// V is neither turned nor rotated.
+enum class Of { queries_or_keys, values };
+
+Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, const SizeBound& tokens) {
   AttentionSpec part;
   part.operation = Operation::Quantize;
   part.dtype = part.kv_dtype = spec.dtype;
   part.out_dtype = *spec.compute;
-  part.d_qk = part.d_v = d;
+  part.d_qk = part.d_v = of == Of::values ? spec.d_v : spec.d_qk;
   part.heads_q = part.heads_kv = heads;
   part.layout = spec.layout;
   part.scale_block = spec.scale_block;
-  part.rotate = rotate;
+  if (of != Of::values) {
+    part.rotate = spec.rotate;
+    part.rope = spec.rope;
+    part.rope_dims = spec.rope_dims;
+    part.rope_base = spec.rope_base;
+  }
   part.align_bytes = spec.align_bytes;
   if (spec.layout != Layout::Packed) {  // whose tokens are those of one sequence here
     part.batch = spec.batch;
@@ -64,13 +72,16 @@ NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
 }
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
-  FLASHJIT_ASSIGN(q, rounding(spec, spec.d_qk, spec.heads_q, spec.q_len, spec.rotate));
-  FLASHJIT_ASSIGN(k, rounding(spec, spec.d_qk, spec.heads_kv, spec.k_len, spec.rotate));
-  FLASHJIT_ASSIGN(v, rounding(spec, spec.d_v, spec.heads_kv, spec.k_len, false));
+  FLASHJIT_ASSIGN(q, rounding(spec, Of::queries_or_keys, spec.heads_q, spec.q_len));
+  FLASHJIT_ASSIGN(k, rounding(spec, Of::queries_or_keys, spec.heads_kv, spec.k_len));
+  FLASHJIT_ASSIGN(v, rounding(spec, Of::values, spec.heads_kv, spec.k_len));
   AttentionSpec attention = spec;
   attention.dtype = attention.kv_dtype = *spec.compute;
   attention.compute.reset();
   attention.rotate = false;
+  attention.rope = Rope::none;
+  attention.rope_dims = 0;
+  attention.rope_base = 0;
   FLASHJIT_TRY(validate(attention));
   return Narrowing{std::move(q), std::move(k), std::move(v), std::move(attention)};
 }

@@ -62,7 +62,7 @@ struct KernelConfig {
   bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first
   bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
   bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
-  Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated
+  Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated. quantize: of x
   int rope_dims = 0;           // of the first columns of a row
   double rope_base = 0;        // of frequencies that the kernel computes; 0: KernelParams has tables
   int dropped = 0;             // of 256 weights so many are dropped: dropout.h

@@ -87,6 +87,10 @@ struct KernelParams {
   ParamGradient d_extra[kMaxGradients];  // of those parameters whose gradients the spec asks for, in their order
   const float* cos;                      // rope: [position, pair of columns], at least k_len positions
   const float* sin;
+  const int* positions;  // quantize with rope: [batch, token], cut to 0..rope_positions - 1; null: all follow, from ...
+  Strides positions_stride;
+  int first_position;    // ... this one on, which may be negative
+  int rope_positions;    // that tables have
   const Int64* seed_at;  // dropout: [1] each, read when the kernel runs; null: the numbers are those that follow
   const Int64* offset_at;
   Int64 seed, offset;

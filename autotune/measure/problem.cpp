@@ -42,9 +42,10 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
-    case Dim::Positions: {  // all that there is room for: whole pages
+    case Dim::Positions: {  // all that there is room for: whole pages, or all that rows of x or of Q can be at
       const std::int64_t page = std::max(spec.page_size, 1);
-      return (shape.longest_k() + page - 1) / page * page;
+      const std::int64_t tokens = spec.append ? shape.longest_k() : std::max(shape.longest_k(), shape.longest_q());
+      return (tokens + page - 1) / page * page;
     }
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
     default: return extent_of(dim, spec);
@@ -266,6 +267,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   Builder builder(spec, shape, inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
+    // Scales are drawn all the same; anything else that a call may leave out it leaves out.
+    if (operand.optional && !operand.repeats && !inputs.files.contains(std::string(operand.name))) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
     if (tensor.role == Role::Offsets) {
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));

@@ -1,10 +1,11 @@
-// What `append` and `rope` mean: where new tokens stand, how rows turn, what the cache holds after the call.
+// What `append` means: where new tokens stand, and what the cache holds after the call.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
 
 #include "autotune/reference/reference.h"
+#include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 
@@ -12,30 +13,6 @@ namespace flashjit::reference {
 
 // New tokens are the last of their sequence.
 std::int64_t Problem::token_position(std::int64_t b, std::int64_t q) const { return k_len(b) - q_len(b) + q; }
-
-Problem::Angle Problem::angle(std::int64_t position, int pair) const {
-  if (spec_->rope_base == 0) {
-    const Tensor &cos = arguments_->params.at("cos"), &sin = arguments_->params.at("sin");
-    const std::int64_t at = position * cos.shape[1] + pair;
-    return {static_cast<const float*>(cos.data)[at], static_cast<const float*>(sin.data)[at]};
-  }
-  const long double frequency = std::pow(static_cast<long double>(spec_->rope_base), -2.0L * pair / spec_->rope_dims);
-  const long double radians = static_cast<long double>(position) * frequency;
-  return {static_cast<double>(std::cos(radians)), static_cast<double>(std::sin(radians))};
-}
-
-std::vector<double> Problem::rotated(std::vector<double> row, std::int64_t position) const {
-  const int pairs = spec_->rope_dims / 2;
-  const std::vector<double> from = row;
-  for (int pair = 0; pair < pairs; ++pair) {
-    const auto [first, second] =
-        spec_->rope == Rope::half ? std::pair(pair, pairs + pair) : std::pair(2 * pair, 2 * pair + 1);
-    const auto [cos, sin] = angle(position, pair);
-    row[first] = from[first] * cos - from[second] * sin;
-    row[second] = from[second] * cos + from[first] * sin;
-  }
-  return row;
-}
 
 namespace {
 
@@ -86,7 +63,7 @@ std::string Problem::wrong_append(const RowId& token) const {
   double size = 0;
   if (spec_->rope != Rope::none) {
     for (const double x : k) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
-    k = rotated(std::move(k), token_position(token.b, token.q));
+    k = turned(*spec_, *arguments_, std::move(k), token_position(token.b, token.q));
   }
   const auto scale = [&](const char* name) {
     return element_scale(name, token.b, token.h, token_position(token.b, token.q));

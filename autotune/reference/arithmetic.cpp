@@ -20,7 +20,7 @@ float sum_in_pairs(const float* terms, std::size_t count) {
 }
 
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
-               const float* key, double scales, double unit) {
+               const float* key, double scales, double unit, double doubt) {
   const int d = spec.d_qk;
   const double scale = spec.effective_scale() * scales;
   double dot = 0, squares = 0;
@@ -31,6 +31,7 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
   }
   // A dot product makes about one rounding of a partial sum per term; partial sums wander like the terms.
   double error = unit * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
+  error += doubt * std::fabs(scale);
   // A rotated query is rounded to its dtype again, each element by itself.
   if (spec.rope != Rope::none) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
   Dual s(dot * scale);

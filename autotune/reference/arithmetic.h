@@ -12,7 +12,8 @@ namespace flashjit::reference {
 struct Logit {
   std::int64_t k;
   double value;
-  double error;  // standard deviation of what fp32 arithmetic makes of it
+  double error;      // standard deviation of what fp32 arithmetic makes of it
+  double doubt = 0;  // how far elements in doubt may move it
 };
 
 float sum_in_pairs(const float* terms, std::size_t count);
@@ -26,8 +27,8 @@ constexpr double unit_of_sums(Dtype weights) { return size_of(weights) == 1 ? 0x
 // 0.17 for V with a mean as large as its deviation. Sums of such a unit, computed; an H200 has 0.01, 0.05 and 0.19.)
 constexpr double kLostOfTile = 0x1p-12;
 
-// `scales`: of the elements of Q and K. `unit`: of the sum.
+// `scales`: of the elements of Q and K. `unit`: of the sum. `doubt`: how far the sum may be off beside that.
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
-               const float* key, double scales, double unit);
+               const float* key, double scales, double unit, double doubt = 0);
 
 }  // namespace flashjit::reference

@@ -58,8 +58,8 @@ void check_element(const Problem& problem, const RowId& row, int c, const ExactR
 }
 
 // Returns error over limit.
-double check_statistic(const char* what, double ours, double truth, double error, double unit, const RowId& row,
-                       Tally& tally) {
+double check_statistic(const char* what, double ours, double truth, double error, double doubt, double unit,
+                       const RowId& row, Tally& tally) {
   const auto report = [&] {
     if (tally.special.empty()) tally.special = fmt::format("{} is {} instead of {} ({})", what, ours, truth, name(row));
   };
@@ -70,7 +70,7 @@ double check_statistic(const char* what, double ours, double truth, double error
     if (!right) report();
     return 0;
   }
-  const double limit = unit * (8 * error + 0x1p-20) + 0x1p-20 * std::fabs(truth);
+  const double limit = unit * (8 * std::hypot(error, doubt) + 0x1p-20) + 0x1p-20 * std::fabs(truth);
   const double ratio = std::fabs(ours - truth) / limit;
   if (!(ratio <= 1)) report();
   return std::isnan(ratio) ? INFINITY : ratio;
@@ -84,11 +84,12 @@ void check_row(const Problem& problem, const RowId& row, const Problem::KeysValu
   if (spec.lse != Lse::none) {
     const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
     tally.lse = std::max(tally.lse, check_statistic("lse", problem.output_lse(row), exact.lse * unit, exact.logit_error,
-                                                    unit, row, tally));
+                                                    exact.lse_doubt, unit, row, tally));
   }
   if (spec.max_logit && !exact.nan_logit) {
-    tally.max_logit = std::max(tally.max_logit, check_statistic("max_logit", problem.output_max_logit(row),
-                                                                exact.max_logit, exact.logit_error, 1, row, tally));
+    tally.max_logit =
+        std::max(tally.max_logit, check_statistic("max_logit", problem.output_max_logit(row), exact.max_logit,
+                                                  exact.logit_error, exact.max_doubt, 1, row, tally));
   }
 }
 
@@ -180,6 +181,7 @@ Comparison compare_narrowed(const Problem& problem, const CompareOptions& option
     result.problem = rounded.error().message;
     return result;
   }
+  if (problem.spec().rope != Rope::none) rounded->set_doubts(narrowed.doubts());
   rounded->round_weights_to(flashjit::name(problem.weights()));
   result = compare(*rounded, options);
   add_unrounded_errors(problem, options, result);

@@ -1,6 +1,7 @@
 #include "autotune/reference/narrowed.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
@@ -11,12 +12,24 @@ Narrowed::Narrowed(const AttentionSpec& spec, const Arguments& arguments) : spec
   spec_.dtype = spec_.kv_dtype = *spec.compute;
   spec_.compute.reset();
   spec_.rotate = false;
-  narrow(spec, arguments_.q, "scale_q", spec.rotate);
-  narrow(spec, arguments_.k, "scale_k", spec.rotate);
-  narrow(spec, arguments_.v, "scale_v", false);
+  spec_.rope = Rope::none;
+  spec_.rope_dims = 0;
+  AttentionSpec of_values = spec;
+  of_values.rotate = false;
+  of_values.rope = Rope::none;
+  const std::size_t tokens = spec.layout == Layout::Bhsd ? 2 : 1;
+  const bool at_the_end = spec.rope != Rope::none && spec.alignment == Alignment::BottomRight;
+  const std::int64_t first = at_the_end ? arguments.k.shape[tokens] - arguments.q.shape[tokens] : 0;
+  narrow(spec, arguments, arguments_.q, "scale_q", first, doubts_.q);
+  narrow(spec, arguments, arguments_.k, "scale_k", 0, doubts_.k);
+  std::vector<float> none;  // V is rounded as it is
+  narrow(of_values, arguments, arguments_.v, "scale_v", 0, none);
+  arguments_.params.erase("cos");
+  arguments_.params.erase("sin");
 }
 
-void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate) {
+void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
+                      std::int64_t first_position, std::vector<float>& doubts) {
   const bool packed = given.layout == Layout::Packed, heads_first = given.layout == Layout::Bhsd;
   const std::vector<std::int64_t> from = strides_of(tensor), &shape = tensor.shape;
   std::vector<std::int64_t> to(shape.size(), 1);  // contiguous
@@ -29,28 +42,41 @@ void Narrowed::narrow(const AttentionSpec& given, Tensor& tensor, const char* sc
     return (packed ? 0 : b * s[0]) + h * s[of_head] + token * s[of_token];
   };
   std::vector<std::uint8_t>& elements = elements_.emplace_back(static_cast<std::size_t>(batch * tokens * heads * d));
+  doubts.assign(elements.size(), 0);
   std::vector<float>& scales = scales_.emplace_back(static_cast<std::size_t>(batch * blocks * heads), 1.0f);
-  std::vector<double> block;
+  std::vector<double> row(static_cast<std::size_t>(d));
   for (std::int64_t i = 0; i < batch * heads * blocks; ++i) {
     const std::int64_t b = i / blocks / heads, h = i / blocks % heads, number = i % blocks;
     const std::int64_t first = number * rows, end = std::min(first + rows, tokens);
-    block.clear();
+    GivenRows block;
     for (std::int64_t token = first; token < end; ++token) {
       for (std::int64_t c = 0; c < d; ++c)
-        block.push_back(load_float(given.dtype, tensor.data, at(from, b, h, token) + c));
+        row[static_cast<std::size_t>(c)] = load_float(given.dtype, tensor.data, at(from, b, h, token) + c);
+      add_row(block, given, call, row, std::max<std::int64_t>(first_position + token, 0));
     }
-    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), rotate, *given.compute);
+    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), given.rotate, *given.compute);
     scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
     for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
-      store_float(*given.compute, elements.data(), at(to, b, h, first + row) + column,
-                  static_cast<float>(rounded.y[j]));
+      const std::int64_t place = at(to, b, h, first + row) + column;
+      store_float(*given.compute, elements.data(), place, static_cast<float>(rounded.y[j]));
+      doubts[static_cast<std::size_t>(place)] = static_cast<float>(rounded.doubts[j]);
     }
   }
   std::vector<std::int64_t> of_scales = packed ? std::vector{heads} : std::vector{batch, heads};
   if (given.scale_block > 0) of_scales.insert(of_scales.begin() + 1, blocks);
   tensor = {elements.data(), std::string(name(*given.compute)), shape, to};
   arguments_.params[scale] = {scales.data(), "fp32", of_scales, {}};
+}
+
+double Problem::doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const {
+  if (!doubts_) return 0;
+  const float* of_query = &doubts_->q[static_cast<std::size_t>(query_offset(arguments_->q, row))];
+  const float* of_key = &doubts_->k[static_cast<std::size_t>(key_offset(arguments_->k, row.b, kv_head(row.h), k))];
+  double sum = 0;
+  for (std::size_t i = 0; i < query.size(); ++i)
+    sum += std::pow(query[i] * of_key[i], 2) + std::pow(key[i] * of_query[i], 2);
+  return std::sqrt(sum);
 }
 
 }  // namespace flashjit::reference

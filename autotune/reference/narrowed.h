@@ -6,6 +6,7 @@
 #include <list>
 #include <vector>
 
+#include "autotune/reference/reference.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 
@@ -19,12 +20,16 @@ class Narrowed {
 
   const AttentionSpec& spec() const { return spec_; }
   const Arguments& arguments() const { return arguments_; }
+  const Doubts& doubts() const { return doubts_; }
 
  private:
-  void narrow(const AttentionSpec& given, Tensor& tensor, const char* scale, bool rotate);
+  // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
+  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
+              std::int64_t first_position, std::vector<float>& doubts);
 
   AttentionSpec spec_;
   Arguments arguments_;
+  Doubts doubts_;
   std::list<std::vector<std::uint8_t>> elements_;
   std::list<std::vector<float>> scales_;
 };

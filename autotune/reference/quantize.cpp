@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "autotune/reference/philox.h"
+#include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 
@@ -54,12 +56,21 @@ class Tensors {
         x_(arguments.params.at("x")),
         y_(arguments.params.at("y")),
         scale_(arguments.params.at("scale")),
+        positions_(arguments.params.contains("positions") ? &arguments.params.at("positions") : nullptr),
         packed_(spec.layout == Layout::Packed) {}
 
   std::int64_t batch() const { return packed_ ? 1 : x_.shape[0]; }
   std::int64_t tokens() const { return x_.shape[packed_ ? 0 : spec_.layout == Layout::Bhsd ? 2 : 1]; }
-  double x(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
-    return load_float(spec_.dtype, x_.data, at(x_, b, h, token) + column);
+  std::vector<double> x(std::int64_t b, std::int64_t h, std::int64_t token) const {
+    std::vector<double> row;
+    for (int c = 0; c < spec_.d_qk; ++c) row.push_back(load_float(spec_.dtype, x_.data, at(x_, b, h, token) + c));
+    return row;
+  }
+  std::int64_t position(std::int64_t b, std::int64_t token) const {
+    if (!positions_) return token;
+    const std::vector<std::int64_t> s = strides_of(*positions_);
+    const std::int64_t place = packed_ ? token * s[0] : b * s[0] + token * s[1];
+    return static_cast<const std::int32_t*>(positions_->data)[place];
   }
   double y(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
     return load_float(spec_.out_dtype, y_.data, at(y_, b, h, token) + column);
@@ -81,6 +92,7 @@ class Tensors {
 
   const AttentionSpec& spec_;
   const Tensor &x_, &y_, &scale_;
+  const Tensor* positions_;  // null: tokens follow each other
   const bool packed_;
 };
 
@@ -123,12 +135,12 @@ std::string wrong_scale(const QuantizedRows& rows, const Block& block, Dtype dty
                      block.first, block.end - 1);
 }
 
-void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block& block, Tally& tally) {
+void check_block(const Problem& problem, const Tensors& tensors, const Block& block, Tally& tally) {
+  const AttentionSpec& spec = problem.spec();
   const int d = spec.d_qk;
-  std::vector<double> given;
-  for (std::int64_t token = block.first; token < block.end; ++token) {
-    for (int c = 0; c < d; ++c) given.push_back(tensors.x(block.b, block.h, token, c));
-  }
+  GivenRows given;
+  for (std::int64_t token = block.first; token < block.end; ++token)
+    add_row(given, spec, problem.arguments(), tensors.x(block.b, block.h, token), tensors.position(block.b, token));
   const QuantizedRows rows = quantize_rows(given, d, spec.rotate, spec.out_dtype);
   const double scale = tensors.scale(block.b, block.h, block.number);
   const auto report = [&](std::string text) {
@@ -136,7 +148,7 @@ void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block&
   };
   if (std::string wrong = wrong_scale(rows, block, spec.out_dtype, scale); !wrong.empty()) return report(wrong);
   for (std::size_t i = 0; i < rows.exact.size(); ++i) {
-    const std::int64_t row = static_cast<std::int64_t>(i) / d, token = block.first + row;
+    const std::int64_t token = block.first + static_cast<std::int64_t>(i) / d;
     const int column = static_cast<int>(static_cast<std::int64_t>(i) % d);
     const double exact = rows.exact[i], y = tensors.y(block.b, block.h, token, column);
     const auto place = [&] {
@@ -147,9 +159,10 @@ void check_block(const AttentionSpec& spec, const Tensors& tensors, const Block&
       continue;
     }
     const double quotient = exact / scale;
-    const double off = rows.uncertain[static_cast<std::size_t>(row)] / scale + std::fabs(quotient) * 0x1p-21;
-    const double least = spec.rotate ? round_narrow(spec.out_dtype, quotient - off) : rows.y[i],
-                 most = spec.rotate ? round_narrow(spec.out_dtype, quotient + off) : rows.y[i];
+    const double off = rows.uncertain[i] / scale + std::fabs(quotient) * 0x1p-21;
+    const bool exactly = !spec.rotate && rows.uncertain[i] == 0;
+    const double least = exactly ? rows.y[i] : round_narrow(spec.out_dtype, quotient - off),
+                 most = exactly ? rows.y[i] : round_narrow(spec.out_dtype, quotient + off);
     if (!(y >= least && y <= most)) {
       report(fmt::format("y is {} where {:.9g} is rounded, to {} {}", y, quotient,
                          least == most ? fmt::format("{}", least) : fmt::format("{} or {}", least, most), place()));
@@ -195,11 +208,26 @@ double round_narrow(Dtype dtype, double x) {
   return std::copysign(down ? low : high, x);
 }
 
-QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate, Dtype dtype) {
+void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& arguments, const std::vector<double>& row,
+             std::int64_t position) {
+  const std::vector<double> exact = turned(spec, arguments, row, position);
+  const double unit = spec.dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19;  // kernels compute angles to 1e-6
+  const auto rounded = [&](double x) { return round_to(spec.dtype, static_cast<float>(x)); };
+  double size = 0;
+  for (const double x : row) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
+  for (std::size_t c = 0; c < exact.size(); ++c) {
+    rows.elements.push_back(rounded(exact[c]));
+    const bool turns = static_cast<int>(c) < spec.rope_dims && std::isfinite(rows.elements.back());
+    rows.uncertain.push_back(turns ? rounded(exact[c] + size * unit) - rounded(exact[c] - size * unit) : 0);
+  }
+}
+
+QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dtype) {
   QuantizedRows result;
-  const std::size_t count = rows.size() / static_cast<std::size_t>(d), width = static_cast<std::size_t>(d);
+  const std::vector<double>& rows = given.elements;
+  const std::size_t width = static_cast<std::size_t>(d), count = rows.size() / width;
   const double length = rotate ? 1 / std::sqrt(d) : 1;
-  result.uncertain.assign(count, 0);
+  result.uncertain = given.uncertain;
   std::vector<double> sums = rows;  // rotated, without the length
   const std::vector<double> matrix = rotate ? rotation_matrix(d) : std::vector<double>();
   for (std::size_t row = 0; rotate && row < count; ++row) {
@@ -211,7 +239,9 @@ QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate,
     }
     double sizes = 0;
     for (std::size_t j = 0; j < width; ++j) sizes += std::fabs(x[j]);
-    if (std::isfinite(sizes)) result.uncertain[row] = 0x1p-20 * sizes * length;
+    const auto of_row = result.uncertain.begin() + static_cast<std::ptrdiff_t>(row * width);
+    const double uncertain = std::accumulate(of_row, of_row + d, std::isfinite(sizes) ? 0x1p-20 * sizes : 0);
+    std::fill_n(of_row, d, uncertain * length);
   }
   float largest = 0;
   for (double& sum : sums) {
@@ -224,8 +254,13 @@ QuantizedRows quantize_rows(const std::vector<double>& rows, int d, bool rotate,
   const float factor = size > kNothing ? most / largest : short_length;
   result.largest = largest * length;
   result.scale = size > kNothing ? size / most : 1;
-  for (const double sum : sums)
-    result.y.push_back(std::isfinite(sum) ? round_narrow(dtype, static_cast<float>(sum) * factor) : NAN);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const bool finite = std::isfinite(sums[i]);
+    const double quotient = result.exact[i] / result.scale, off = result.uncertain[i] / result.scale;
+    result.y.push_back(finite ? round_narrow(dtype, static_cast<float>(sums[i]) * factor) : NAN);
+    result.doubts.push_back(
+        finite && off > 0 ? round_narrow(dtype, quotient + off) - round_narrow(dtype, quotient - off) : 0);
+  }
   return result;
 }
 
@@ -245,7 +280,7 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
   }
   std::vector<Tally> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
   const auto check = [&](std::size_t part) {
-    for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(spec, tensors, blocks[i], tallies[part]);
+    for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(problem, tensors, blocks[i], tallies[part]);
   };
   std::vector<std::thread> threads;
   for (std::size_t part = 1; part < tallies.size(); ++part) threads.emplace_back(check, part);

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "autotune/reference/arithmetic.h"
+#include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {
@@ -221,6 +222,7 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
     }
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
+  if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
   gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
@@ -237,16 +239,6 @@ std::vector<double> Problem::elements(const Tensor& tensor, std::int64_t offset,
   std::vector<double> row(count);
   for (int i = 0; i < count; ++i) row[i] = load_float(dtype_of(tensor), tensor.data, offset + i);
   return row;
-}
-
-std::vector<double> Problem::query(const RowId& row) const {
-  std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
-  if (spec_->rope == Rope::none) return query;
-  query = rotated(std::move(query), std::max<std::int64_t>(token_position(row.b, row.q), 0));
-  for (double& x : query) {  // the range of the dtype is that of a rotated query, too
-    if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
-  }
-  return query;
 }
 
 Position Problem::position(const RowId& row) const {
@@ -350,8 +342,14 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
     }
-    const Logit logit = logit_of(*spec_, semantics_, at, query.data(), &kv.k[at.k * d], query_scale * kv.scale_k[at.k],
-                                 unit_of_sums(weights_));
+    const float* const key = &kv.k[at.k * d];
+    const auto with = [&](double doubt) {
+      return logit_of(*spec_, semantics_, at, query.data(), key, query_scale * kv.scale_k[at.k], unit_of_sums(weights_),
+                      doubt);
+    };
+    Logit logit = with(0);
+    if (const double doubt = this->doubt(row, at.k, query, key); doubt > 0)
+      logit.doubt = with(doubt).error - logit.error;
     if (std::isnan(logit.value)) result.nan_logit = true;
     else result.max_logit = std::max(result.max_logit, logit.value);
     if (std::isfinite(logit.error)) result.logit_error = std::max(result.logit_error, logit.error);
@@ -375,6 +373,11 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
+  for (const Logit& logit : logits) {
+    if (logit.doubt > 0)
+      result.lse_doubt = std::hypot(result.lse_doubt, std::exp(logit.value - result.lse) * logit.doubt);
+    result.max_doubt = std::max(result.max_doubt, logit.doubt);
+  }
   std::vector<float> weights = scale_v;  // of V
   for (const Logit& logit : logits) {
     // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.

@@ -43,7 +43,15 @@ struct ExactRow {
   double lse = 0;                // natural units, whatever the spec asks for
   double max_logit = 0;          // of the visible keys, natural units, without the sink
   double logit_error = 0;        // how far fp32 arithmetic may move one logit
+  double lse_doubt = 0;          // how far elements in doubt (Doubts), each by itself, move lse ...
+  double max_doubt = 0;          // ... and max_logit
   bool nan_logit = false;        // max_logit is then not defined
+};
+
+// Of elements of Q and K, in the order in which they lie: how far another one is to which fp32 may have rounded, where
+// 8 bits were made of rows that had been turned (`rope`): angles are right to 1e-6, and a few elements depend on that.
+struct Doubts {
+  std::vector<float> q, k;
 };
 
 struct RecipeRow {
@@ -63,6 +71,8 @@ class Problem {
   // (Facts::weights).
   void round_weights_to(std::string_view dtype);
   Dtype weights() const { return weights_; }
+  // Q and K are contiguous then. Must outlive the problem.
+  void set_doubts(const Doubts& doubts) { doubts_ = &doubts; }
 
   const AttentionSpec& spec() const { return *spec_; }
   const Arguments& arguments() const { return *arguments_; }
@@ -109,15 +119,12 @@ class Problem {
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
   std::int64_t query_offset(const Tensor& tensor, const RowId& row) const;
   std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it has no place in the cache
-  struct Angle {
-    double cos = 1, sin = 0;
-  };
-  Angle angle(std::int64_t position, int pair) const;
-  std::vector<double> rotated(std::vector<double> row, std::int64_t position) const;
   // Of a new token and a KV head, which is `h`.
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;
+  // How far elements in doubt move the product of a query and a key.
+  double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
                   const std::vector<float>& scale_v, ExactRow result) const;
@@ -135,6 +142,7 @@ class Problem {
   const Arguments* arguments_ = nullptr;
   Semantics semantics_;
   Dropout dropout_;
+  const Doubts* doubts_ = nullptr;
   Dtype weights_ = Dtype::F32;
   std::int64_t batch_ = 0;
 };

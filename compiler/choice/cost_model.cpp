@@ -108,7 +108,10 @@ double quantized_bytes(const AttentionSpec& spec, const Shape& shape) {
 double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   const double b = static_cast<double>(shape.b), q = static_cast<double>(shape.q_len),
                k = static_cast<double>(shape.k_len);
-  if (quantizes(spec)) return quantized_bytes(spec, shape) * (1 + 1 / element_bytes_of(spec));
+  if (quantizes(spec)) {
+    const double angles = has_rope_tables(spec) ? q * spec.rope_dims * size_of(Dtype::F32) : 0;
+    return quantized_bytes(spec, shape) * (1 + 1 / element_bytes_of(spec)) + angles;
+  }
   if (merges(spec)) {
     const double rows = b * q * spec.heads_q;
     return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));

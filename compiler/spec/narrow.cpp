@@ -73,6 +73,11 @@ Result<void> check_compute(const AttentionSpec& spec) {
   if (spec.append) return refuse("append", "and a cache is kept; quantize what is written to it, and use kv=");
   if (spec.k_lens) return refuse("k_lens", "also what lies behind a length, which would count; use layout=packed");
   if (spec.v_in_k) return refuse("v_in_k", "and V is not rotated; give v as a tensor");
+  if (spec.layout == Layout::Packed && spec.rope != Rope::none) {
+    return refuse("rope",
+                  "and packed tokens do not know their positions there; use layout=bshd, or quantize Q and K with rope "
+                  "and positions, and fwd e4m3");
+  }
   if (spec.layout == Layout::Packed && spec.numerics == Numerics::BatchInvariant)
     return refuse("numerics", "and packed sequences share a scale; use layout=bshd");
   return {};

@@ -14,6 +14,7 @@
 
 #include "compiler/spec/spec.h"
 #include "templates/kernel_params.h"
+#include "templates/append/rope.h"
 
 namespace flashjit {
 
@@ -77,9 +78,10 @@ struct Operand {
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  Dim (*rows)(const AttentionSpec& spec) = nullptr;  // instead of the dimension of queries or keys in `dims`
-  bool aligned = false;                              // as the spec says; else to its elements
-  std::size_t pointer = 0;                           // where KernelParams has its address
+  Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
+  bool aligned = false;                                   // as the spec says; else to its elements, or
+  int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
+  std::size_t pointer = 0;                                // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
@@ -112,6 +114,11 @@ inline constexpr std::string_view kOfAttention =
 inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
+
+// A launch that appends reads angles one by one, whatever the spec says.
+constexpr int alignment_of_angles(const AttentionSpec& spec) {
+  return spec.append ? size_of(Dtype::F32) : rope_table_bytes(spec.rope_dims, spec.align_bytes);
+}
 
 // clang-format off
 inline constexpr std::array kOperands = {
@@ -254,11 +261,17 @@ inline constexpr std::array kOperands = {
     Operand{.name = "cos", .what = "Cosines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
-            .pointer = offsetof(KernelParams, cos)},
+            .alignment = alignment_of_angles, .pointer = offsetof(KernelParams, cos)},
     Operand{.name = "sin", .what = "Sines of positions, for rope", .dims = {Dim::Positions, Dim::RopePairs},
             .is_in = has_rope_tables,
             .absent = "the spec does not ask for it; add rope=half(N), without rope_base, to the spec or leave it out", .has_field = false,
-            .pointer = offsetof(KernelParams, sin)},
+            .alignment = alignment_of_angles, .pointer = offsetof(KernelParams, sin)},
+    Operand{.name = "positions", .what = "Positions of the tokens of x in their sequences, for rope", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries},
+            .is_in = [](const AttentionSpec& spec) { return quantizes(spec) && spec.rope != Rope::none; },
+            .absent = "the spec does not ask for it; add rope=half(N) to a quantize or leave it out",
+            .has_field = false, .optional = true, .pointer = offsetof(KernelParams, positions),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::positions_stride},
     Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
             .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},

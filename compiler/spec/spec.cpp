@@ -163,9 +163,10 @@ Result<void> check_rope(const AttentionSpec& spec) {
     return invalid(fmt::format("rope_base: {} is outside 1..{}; other frequencies come from tables, cos and sin",
                                spec.rope_base, kMaxRopeBase));
   }
-  if (spec.append) return {};
+  if (spec.append || narrows(spec) || quantizes(spec)) return {};
   return invalid(
-      "rope: it rotates Q and new keys, and there are none without append; add append, or rotate Q before the call");
+      "rope: it rotates Q and new keys, and there are none without append; add append, or compute=e4m3, which rotates "
+      "all of Q and K, or rotate Q before the call");
 }
 
 Result<void> check_append(const AttentionSpec& spec) {

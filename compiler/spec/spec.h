@@ -67,7 +67,8 @@ struct AttentionSpec {
   bool rotate = false;                 // rotate: rows are mixed before they are rounded to 8 bits
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
   bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
-  Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new
+  Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new; of Q and K
+                                       // with compute; of x of quantize
   int rope_dims = 0;                   //   that many columns
   double rope_base = 0;                // rope_base=10000: instead of tables
   double dropout = 0;                  // dropout=0.1; kernels drop the nearest number of 256 weights

@@ -78,7 +78,10 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
         .output = operand.written_by(spec_),
         .contiguous_last = operand.aligned || (operand.strides_kind != OperandStrides::Table &&
                                                operand.strides_kind != OperandStrides::Parts && !operand.repeats),
-        .align_bytes = operand.aligned && gpu_ ? spec_.align_bytes : 0,
+        .align_bytes = !gpu_               ? 0
+                       : operand.aligned   ? spec_.align_bytes
+                       : operand.alignment ? operand.alignment(spec_)
+                                           : 0,
         .place = place(),
         .ordinal = ordinal_};
   }
@@ -116,7 +119,8 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
   FLASHJIT_TRY(check_scales(sizes, params));
-  FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes));
+  params.first_position = static_cast<int>(call.first_position);
+  FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes, params));
   FLASHJIT_TRY(fill_params(given, params, overlaps));
   FLASHJIT_TRY(fill_gradients(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
@@ -364,12 +368,30 @@ Result<void> ArgumentChecker::check_append(const CallSizes& sizes) const {
 }
 
 // Lengths lie on the device, so a table must have all positions that the call has room for.
-Result<void> ArgumentChecker::check_positions(std::int64_t positions, const CallSizes& sizes) const {
-  if (!has_rope_tables(spec_) || positions >= sizes.k_len) return {};
+Result<void> ArgumentChecker::check_positions(std::int64_t positions, const CallSizes& sizes,
+                                              KernelParams& params) const {
+  params.rope_positions = std::numeric_limits<int>::max();
+  if (!has_rope_tables(spec_)) return {};
+  params.rope_positions = static_cast<int>(std::min<std::int64_t>(positions, params.rope_positions));
+  if (quantizes(spec_)) return check_positions_of_x(positions, sizes, params);
+  std::int64_t needed = sizes.k_len;
+  if (spec_.alignment == Alignment::TopLeft) needed = std::max(needed, sizes.q_len);
+  if (narrows(spec_) && sizes.q_tokens > 0) needed = std::max<std::int64_t>(needed, 1);  // for queries without keys
+  if (positions >= needed) return {};
   return invalid(
-      fmt::format("cos.shape[0]: {} positions, sequences of this call can have {} tokens (k_len); give longer "
+      fmt::format("cos.shape[0]: {} positions, sequences of this call can have {} tokens ({}); give longer "
                   "tables, or less room in k and v",
-                  positions, sizes.k_len));
+                  positions, needed, needed > sizes.k_len ? "q_len" : "k_len"));
+}
+
+// A token before the first position turns as the first one, and one whose position lies on the device has any.
+Result<void> ArgumentChecker::check_positions_of_x(std::int64_t positions, const CallSizes& sizes,
+                                                   const KernelParams& params) const {
+  if (sizes.q_tokens == 0) return {};
+  const std::int64_t last = params.positions ? 0 : std::max<std::int64_t>(params.first_position + sizes.q_len - 1, 0);
+  if (positions > last) return {};
+  return invalid(fmt::format("cos.shape[0]: {} positions, and a token of x is at position {}; give longer tables",
+                             positions, last));
 }
 
 // No sequence is too long for its map: the bounds of a spec are smaller.
@@ -388,7 +410,22 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
 Result<void> ArgumentChecker::check_contents(const CallArguments& call, const KernelParams& params,
                                              const CallSizes& sizes) const {
   FLASHJIT_TRY(check_offsets(call));
+  FLASHJIT_TRY(check_given_positions(params, sizes));
   return check_table(params, sizes);
+}
+
+Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, const CallSizes& sizes) const {
+  if (params.positions == nullptr) return {};
+  for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    for (std::int64_t t = 0; t < sizes.q_len; ++t) {
+      const int position = params.positions[b * params.positions_stride.batch + t * params.positions_stride.token];
+      if (position >= 0 && position < params.rope_positions) continue;
+      const std::string token = spec_.layout == Layout::Packed ? fmt::format("{}", t) : fmt::format("{}, {}", b, t);
+      return invalid(fmt::format("positions[{}]: {}, {}; positions count from 0", token, position,
+                                 position < 0 ? "before the first" : fmt::format("cos has {}", params.rope_positions)));
+    }
+  }
+  return {};
 }
 
 // Of the pages that hold keys: behind a length the table may hold anything.

@@ -83,7 +83,9 @@ class ArgumentChecker {
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_scales(const CallSizes& sizes, const KernelParams& params) const;
   Result<void> check_append(const CallSizes& sizes) const;
-  Result<void> check_positions(std::int64_t positions, const CallSizes& sizes) const;
+  Result<void> check_positions(std::int64_t positions, const CallSizes& sizes, KernelParams& params) const;
+  Result<void> check_positions_of_x(std::int64_t positions, const CallSizes& sizes, const KernelParams& params) const;
+  Result<void> check_given_positions(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_offsets(const CallArguments& call) const;
   Result<void> check_table(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;

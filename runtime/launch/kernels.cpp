@@ -176,7 +176,7 @@ HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel
                        std::shared_ptr<ThreadPool> pool)
     : RunnableKernel(plan, std::move(facts), 0),
       kernel_(std::move(kernel)),
-      writes_keys_(is_backward(plan.spec)),
+      writes_without_queries_(is_backward(plan.spec) || quantizes(plan.spec)),
       writes_always_(!plan.spec.grads.empty()),
       pool_(std::move(pool)) {
   parallel_.workers = pool_->workers();
@@ -187,7 +187,7 @@ Result<void> HostRunner::launch(const CallArguments& call, void*) {
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
-  if (!writes_always_ && (sizes.batch == 0 || (sizes.q_len == 0 && !writes_keys_))) return {};
+  if (!writes_always_ && (sizes.batch == 0 || (sizes.q_len == 0 && !writes_without_queries_))) return {};
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   return kernel_->run(params, parallel_);
 }

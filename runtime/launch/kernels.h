@@ -76,8 +76,8 @@ class HostRunner : public RunnableKernel {
   Result<void> launch(const CallArguments& call, void* stream) override;
 
   std::unique_ptr<HostKernel> kernel_;
-  bool writes_keys_;    // without queries too: gradients of 0
-  bool writes_always_;  // without sequences, too: gradients of parameters
+  bool writes_without_queries_;  // gradients of keys, which are 0, and scales
+  bool writes_always_;           // without sequences, too: gradients of parameters
   std::shared_ptr<ThreadPool> pool_;
   ParallelFor parallel_;
 };

@@ -7,6 +7,7 @@
 #include "templates/append/narrow.cuh"
 #include "templates/cache_elements.cuh"
 #include "templates/kv_rows.cuh"
+#include "templates/append/rope.cuh"
 
 namespace flashjit::appending {
 
@@ -70,19 +71,6 @@ __device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
 
 // ---- rotation ----
 
-constexpr int kRopePairs = config.rope_dims / 2;
-constexpr bool kHalf = config.rope == Rope::half;
-constexpr bool kComputes = config.rope_base > 0;  // the angles
-// In memory, as each thread reads others of it.
-__device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(config.rope_dims, config.rope_base) : RopeTurns{};
-
-__device__ inline bool rotates(int column) { return column < config.rope_dims; }
-// Of a pair, does this column come first? And the number of the pair.
-__device__ inline bool is_first(int column) { return kHalf ? column < kRopePairs : column % 2 == 0; }
-__device__ inline int pair_of(int column) {
-  return kHalf ? (is_first(column) ? column : column - kRopePairs) : column / 2;
-}
-
 // What is read of a row before anybody knows its position: with all the rest of it under way, that is the first thing
 // that is waited for.
 struct Piece {
@@ -92,15 +80,14 @@ struct Piece {
 
 // rope=half has the partners half a rotation away.
 __device__ inline uint4 load_partners(const RowElement* row, int column) {
-  if constexpr (kRopePairs % kPieceColumns == 0) {
-    return load_piece<config.copy_bytes>(row + (is_first(column) ? column + kRopePairs : column - kRopePairs));
+  if constexpr (rope::kPairs % kPieceColumns == 0) {
+    return load_piece<config.copy_bytes>(row + rope::partner_of(column));
   } else {
     u32 words[4] = {};
 #pragma unroll
     for (int i = 0; i < kPieceColumns; ++i) {
       const int c = column + i;
-      if (rotates(c))
-        words[i / 2] |= static_cast<u32>(row[is_first(c) ? c + kRopePairs : c - kRopePairs]) << i % 2 * 16;
+      if (rope::rotates(c)) words[i / 2] |= static_cast<u32>(row[rope::partner_of(c)]) << i % 2 * 16;
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
   }
@@ -108,48 +95,34 @@ __device__ inline uint4 load_partners(const RowElement* row, int column) {
 
 __device__ inline Piece load_rotating(const RowElement* row, int column) {
   Piece piece = {load_piece<config.copy_bytes>(row + column), {}, {}};
-  if (!rotates(column)) return piece;
-  if constexpr (kHalf) piece.partners = load_partners(row, column);
-  if constexpr (kComputes) {
+  if (!rope::rotates(column)) return piece;
+  if constexpr (rope::kHalf) piece.partners = load_partners(row, column);
+  if constexpr (rope::kComputes) {
 #pragma unroll
     for (int i = 0; i < kPieceColumns; ++i) {
-      if (rotates(column + i)) piece.turns[i] = kTurns.of[pair_of(column + i)];
+      if (rope::rotates(column + i)) piece.turns[i] = rope::kTurns.of[rope::pair_of(column + i)];
     }
   }
   return piece;
 }
 
-struct Angle {
-  float cos, sin;
-};
-__device__ inline Angle angle_of(const KernelParams& p, int position, int pair, u64 turns) {
-  if constexpr (kComputes) {
-    constexpr float kRadians = 3.14159265358979f * 0x1p-31f;
-    const float radians = static_cast<float>(static_cast<int>(turns * static_cast<u64>(position) >> 32)) * kRadians;
-    return {cos_approx(radians), sin_approx(radians)};
-  } else {
-    const Int64 at = static_cast<Int64>(position) * kRopePairs + pair;
-    return {p.cos[at], p.sin[at]};
-  }
-}
-
 // The columns of a piece, which begins at `column`, at this position of a sequence.
 __device__ inline Columns turned(const KernelParams& p, const Piece& piece, int column, int position) {
   Columns columns = columns_of(piece.own);
-  if (!rotates(column)) return columns;
+  if (!rope::rotates(column)) return columns;
   const Columns own = columns, partners = columns_of(piece.partners);
 #pragma unroll
   for (int i = 0; i < kPieceColumns; ++i) {
-    if (!rotates(column + i)) continue;
-    const Angle angle = angle_of(p, position, pair_of(column + i), piece.turns[i]);
-    const float partner = kHalf ? partners.of[i] : own.of[i ^ 1];
-    columns.of[i] = own.of[i] * angle.cos + (is_first(column + i) ? -partner : partner) * angle.sin;
+    if (!rope::rotates(column + i)) continue;
+    const rope::Angle angle = rope::angle_of(p, position, rope::pair_of(column + i), piece.turns[i]);
+    const float partner = rope::kHalf ? partners.of[i] : own.of[i ^ 1];
+    columns.of[i] = own.of[i] * angle.cos + (rope::is_first(column + i) ? -partner : partner) * angle.sin;
   }
   return columns;
 }
 // In Q's type.
 __device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int column, int position) {
-  return rotates(column) ? piece_of(turned(p, piece, column, position)) : piece.own;
+  return rope::rotates(column) ? piece_of(turned(p, piece, column, position)) : piece.own;
 }
 
 // ---- which piece ----

@@ -1,9 +1,10 @@
 // Rows of 16-bit elements to elements of 8 bits and scales: y = x / scale, rounded, with the scale at which the largest
-// |x| that shares it is the largest number of the type. Bound by reading x and writing y once.
+// |x| that shares it is the largest number of the type; with `rope` x is turned first. Bound by reading x and writing y
+// once.
 #pragma once
 
 #include "templates/append/narrow.cuh"
-#include "templates/quantize/rotate.cuh"
+#include "templates/quantize/turn.cuh"
 
 namespace flashjit {
 
@@ -13,13 +14,15 @@ constexpr float kLength = config.rotate ? rotation_factor(config.head_dim_qk) : 
 // Where nothing is larger, the scale is 1: a quotient with it would overflow.
 constexpr float kNothing = 0x1p-100f;
 
-// The rows of a block, all of one head.
+// The rows of a block, all of one head at a time.
 struct Tile {
   Int64 b;
   int h, tile;
 
-  __device__ Tile(const KernelParams& p, int item)
-      : b(item / config.heads_q / p.tiles_q), h(item % config.heads_q), tile(item / config.heads_q % p.tiles_q) {}
+  __device__ Tile(const KernelParams& p, int item, int head)
+      : b(item / blocks_of_heads(config) / p.tiles_q),
+        h(item % blocks_of_heads(config) * heads_of_block(config) + head),
+        tile(item / blocks_of_heads(config) % p.tiles_q) {}
   // Of a tensor, where its rows have these strides.
   __device__ Int64 row(const Strides& stride, int token) const {
     return b * stride.batch + h * stride.head + token * stride.token;
@@ -39,9 +42,25 @@ struct Rows {
   }
 };
 
+// Of a row's token in its sequence. A token before the first one turns as that.
+__device__ inline int position_of(const KernelParams& p, const Tile& tile, int token) {
+  if (p.positions == nullptr) return max(p.first_position + token, 0);
+  return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
+}
+
 __device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const Rows& rows) {
+  const int lane = threadIdx.x % 32;
   const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
-  return load_rows(p.x, at, rows.valid, threadIdx.x % 32);
+  Raw raw = load_rows(p.x, at, rows.valid, lane);
+  if constexpr (config.rope != Rope::none) {
+    int positions[2] = {};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (rows.valid[r]) positions[r] = position_of(p, tile, rows.token[r]);
+    }
+    turn(p, at, rows.valid, positions, lane, raw);
+  }
+  return raw;
 }
 __device__ inline Values values_of(const Raw& raw) {
   if constexpr (config.rotate) return rotated(raw, threadIdx.x % 32);
@@ -130,39 +149,54 @@ __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int 
   p.scale_y[tile.row(p.scale_y_stride, block)] = size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
 }
 
+// Calls `visit` with the tile of each head.
+template <class Visit>
+__device__ inline void each_head(const KernelParams& p, int item, const Visit& visit) {
+#pragma unroll 1
+  for (int head = 0; head < heads_of_block(config); ++head) {
+    const Tile tile(p, item, head);
+    if (tile.h >= config.heads_q) return;
+    if (head > 0) __syncthreads();  // warps have read of each other what they found
+    visit(tile);
+  }
+}
+
 // Where the rows of a block are those of a scale.
 __device__ inline void quantize_blocks(const KernelParams& p) {
-  const Tile tile(p, blockIdx.x);
-  const Rows rows(p, tile);
-  Values v = values_of(load_tile(p, tile, rows));
-  const float largest = largest_of_block(largest_finite(v));
-  store_tile(p, tile, rows, v, largest);
-  store_scale(p, tile, tile.tile, largest);
+  each_head(p, blockIdx.x, [&](const Tile& tile) {
+    const Rows rows(p, tile);
+    Values v = values_of(load_tile(p, tile, rows));
+    const float largest = largest_of_block(largest_finite(v));
+    store_tile(p, tile, rows, v, largest);
+    store_scale(p, tile, tile.tile, largest);
+  });
 }
 
 // Where a scale is that of more: the first launch leaves the largest number of each tile, [batch, head, tile].
 __device__ inline void find_largest(const KernelParams& p, float* largest) {
-  const Tile tile(p, blockIdx.x);
-  Values v = values_of(load_tile(p, tile, Rows(p, tile)));
-  const float of_tile = largest_of_block(largest_finite(v));
-  if (threadIdx.x == 0) largest[(tile.b * config.heads_q + tile.h) * p.tiles_q + tile.tile] = of_tile;
+  each_head(p, blockIdx.x, [&](const Tile& tile) {
+    Values v = values_of(load_tile(p, tile, Rows(p, tile)));
+    const float of_tile = largest_of_block(largest_finite(v));
+    if (threadIdx.x == 0) largest[(tile.b * config.heads_q + tile.h) * p.tiles_q + tile.tile] = of_tile;
+  });
 }
 
 // The last tile goes first: what the first launch has read last is still in L2.
 __device__ inline void quantize_tiles(const KernelParams& p, const float* largest) {
-  const Tile tile(p, gridDim.x - 1 - blockIdx.x);
-  const Rows rows(p, tile);
-  Values v = values_of(load_tile(p, tile, rows));
-  largest_finite(v);
-  constexpr int kTiles = tiles_of_scale(config);
-  const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
-  const int first = block * kTiles, end = kTiles == 0 ? p.tiles_q : min(first + kTiles, p.tiles_q);
-  const float* of_head = largest + (tile.b * config.heads_q + tile.h) * p.tiles_q;
-  float of_block = 0;
-  for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_head[i]);
-  of_block = largest_of_warp(of_block);
-  store_tile(p, tile, rows, v, of_block);
-  if (tile.tile == first) store_scale(p, tile, block, of_block);
+  each_head(p, gridDim.x - 1 - blockIdx.x, [&](const Tile& tile) {
+    const Rows rows(p, tile);
+    Values v = values_of(load_tile(p, tile, rows));
+    largest_finite(v);
+    constexpr int kTiles = tiles_of_scale(config);
+    const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
+    const int first = block * kTiles, end = kTiles == 0 ? p.tiles_q : min(first + kTiles, p.tiles_q);
+    const float* of_head = largest + (tile.b * config.heads_q + tile.h) * p.tiles_q;
+    float of_block = 0;
+    for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_head[i]);
+    of_block = largest_of_warp(of_block);
+    store_tile(p, tile, rows, v, of_block);
+    if (tile.tile == first) store_scale(p, tile, block, of_block);
+  });
 }
 
 }  // namespace flashjit

@@ -49,16 +49,19 @@ __device__ inline Raw load_rows(const void* x, const Int64 (&rows)[2], const boo
   return raw;
 }
 
+__device__ inline float number_of(u16 bits) {
+  return config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
+}
+__device__ inline float number_in(const Piece& piece, int column) {
+  return number_of(static_cast<u16>(piece.words[column / 2] >> column % 2 * 16));
+}
 __device__ inline Values numbers_of(const Raw& raw) {
   Values v;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
-    for (int i = 0; i < 4 * kGroups; ++i) {
-      const Piece& piece = raw.of[r][i / kColumnsOfPiece];
-      const u16 bits = static_cast<u16>(piece.words[i % kColumnsOfPiece / 2] >> i % 2 * 16);
-      v.of[r][i / 4][i % 4] = config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
-    }
+    for (int i = 0; i < 4 * kGroups; ++i)
+      v.of[r][i / 4][i % 4] = number_in(raw.of[r][i / kColumnsOfPiece], i % kColumnsOfPiece);
   }
   return v;
 }

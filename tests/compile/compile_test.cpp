@@ -78,6 +78,9 @@ constexpr const char* kVariants[] = {
 };
 constexpr const char* kRounding[] = {" scales=block(128)", " rotate scales=block(128)",
                                      " rotate scales=block(64) out=e5m2", " rotate"};
+// Columns that turn: all, and a few that lanes do not share evenly.
+constexpr const char* kTurning[] = {" rope=half({0})", " rope=interleaved({0})", " rope=half({0}) rope_base=10000",
+                                    " rope=half(6)"};
 // Of a Q of 8 bits.
 constexpr const char* kNarrow[] = {
     "",
@@ -120,6 +123,13 @@ std::vector<Row> every_row() {
           if (rotates && rotation_parts(d) == 0) continue;
           const char* const bytes = d % 16 == 0 ? "" : " bytes=8";
           rows.push_back({fmt::format("quantize {} d={} heads=32{}{}", dtype, d, variant, bytes), target.name, ""});
+        }
+        const std::string_view rotated = rotation_parts(d) != 0 ? " rotate" : "", bytes = d % 16 == 0 ? "" : " bytes=8";
+        for (const char* turning : kTurning) {
+          const std::string rope = fmt::format(fmt::runtime(turning), d);
+          rows.push_back(
+              {fmt::format("quantize {} d={} heads=32{} scales=block(128){}{}", dtype, d, rotated, rope, bytes),
+               target.name, ""});
         }
       }
       for (const char* variant : kBackward) {

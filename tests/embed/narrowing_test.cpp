@@ -84,5 +84,22 @@ TEST_F(Narrowing, TakesTensorsByName) {
   ASSERT_TRUE(kernel->run(a));
 }
 
+// Attention reads what has turned, and no tables; nobody takes positions, which follow from the lengths.
+TEST_F(Narrowing, TurnsQueriesAndKeys) {
+  auto made = engine->prepare(std::string(kNarrowing) + " rope=half(64)");
+  ASSERT_TRUE(made) << made.error().message;
+  kernel = *made;
+  a.params["cos"] = a.params["sin"] = {on_device(6), "fp32", {kKeys, 32}, {}};
+  const int before = fake_cuda_counters().launches;
+  const auto run = kernel->run(a);
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_GE(fake_cuda_counters().launches - before, 4) << "q, k, v, attention";
+  a.params["positions"] = {on_device(7), "i32", {kBatch, kQueries}, {}};
+  refused(a, "positions: given, and the spec does not ask for it");
+  a.params.erase("positions");
+  a.params["cos"].shape[0] = a.params["sin"].shape[0] = kKeys - 1;
+  refused(a, "cos.shape[0]: 299 positions");
+}
+
 }  // namespace
 }  // namespace flashjit

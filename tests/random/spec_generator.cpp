@@ -51,8 +51,8 @@ class Generator {
     const AttentionSpec spec = *parse_spec(row.spec);
     dtype_ = spec.dtype, out_ = spec.out_dtype, d_qk_ = spec.d_qk, d_v_ = spec.d_v;
     heads_q_ = spec.heads_q, heads_kv_ = spec.heads_kv, layout_ = spec.layout, align_ = spec.align_bytes;
-    lse_ = spec.lse, max_logit_ = spec.max_logit, sink_ = spec.sink, v_in_k_ = spec.v_in_k;
-    data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
+    lse_ = spec.lse, max_logit_ = spec.max_logit, bottom_right_ = spec.alignment == Alignment::BottomRight;
+    sink_ = spec.sink, v_in_k_ = spec.v_in_k, data_ = row.data, far_batches_ = row.far_batches, aligned_params_ = true;
     q_lens_ = row.q_lens, k_lens_ = row.k_lens, q_stray_ = k_stray_ = {row.stray, row.stray};
     append_.take(spec);
     if (spec.k_lens) cache_.take(k_lens_, spec);
@@ -211,8 +211,8 @@ class Generator {
     if (append_.drawn()) {
       lay_out(case_.params["k_new"], dtype_, shape(q_tokens, heads_kv_, d_qk_), false);
       if (!v_in_k_) lay_out(case_.params["v_new"], dtype_, shape(q_tokens, heads_kv_, d_v_), false);
-      append_.lay_out_tables(case_.params, max_k_);
     }
+    append_.lay_out_tables(case_.params, max_k_, bottom_right_ ? 1 : max_q_, align_);
     for (CaseTensor* rows : {&case_.lse, &case_.max_logit}) {
       if (rows == &case_.lse ? lse_ == Lse::none : !max_logit_) continue;
       rows->dtype = "fp32";

@@ -63,6 +63,7 @@ struct RandomSpec {
     if (s.layout != Layout::Packed && below(2)) q.scale_block = 64 * (1 + below(16));
     q.batch = s.batch;
     q.q_len = s.q_len;
+    if (below(2)) draw_rope(q);
     q.align_bytes = std::max(s.align_bytes, size_of(s.dtype));
     q.numerics = s.numerics;
     return q;
@@ -75,7 +76,13 @@ struct RandomSpec {
     s.compute = below(2) ? Dtype::E4M3 : Dtype::E5M2;
     if (below(2)) s.rotate = true, s.d_qk = 48 << below(3);
     if (s.layout != Layout::Packed && below(2)) s.scale_block = 64 * (1 + below(16));
+    if (s.layout != Layout::Packed && below(2)) draw_rope(s);
     return s;
+  }
+  void draw_rope(AttentionSpec& s) {
+    s.rope = below(2) ? Rope::half : Rope::interleaved;
+    s.rope_dims = 2 * (1 + below(s.d_qk / 2));
+    if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
   }
   AttentionSpec draw() {
     AttentionSpec s = drawn();
@@ -125,11 +132,7 @@ struct RandomSpec {
     s.max_logit = below(2);
     s.sink = below(2);
     s.append = s.alignment == Alignment::BottomRight && below(2) == 0;
-    if (s.append && below(2) == 0) {
-      s.rope = below(2) ? Rope::half : Rope::interleaved;
-      s.rope_dims = 2 * (1 + below(s.d_qk / 2));
-      if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
-    }
+    if (s.append && below(2) == 0) draw_rope(s);
     if (below(3) == 0) s.dropout = (2 + below(995)) / 1000.0;
     s.batch = bound();
     s.q_len = bound();

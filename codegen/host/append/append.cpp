@@ -3,7 +3,7 @@
 #include <array>
 
 #include "codegen/host/problem.h"
-#include "codegen/host/append/rotation.h"
+#include "codegen/host/rope.h"
 #include "codegen/host/workspace.h"
 #include "compiler/spec/half.h"
 
@@ -31,25 +31,25 @@ class AppendingKernel final : public HostKernel {
           ErrorKind::Io, "workspace: no memory for " + std::to_string(bytes >> 20) + " MiB; use shorter prompts", {}};
     }
     rotated.q = workspace->data();
-    const Rotation rotation(spec_, params);
-    append(params, &rotation, rotated, parallel);
+    const RowTurner turner(spec_, params);
+    append(params, &turner, rotated, parallel);
     auto done = attention_->run(rotated, parallel);
     workspaces_.give_back(std::move(workspace));
     return done;
   }
 
  private:
-  // A row of Q's dtype, turned if there is a rotation, as elements that `scale` times are it.
-  void copy_row(const void* from, const void* to, int columns, Dtype dtype, float scale, const Rotation* rotation,
+  // A row of Q's dtype, turned if there is a turner, as elements that `scale` times are it.
+  void copy_row(const void* from, const void* to, int columns, Dtype dtype, float scale, const RowTurner* turner,
                 std::int64_t position) const {
     std::array<float, kMaxLatentDimQk> row;
     for (int i = 0; i < columns; ++i) row[i] = reference::load_float(spec_.dtype, from, i);
-    if (rotation) rotation->turn(row.data(), position);
+    if (turner) turner->turn(row.data(), position);
     for (int i = 0; i < columns; ++i) reference::store_float(dtype, const_cast<void*>(to), i, row[i] / scale);
   }
 
-  // `rotation`: null where nothing rotates.
-  void append(const KernelParams& params, const Rotation* rotation, const KernelParams& rotated,
+  // `turner`: null where nothing rotates.
+  void append(const KernelParams& params, const RowTurner* turner, const KernelParams& rotated,
               const ParallelFor& parallel) const {
     KernelParams of_keys = params, of_values = params;  // rows of new tokens lie as those of Q do
     of_keys.q = params.k_new, of_keys.q_stride = params.k_new_stride;
@@ -60,14 +60,14 @@ class AppendingKernel final : public HostKernel {
       const Sequence s = from.sequence(b);
       if (q >= s.q_len) return;
       const std::int64_t position = s.k_len - s.q_len + q, token = s.q_first + q;
-      for (std::int64_t h = 0; rotation && h < spec_.heads_q; ++h)
-        copy_row(from.q(b, h, token), to.q(b, h, token), spec_.d_qk, spec_.dtype, 1, rotation,
+      for (std::int64_t h = 0; turner && h < spec_.heads_q; ++h)
+        copy_row(from.q(b, h, token), to.q(b, h, token), spec_.d_qk, spec_.dtype, 1, turner,
                  std::max<std::int64_t>(position, 0));
       if (position < 0) return;
       for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
         const void *k = nullptr, *v = nullptr;
         from.k_rows(b, hk, position, 1, &k);
-        copy_row(new_keys.q(b, hk, token), k, spec_.d_qk, spec_.kv_dtype, from.scale_k(b, hk, position), rotation,
+        copy_row(new_keys.q(b, hk, token), k, spec_.d_qk, spec_.kv_dtype, from.scale_k(b, hk, position), turner,
                  position);
         if (spec_.v_in_k) continue;
         from.v_rows(b, hk, position, 1, &v);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/host/rope.h"
 #include "compiler/spec/half.h"
 #include "templates/quantize/rotation.h"
 
@@ -62,6 +63,8 @@ class QuantizeKernel final : public HostKernel {
   }
 
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
+    std::optional<RowTurner> turner;
+    if (spec_.rope != Rope::none) turner.emplace(spec_, p);
     const std::int64_t heads = std::int64_t{p.batch} * spec_.heads_q;
     const std::int64_t rows = spec_.scale_block > 0 ? spec_.scale_block : p.q_len;  // of a scale
     // A sequence without tokens has a scale as well, which others multiply nothing with.
@@ -76,7 +79,7 @@ class QuantizeKernel final : public HostKernel {
       const std::int64_t begin = block * rows + item % of_block * kRowsOfItem;
       const std::int64_t end = std::min<std::int64_t>({begin + kRowsOfItem, (block + 1) * rows, p.q_len});
       for (std::int64_t token = begin; token < end; ++token) {
-        load(p, head, token, row.data());
+        load(p, turner ? &*turner : nullptr, head, token, row.data());
         visit(head, token, row);
       }
     };
@@ -111,9 +114,20 @@ class QuantizeKernel final : public HostKernel {
   std::int64_t at(const Strides& stride, std::int64_t head, std::int64_t token) const {
     return head / spec_.heads_q * stride.batch + head % spec_.heads_q * stride.head + token * stride.token;
   }
-  void load(const KernelParams& p, std::int64_t head, std::int64_t token, float* row) const {
+  static std::int64_t position(const KernelParams& p, std::int64_t batch, std::int64_t token) {
+    const std::int64_t given = p.positions
+                                   ? p.positions[batch * p.positions_stride.batch + token * p.positions_stride.token]
+                                   : p.first_position + token;
+    return std::max<std::int64_t>(given, 0);
+  }
+  // `turner`: null where nothing turns.
+  void load(const KernelParams& p, const RowTurner* turner, std::int64_t head, std::int64_t token, float* row) const {
     const std::int64_t from = at(p.x_stride, head, token);
     for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.x, from + i);
+    if (turner) {
+      turner->turn(row, position(p, head / spec_.heads_q, token));
+      for (int i = 0; i < spec_.rope_dims; ++i) row[i] = reference::round_to(spec_.dtype, row[i]);
+    }
     if (rotation_) rotation_->apply(row);
   }
 

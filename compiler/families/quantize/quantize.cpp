@@ -55,7 +55,7 @@ void finish(Plan& plan) {
     return KernelLaunch{.entry = std::move(entry),
                         .threads = quantize_threads(c),
                         .smem_bytes = quantize_smem(c),
-                        .grid = {.queries = c.tile_q, .heads = c.heads_q},
+                        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
                         .bounds = "flashjit::quantize_threads(flashjit::config)",
                         .call = std::move(call)};
   };
@@ -76,8 +76,10 @@ void finish(Plan& plan) {
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
-  if (!takes_two_launches(c)) return "  rows that share a scale are one block's: x is read once\n";
-  return "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
+  const std::string turns = c.rope == Rope::none ? "" : "  rows turn by their positions first\n";
+  if (!takes_two_launches(c)) return turns + "  rows that share a scale are one block's: x is read once\n";
+  return turns +
+         "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
 }
 
 }  // namespace

@@ -55,9 +55,12 @@ Result<void> check_quantize(const AttentionSpec& spec) {
   AttentionSpec plain = without_keys(spec, spec.d_qk);
   plain.rotate = spec.rotate;
   plain.scale_block = spec.scale_block;
+  plain.rope = spec.rope;
+  plain.rope_dims = spec.rope_dims;
+  plain.rope_base = spec.rope_base;
   return check_known(spec, plain,
                      "quantize knows one tensor, x; it has out, d (one number), heads (one number), layout, rotate, "
-                     "scales, b, q_len, bytes and numerics");
+                     "scales, rope, rope_base, b, q_len, bytes and numerics");
 }
 
 }  // namespace flashjit

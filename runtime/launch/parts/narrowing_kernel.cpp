@@ -14,6 +14,7 @@ struct NarrowingKernel::Call {
     make(0, "q", "scale_q", room.q, rounding_sizes(spec, sizes, false), spec.heads_q, spec.d_qk);
     make(1, "k", "scale_k", room.k, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_qk);
     make(2, "v", "scale_v", room.v, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_v);
+    if (spec.rope != Rope::none) add_positions(sizes);
     give_rest(attention);
   }
   Call(const Call&) = delete;  // views point into it
@@ -47,6 +48,14 @@ struct NarrowingKernel::Call {
     give_rest(call);
     replace(name, rows);
     put(attention, scale, scales);
+  }
+  // Keys begin at position 0, and queries where they line up with them. What attention reads has turned.
+  void add_positions(const CallSizes& sizes) {
+    if (spec.alignment == Alignment::BottomRight) rounding[0].first_position = sizes.k_len - sizes.q_len;
+    for (const char* name : {"cos", "sin"}) {
+      for (const std::size_t of_rows : {0, 1}) put(rounding[of_rows], name, given(whole, name));
+      replace(name, {});
+    }
   }
   // Where the caller gave it: by its field or by its name.
   void replace(std::string_view name, const TensorView& tensor) {

@@ -1,14 +1,14 @@
 // New tokens of a case, and how their rows turn.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "compiler/spec/spec.h"
 #include "tests/random/case.h"
+#include "tests/random/operations/rope_generator.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
@@ -25,15 +25,16 @@ class AppendGenerator {
 
   bool drawn() const { return drawn_; }
   std::string words() const;  // " append rope=half(16)", as a spec has them
-  // Tables, if rows turn by them, for so many positions.
-  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t positions);
+  // Without new tokens Q and K turn all the same if they are rounded: `queries` need as many positions, and tables are as
+  // aligned as all tensors.
+  void lay_out_tables(std::map<std::string, CaseTensor>& params, std::int64_t keys, std::int64_t queries, int align) {
+    rope_.lay_out_tables(random_, params, drawn_ ? keys : std::max(keys, queries), drawn_ ? 1 : align);
+  }
 
  private:
   Random random_;
   bool drawn_ = false;
-  Rope rope_ = Rope::none;
-  int dims_ = 0;
-  double base_ = 0;
+  RopeGenerator rope_;  // also of rows that are not appended
 };
 
 }  // namespace flashjit::testing_random

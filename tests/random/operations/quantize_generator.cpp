@@ -1,11 +1,13 @@
 #include "tests/random/operations/quantize_generator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 #include "templates/quantize/rotation.h"
+#include "tests/random/operations/rope_generator.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
@@ -28,6 +30,23 @@ double draw_number(Data data, Random& random) {
   }
 }
 
+// In half of the cases each sequence begins at a position of its own, and now and then a token is elsewhere.
+void draw_positions(Case& c, const AttentionSpec& spec, const Shape& shape, Random& random) {
+  std::int64_t needed = shape.back();
+  if (random.chance(0.5)) {
+    std::int64_t next = 0;
+    plain(c.params["positions"], Dtype::I32, shape, [&](std::int64_t i) {
+      if (i % shape.back() == 0) next = random.integer(0, 50);
+      if (random.chance(0.05)) next = random.integer(0, 300);
+      needed = std::max(needed, next + 1);
+      return static_cast<double>(next++);
+    });
+  }
+  RopeGenerator rope;
+  rope.take(spec);
+  rope.lay_out_tables(random, c.params, needed, spec.align_bytes);
+}
+
 Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t tokens, Data data) {
   Random random(seed);
   const AttentionSpec spec = *parse_spec(text);
@@ -48,6 +67,7 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
   Shape scales = packed ? Shape{heads} : Shape{batch, heads};
   if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (tokens + spec.scale_block - 1) / spec.scale_block);
   lay_out(scale, Dtype::F32, scales, 4, random.integer(0, 2), true);
+  if (spec.rope != Rope::none) draw_positions(c, spec, packed ? Shape{tokens} : Shape{batch, tokens}, random);
   double factor = 1;
   each_element(x, [&](const Shape& at, std::int64_t offset) {
     if (at.back() == 0) factor = data != Data::Codes && random.chance(0.1) ? 0 : 1;
@@ -72,7 +92,15 @@ Case draw_compute(Case c) {
   if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
   if (random.chance(0.5) && spec.find("packed") == spec.npos)
     spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
+  RopeGenerator rope;
+  if (random.chance(0.4) && spec.find("packed") == spec.npos) {
+    rope.draw(random, parse_spec(c.spec)->d_qk);
+    spec += rope.words();
+  }
   if (!parse_spec(spec)) return c;  // pages, new rows and the like
+  const std::size_t tokens = spec.find("bhsd") == spec.npos ? 1 : 2;
+  rope.lay_out_tables(random, c.params, std::max<std::int64_t>({c.q.shape[tokens], c.k.shape[tokens], 1}),
+                      parse_spec(spec)->align_bytes);
   c.spec = std::move(spec);
   c.any_schedule = false;
   return c;
@@ -97,6 +125,11 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
   // Rows of 8 bits that follow each other are only as aligned as they are long.
   if (d % 16 != 0) spec += " bytes=8";
   else if (random.chance(0.3)) spec += fmt::format(" bytes={}", std::max(least, random.pick<std::int64_t>({2, 4, 8})));
+  if (random.chance(0.4)) {
+    RopeGenerator rope;
+    rope.draw(random, static_cast<int>(d));
+    spec += rope.words();
+  }
   const Data data = random.pick({Data::Normal, Data::Sharp, Data::Huge, Data::Zero, Data::NotFinite, Data::Codes});
   return make(seed, spec, random.integer(0, 3), random.integer(0, options.large ? 1000 : 150), data);
 }

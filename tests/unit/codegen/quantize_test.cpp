@@ -166,5 +166,33 @@ TEST_F(Quantize, NothingAndWhatIsNotFinite) {
   }
 }
 
+// Rows that turn are those of a call that turned them before, by hand.
+TEST_F(Quantize, TurnsRowsFirst) {
+  constexpr std::int64_t kRows = 5, kColumns = 32;
+  std::mt19937_64 random(6);
+  std::vector<float> x(kRows * kColumns), turned;
+  for (float& value : x) value = std::normal_distribution<float>()(random);
+  for (const bool half : {true, false}) {
+    turned = x;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t pair = 0; pair < 8; ++pair) {
+        float &a = turned[static_cast<std::size_t>(row * kColumns + (half ? pair : 2 * pair))],
+              &b = turned[static_cast<std::size_t>(row * kColumns + (half ? pair + 8 : 2 * pair + 1))];
+        const double angle = static_cast<double>(row) * std::pow(100.0, -static_cast<double>(pair) / 8);
+        const double first = a * std::cos(angle) - b * std::sin(angle),
+                     second = b * std::cos(angle) + a * std::sin(angle);
+        a = static_cast<float>(first), b = static_cast<float>(second);
+      }
+    }
+    for (const std::string words : {"", " rotate"}) {
+      const std::string rope = half ? " rope=half(16) rope_base=100" : " rope=interleaved(16) rope_base=100";
+      const Rounded ours = run(*engine, words + rope, x, kColumns, 1),
+                    by_hand = run(*engine, words, turned, kColumns, 1);
+      EXPECT_FLOAT_EQ(ours.scale[0], by_hand.scale[0]);
+      EXPECT_EQ(ours.y, by_hand.y) << words << rope;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashjit

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "compiler/choice/cost_model.h"
-#include "templates/append/layout.h"
+#include "templates/append/rope.h"
 
 namespace flashjit {
 namespace {

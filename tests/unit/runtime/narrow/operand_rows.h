@@ -49,6 +49,11 @@ inline Expected of_bwd(Expected shapes) {
   return shapes;
 }
 
+inline Expected also_of_quantize(Expected shapes, const Shape& shape) {
+  for (const int layout : {kDense, kHeadsFirst, kPacked}) shapes.shapes[kQuantize + layout] = shape;
+  return shapes;
+}
+
 inline Expected everywhere(const Shape& shape) { return {{}, {}, {shape, shape, shape, shape, shape}}; }
 inline Expected number() { return also_of_bwd(everywhere({1})); }
 inline Expected shapes(Shape bshd, Shape bhsd, Shape packed, Shape paged, Shape mixed) {
@@ -133,8 +138,12 @@ inline const std::vector<Expected>& expected() {
   static const std::vector<Expected> rows = [] {
     std::vector<Expected> all = of_forward(), last = of_backward();
     std::ranges::move(last, std::back_inserter(all));
-    last = {add(everywhere({100, 16}), "cos", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.cos; })),
-            add(everywhere({100, 16}), "sin", "fp32", "rope=half(32)", row([](P p) -> const void* { return p.sin; })),
+    last = {add(also_of_quantize(everywhere({100, 16}), {100, 16}), "cos", "fp32", "rope=half(32)",
+                row([](P p) -> const void* { return p.cos; })),
+            add(also_of_quantize(everywhere({100, 16}), {100, 16}), "sin", "fp32", "rope=half(32)",
+                row([](P p) -> const void* { return p.sin; })),
+            add(of_quantize({2, 5}, {2, 5}, {10}), "positions", "i32", "rope=half(32)",
+                row([](P p) -> const void* { return p.positions; })),
             add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
             add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
     std::ranges::move(last, std::back_inserter(all));

@@ -1,16 +1,16 @@
-#include "codegen/host/append/rotation.h"
+#include "codegen/host/rope.h"
 
 #include <cmath>
 #include <numbers>
 
 namespace flashjit::host {
 
-Rotation::Rotation(const AttentionSpec& spec, const KernelParams& params)
+RowTurner::RowTurner(const AttentionSpec& spec, const KernelParams& params)
     : spec_(spec),
       params_(params),
       turns_(has_rope_tables(spec) ? RopeTurns{} : rope_turns(spec.rope_dims, spec.rope_base)) {}
 
-Rotation::Angle Rotation::angle(std::int64_t position, int pair) const {
+RowTurner::Angle RowTurner::angle(std::int64_t position, int pair) const {
   if (has_rope_tables(spec_)) {
     const std::int64_t at = position * (spec_.rope_dims / 2) + pair;
     return {params_.cos[at], params_.sin[at]};
@@ -20,7 +20,7 @@ Rotation::Angle Rotation::angle(std::int64_t position, int pair) const {
   return {std::cos(radians), std::sin(radians)};
 }
 
-void Rotation::turn(float* row, std::int64_t position) const {
+void RowTurner::turn(float* row, std::int64_t position) const {
   const int pairs = spec_.rope_dims / 2;
   for (int pair = 0; pair < pairs; ++pair) {
     const int first = spec_.rope == Rope::half ? pair : 2 * pair;

@@ -4,15 +4,15 @@
 #include <cstdint>
 
 #include "compiler/spec/spec.h"
-#include "templates/append/layout.h"
+#include "templates/append/rope.h"
 #include "templates/kernel_params.h"
 
 namespace flashjit::host {
 
-class Rotation {
+class RowTurner {
  public:
   // Of a spec with rope, and a call of it.
-  Rotation(const AttentionSpec& spec, const KernelParams& params);
+  RowTurner(const AttentionSpec& spec, const KernelParams& params);
   // A row of d_qk numbers.
   void turn(float* row, std::int64_t position) const;
 

@@ -1,0 +1,37 @@
+// Rotary positions: which columns are a pair, and the angle that a pair turns by.
+#pragma once
+
+#include "templates/kernel_params.h"
+#include "templates/append/rope.h"
+#include "templates/words.cuh"
+
+namespace flashjit::rope {
+
+constexpr int kDims = config.rope_dims, kPairs = kDims / 2;
+constexpr bool kHalf = config.rope == Rope::half;
+constexpr bool kComputes = config.rope_base > 0;  // the angles
+// In memory, as each thread reads others of it.
+__device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(kDims, config.rope_base) : RopeTurns{};
+
+__device__ inline bool rotates(int column) { return column < kDims; }
+// Of a pair, does this column come first? And the number of the pair.
+__device__ inline bool is_first(int column) { return kHalf ? column < kPairs : column % 2 == 0; }
+__device__ inline int pair_of(int column) { return kHalf ? (is_first(column) ? column : column - kPairs) : column / 2; }
+__device__ inline int partner_of(int column) { return is_first(column) ? column + kPairs : column - kPairs; }
+
+struct Angle {
+  float cos, sin;
+};
+// `turns`: those of the pair, where they are computed.
+__device__ inline Angle angle_of(const KernelParams& p, int position, int pair, u64 turns) {
+  if constexpr (kComputes) {
+    constexpr float kRadians = 3.14159265358979f * 0x1p-31f;
+    const float radians = static_cast<float>(static_cast<int>(turns * static_cast<u64>(position) >> 32)) * kRadians;
+    return {cos_approx(radians), sin_approx(radians)};
+  } else {
+    const Int64 at = static_cast<Int64>(position) * kPairs + pair;
+    return {p.cos[at], p.sin[at]};
+  }
+}
+
+}  // namespace flashjit::rope

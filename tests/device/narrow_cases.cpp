@@ -1,0 +1,73 @@
+// Rounding to 8 bits, by itself and before attention.
+#include "tests/device/cases.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+using Lens = std::vector<std::int64_t>;
+
+// clang-format off
+const FixedCase kCases[] = {
+    // rows of 8 bits: of every way to rotate, to share a scale and to lie in memory
+    {"quantize-128",        "quantize bf16 d=128 heads=4 rotate scales=block(128)", {300, 300}, {}},
+    {"quantize-128-plain",  "quantize bf16 d=128 heads=4 scales=block(128)", {256}, {}},
+    {"quantize-128-heads",  "quantize bf16 d=128 heads=3 rotate", {1000, 1000}, {}},
+    {"quantize-heads",      "quantize fp16 d=64 heads=5 out=e5m2", {515}, {}},
+    {"quantize-64",         "quantize fp16 d=64 heads=2 layout=bhsd rotate scales=block(64)", {200, 200}, {}, Data::Sharp},
+    {"quantize-256",        "quantize bf16 d=256 heads=2 rotate scales=block(128)", {140, 140}, {}},
+    {"quantize-256-more",   "quantize bf16 d=256 heads=2 rotate scales=block(512)", {1300}, {}, Data::Sharp},
+    {"quantize-192",        "quantize bf16 d=192 heads=3 rotate scales=block(192)", {500}, {}},
+    {"quantize-160",        "quantize fp16 d=160 heads=2 rotate scales=block(128) out=e5m2", {130}, {}},
+    {"quantize-96",         "quantize fp16 d=96 heads=2 rotate scales=block(64)", {100, 100}, {}},
+    {"quantize-80",         "quantize bf16 d=80 heads=2 rotate", {130}, {}},
+    {"quantize-48",         "quantize bf16 d=48 heads=3 layout=packed rotate", {333}, {}},
+    {"quantize-32",         "quantize bf16 d=32 heads=3 rotate scales=block(1024)", {1100}, {}},
+    {"quantize-16",         "quantize fp16 d=16 heads=1 rotate scales=block(64) bytes=2", {70}, {}},
+    {"quantize-72",         "quantize bf16 d=72 heads=3 scales=block(64) bytes=8", {65}, {}},
+    {"quantize-8",          "quantize bf16 d=8 heads=3 bytes=4", {65, 65}, {}},
+    {"quantize-zero",       "quantize bf16 d=128 heads=2 rotate scales=block(64)", {100}, {}, Data::Zero},
+    {"quantize-huge",       "quantize bf16 d=128 heads=2 rotate", {300}, {}, Data::Huge},
+    {"quantize-codes",      "quantize bf16 d=128 heads=2 scales=block(64)", {300}, {}, Data::Codes},
+    {"quantize-codes-e5m2", "quantize bf16 d=128 heads=2 out=e5m2", {300}, {}, Data::Codes},
+    {"quantize-nan",        "quantize bf16 d=128 heads=2 rotate scales=block(128)", {300}, {}, Data::NotFinite},
+    {"quantize-nan-heads",  "quantize fp16 d=64 heads=2", {300, 300}, {}, Data::NotFinite},
+    {"quantize-nan-e5m2",   "quantize bf16 d=64 heads=2 out=e5m2 scales=block(64)", {300}, {}, Data::NotFinite},
+    {"quantize-rope",       "quantize bf16 d=128 heads=3 rotate scales=block(128) rope=half(128)", {300, 300}, {}},
+    {"quantize-rope-64",    "quantize fp16 d=64 heads=2 layout=bhsd rotate rope=half(64) rope_base=10000", {515}, {}},
+    {"quantize-rope-256",   "quantize bf16 d=256 heads=2 rotate scales=block(64) rope=interleaved(256)", {140, 140}, {}},
+    {"quantize-rope-192",   "quantize bf16 d=192 heads=2 rotate rope=half(64)", {200}, {}, Data::Sharp},
+    {"quantize-rope-part",  "quantize bf16 d=96 heads=2 rotate scales=block(128) rope=half(96)", {300}, {}},
+    {"quantize-rope-odd",   "quantize fp16 d=80 heads=3 rotate scales=block(64) rope=half(26)", {170}, {}},
+    {"quantize-rope-few",   "quantize bf16 d=128 heads=2 rotate rope=interleaved(10) rope_base=500000", {300, 300}, {}},
+    {"quantize-rope-plain", "quantize bf16 d=128 heads=2 scales=block(64) rope=interleaved(64) out=e5m2", {130}, {}},
+    {"quantize-rope-72",    "quantize fp16 d=72 heads=3 bytes=8 rope=half(72) rope_base=10000", {65}, {}},
+    {"quantize-rope-8",     "quantize bf16 d=8 heads=2 bytes=2 rope=half(6)", {65, 65}, {}},
+    {"quantize-rope-packed", "quantize bf16 d=64 heads=3 layout=packed rotate rope=half(32)", {333}, {}},
+    {"quantize-rope-nan",   "quantize bf16 d=128 heads=2 rotate scales=block(128) rope=half(64)", {300}, {}, Data::NotFinite},
+    {"quantize-rope-huge",  "quantize fp16 d=64 heads=2 scales=block(64) rope=half(64)", {300}, {}, Data::Huge},
+    {"quantize-rope-none",  "quantize bf16 d=64 heads=2 rotate rope=half(64)", {0, 0}, {}},
+    {"quantize-none",       "quantize bf16 d=128 heads=4 rotate scales=block(128)", {0, 0}, {}},
+    // attention to Q, K and V that are rounded to 8 bits first
+    {"compute-128",         "fwd bf16 d=128 heads=4/2 compute=e4m3 rotate scales=block(128)", {300, 300}, {400, 400}},
+    {"compute-causal",      "fwd bf16 d=64 heads=4 mask=\"causal\" lse=ln compute=e4m3 rotate", {200, 200}, {500, 500}},
+    {"compute-packed",      "fwd fp16 d=96 heads=2 layout=packed mask=\"causal\" lse=ln compute=e4m3 rotate", {100, 0, 37}, {100, 20, 300}},
+    {"compute-bhsd",        "fwd bf16 d=128/64 heads=2 layout=bhsd compute=e4m3 scales=block(64)", {130}, {257}},
+    {"compute-plain",       "fwd bf16 d=72 heads=3 out=fp32 score=\"softcap(20)\" compute=e4m3", {100}, {300}},
+    {"compute-e5m2",        "fwd fp16 d=64 heads=2 compute=e5m2", {70}, {333}},
+    {"compute-256",         "fwd bf16 d=256 heads=2/1 mask=\"window(100, 0)\" compute=e4m3 rotate scales=block(64)", {300}, {300}},
+    {"compute-decode",      "fwd bf16 d=128 heads=8/2 q_len=1 max_logit compute=e4m3 rotate", {1, 1, 1}, {700, 700, 700}},
+    {"compute-rope",        "fwd bf16 d=128 heads=4/2 mask=\"causal\" compute=e4m3 rotate scales=block(128) rope=half(128)", {300, 300}, {400, 400}},
+    {"compute-rope-base",   "fwd fp16 d=64 heads=4 layout=bhsd lse=ln compute=e4m3 rope=interleaved(64) rope_base=10000", {200, 200}, {333, 333}},
+    {"compute-rope-top",    "fwd bf16 d=96/64 heads=2 mask=\"causal\" align=top_left compute=e4m3 rotate rope=half(96)", {200}, {130}},
+    {"compute-rope-behind", "fwd bf16 d=64 heads=2 lse=ln compute=e5m2 rope=half(32)", {90}, {70}},
+    {"compute-rope-one",    "fwd bf16 d=128 heads=8/2 q_len=1 compute=e4m3 rotate rope=half(128) rope_base=500000", {1, 1, 1}, {700, 700, 700}},
+    {"compute-rope-none",   "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate rope=half(64)", {5, 5}, {0, 0}},
+    {"compute-none",        "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate", {5, 5}, {0, 0}},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const FixedCase> narrow_cases() { return kCases; }
+
+}  // namespace flashjit::testing_random
