@@ -20,10 +20,8 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
 
 // The product of the tile before is waited for when half of the scores are exponentiated, and P is converted from then on: it
-// is an operand until that product is done. O takes it in then or, without turns, while the next scores are multiplied: in a
-// turn that holds the others up (d=64 1.04, d=128 0.98 of the speed; H200, 2026-11-25).
-constexpr bool kWaitsHalfway = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
-constexpr bool kTakesInLater = kWaitsHalfway && !kTakesTurns;
+// is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
+constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
@@ -172,7 +170,7 @@ struct Consumer {
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
     const auto halfway = [&](float sum) {
-      if constexpr (kWaitsHalfway) {
+      if constexpr (kTakesInLater) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
         // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
         wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
@@ -184,7 +182,7 @@ struct Consumer {
     } else {
       quick_softmax(s, rows, main, halfway);
     }
-    if constexpr (kOverlaps && !kWaitsFirst && !kWaitsHalfway) {
+    if constexpr (kOverlaps && !kWaitsFirst && !kTakesInLater) {
       pin_registers(s);
       complete_output();
     }

@@ -52,8 +52,8 @@ struct Transposer {
     const u32 half = to & kPanelWidth / 2;  // of the rows, if places lie side by side
     const u32 target = to - half + column * kPanelWidth, target_chunk = (lane / 16 ^ column % 8) * 16 ^ half;
 #pragma unroll kTurnsUnrolled
-    for (u32 first = 0; first < kBlocks; first += kTransposingWarps) {
-      const u32 block = warp + first;
+    for (u32 others = 0; others < kBlocks; others += kTransposingWarps) {
+      const u32 block = warp + others;
       if (block >= kBlocks) break;
       const u32 row = from + block / 8 * kLayout.copied_v.panel_bytes() + lane * kPanelWidth + (block % 8 ^ i) * 16;
       const u32 columns = target + block * kBlockColumns * kPanelWidth;

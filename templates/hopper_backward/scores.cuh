@@ -49,14 +49,14 @@ struct Ones {
 template <int scores>
 __device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
                                     u32 stage) {
-  if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)), 0);
+  if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)));
   multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
 template <int scores>
 __device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
                                 u32 d_o_step) {
   if constexpr (!kDrops)
-    multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)), 0);
+    multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));
   multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
 }
 
