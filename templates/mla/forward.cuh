@@ -36,9 +36,10 @@ struct Consumer {
   }
 
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
-  __device__ void clear_hidden(const Segment& segment, int tile, u32 stage) const {
-    const int hidden = uniform(segment.end) - tile * kTileKv;
+  __device__ void clear_hidden(int tile, int end, u32 stage) const {
+    const int hidden = end - tile * kTileKv;
     if (hidden >= kTileKv) return;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x) % 128; i < kHalfPanels * kTileKv * 8; i += 128) {
       if (i / 8 % kTileKv >= hidden) store_shared(shared.v(stage, half) + i * 16, make_uint4(0, 0, 0, 0));
     }
@@ -93,7 +94,7 @@ struct Consumer {
   }
 
   // P of the other's tile is there; this one's part of O follows its references.
-  __device__ void follow(const Segment& segment, int tile, u32 stage, u32 parity) {
+  __device__ void follow(int tile, int end, u32 stage, u32 parity) {
     await_half(stage, parity);
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
@@ -107,12 +108,11 @@ struct Consumer {
       }
       rescale(o, factor);
     }
-    clear_hidden(segment, tile, stage);
+    clear_hidden(tile, end, stage);
   }
 
   // P of this warpgroup's tile is handed to the other one.
   __device__ void hand_over(bool rose, const float (&factor)[2]) {
-    convert(p, s);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (lane_id() == 0) shared.rose(half, warp) = rose;
     if (rose && lane_id() % 4 == 0) {
@@ -128,25 +128,26 @@ struct Consumer {
     arrive_named(kReadyBarrier + half, kConsumerThreads);
   }
 
-  __device__ void issue_tile_of_other(const Segment& segment, int tile) {
-    follow(segment, tile, kOther, turn.parity());
+  __device__ void issue_tile_of_other(int tile, int end) {
+    follow(tile, end, kOther, turn.parity());
     pin_registers(o);
     begin_products();
     issue_output_of_other(kOther);
   }
-  __device__ void complete_output(u32 stage) {
+  __device__ void complete_output(u32 stage, bool issued = true) {
     wait_products<0>();
     pin_registers(o);
-    release(stage);
+    if (issued) release(stage);
   }
 
   // Scores of a tile, and P V of the tile before, if `follows`, which is the other's. One warpgroup begins with the tile
   // before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that of the
   // other one beside its own products of the tile before.
   template <bool follows>
-  __device__ void multiply(const Segment& segment, int before, u32 parity) {
+  __device__ void multiply(int before, int end) {
+    const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
     if constexpr (half == 0) {
-      if constexpr (follows) issue_tile_of_other(segment, before);
+      if constexpr (follows) issue_tile_of_other(before, end);
       issue_scores(parity, 0, 1);
       if constexpr (follows) {  // given back before the next pieces are waited for
         wait_products<1>();
@@ -157,57 +158,63 @@ struct Consumer {
       wait_products<0>();
     } else {
       issue_scores(parity, 0, kMlaPieces);
-      if constexpr (follows) issue_tile_of_other(segment, before);
+      if constexpr (follows) issue_tile_of_other(before, end);
       wait_products<follows ? 1 : 0>();
     }
     pin_registers(s);
+    if constexpr (follows) ++turn.count;
   }
 
-  template <bool follows>
-  __device__ void step(const Segment& segment, int before, int tile) {
-    const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
-    multiply<follows>(segment, before, parity);
-    const bool mixed = is_mixed(segment, tile);
+  // From the scores on. `follows`: P V of the tile before may still be under way.
+  __device__ void finish(const Segment& segment, int end, bool follows, int tile, bool mixed) {
     if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
     float factor[2];
-    const bool rose = softmax_step(s, rows, factor);
-    if constexpr (half == 1 && follows) complete_output(kOther);
+    const bool rose = softmax_step(s, p, rows, factor);
+    if constexpr (half == 1) {
+      pin_fragments(p);  // or exponentials would wait for those products
+      complete_output(kOther, follows);
+    }
     hand_over(rose, factor);
     if (rose) rescale(o, factor);
-    clear_hidden(segment, tile, half);
+    clear_hidden(tile, end, half);
     pin_registers(o);
     begin_products();
     issue_output(half);
     complete_output(half);
-    turn.count += follows ? 2 : 1;
+    ++turn.count;
   }
 
   // The last tile is the other's.
-  __device__ void last_step(const Segment& segment, int tile) {
-    issue_tile_of_other(segment, tile);
+  __device__ void last_step(int tile, int end) {
+    issue_tile_of_other(tile, end);
     complete_output(kOther);
     ++turn.count;
   }
 
+  // A step begins in the one before, so that only scores are there twice: what runs for the first time comes from memory.
   __device__ void attend(const Segment& segment) {
     rows.clear();
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
-    const int last = uniform(segment.last_tile);
-    int tile = next_tile(segment, uniform(segment.first_tile));
-    if (tile <= last && turn.stage() == half) {
-      step<false>(segment, tile, tile);
-      tile = next_tile(segment, tile + 1);
-    }
+    const int last = uniform(segment.last_tile), end = uniform(segment.end);
+    int before = next_tile(segment, uniform(segment.first_tile)), tile = before;
+    if (before > last) return;
+    bool follows = turn.stage() != half;
+    if (follows) tile = next_tile(segment, before + 1);
+    if (tile > last) return last_step(before, end);
+    bool mixed = is_mixed(segment, tile);
+    if (follows) multiply<true>(before, end);
+    else multiply<false>(before, end);
 #pragma unroll 1
-    while (tile <= last) {
-      const int next = next_tile(segment, tile + 1);
-      if (next > last) {
-        last_step(segment, tile);
-        break;
-      }
-      step<true>(segment, tile, next);
-      tile = next_tile(segment, next + 1);
+    while (true) {
+      finish(segment, end, follows, tile, mixed);
+      before = next_tile(segment, tile + 1);
+      if (before > last) return;
+      tile = next_tile(segment, before + 1);
+      if (tile > last) return last_step(before, end);
+      follows = true;
+      mixed = is_mixed(segment, tile);
+      multiply<true>(before, end);
     }
   }
 

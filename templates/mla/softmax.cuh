@@ -16,8 +16,8 @@ using Scores = float[kScores];
 using Output = float[kOutputs];
 using Probabilities = u32[kMlaKeys / 16][4];  // two to a word
 
-// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
-constexpr float kRaiseThreshold = 8.0f;
+// What exponentials of a thread in a row of a tile may add up to before the row's reference rises: P is to fit into halves.
+constexpr float kMostSum = 0x1p12f;
 
 // The row of the block that this thread's row h is.
 __device__ inline int row_of_thread(int h) {
@@ -119,43 +119,61 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const floa
   return true;
 }
 
-// Turns scores into exponentials. Returns whether references rose; then O must be scaled by `factor`.
-__device__ inline bool softmax_step(Scores& s, SoftmaxRows& rows, float (&factor)[2]) {
-  float maximum[2];
-  bool rise = false;
+// P of a tile, as operand A: the accumulator layout of S is that of the operand. And the sums of this thread's rows.
+__device__ inline void exponentiate(const Scores& s, const float (&offset)[2], Probabilities& p, float (&sum)[2]) {
+  float sums[4] = {};
+#pragma unroll
+  for (int i = 0; i < kScores; i += 2) {
+    const float a = exp2_approx(s[i] * kLog2Scale - offset[i / 2 % 2]);
+    const float b = exp2_approx(s[i + 1] * kLog2Scale - offset[i / 2 % 2]);
+    sums[i % 4] += a;
+    sums[i % 4 + 1] += b;
+    p[i / 8][i / 2 % 4] = pack<config.element>(a, b);
+  }
+  sum[0] = sums[0] + sums[1];
+  sum[1] = sums[2] + sums[3];
+}
+
+__device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float even = s[2 * h], odd = s[2 * h + 1];
 #pragma unroll
     for (int i = 4 + 2 * h; i < kScores; i += 4) even = fmaxf(even, s[i]), odd = fmaxf(odd, s[i + 1]);
     maximum[h] = quad_max(fmaxf(even, odd));
-    if constexpr (config.max_logit) rows.top[h] = fmaxf(rows.top[h], maximum[h]);
-    rise |= maximum[h] > rows.reference[h] + kRaiseThreshold / kLog2Scale || fabsf(maximum[h]) > kLargeScore;
   }
-  rise = __any_sync(0xffffffff, rise);
-  bool subtracted = false;
-  factor[0] = factor[1] = 1.0f;
-  if (rise) subtracted = raise_references(s, rows, maximum, factor);
-  float offset[2], sum[4] = {};
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-    offset[h] = subtracted || rows.reference[h] == -kInfinity ? 0.0f : rows.reference[h] * kLog2Scale;
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    s[i] = exp2_approx(s[i] * kLog2Scale - offset[i / 2 % 2]);
-    sum[i % 4] += s[i];
-  }
-  rows.sum[0] += sum[0] + sum[1];
-  rows.sum[1] += sum[2] + sum[3];
-  return rise;
 }
 
-// P as operand A: the accumulator layout of S is that of the operand.
-__device__ inline void convert(Probabilities& p, const Scores& s) {
+// P relative to the references of before, which mostly will do: nothing has to wait for a maximum. Where sums say that they
+// are too low, or there are none, references rise and P is made again. Returns whether they rose; then O must be scaled by
+// `factor`.
+__device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& rows, float (&factor)[2]) {
+  float sum[2], maximum[2];
+  bool rose = false, subtracted = false;
+  factor[0] = factor[1] = 1.0f;
+#pragma unroll 1
+  while (true) {
+    float offset[2];
+    bool rise = false;
 #pragma unroll
-  for (int i = 0; i < kMlaKeys / 16; ++i)
+    for (int h = 0; h < 2; ++h) {
+      const float reference = rows.reference[h];
+      rise |= !(fabsf(reference) <= kLargeScore);  // none, too
+      offset[h] = subtracted || reference == -kInfinity ? 0.0f : reference * kLog2Scale;
+    }
+    exponentiate(s, offset, p, sum);
+    if (rose || !__any_sync(0xffffffff, rise || !(sum[0] <= kMostSum && sum[1] <= kMostSum))) break;
+    row_maxima(s, maximum);
+    subtracted = raise_references(s, rows, maximum, factor);
+    rose = true;
+  }
+  if (config.max_logit && !rose) row_maxima(s, maximum);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) p[i][j] = pack<config.element>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+  for (int h = 0; h < 2; ++h) {
+    if constexpr (config.max_logit) rows.top[h] = fmaxf(rows.top[h], maximum[h]);
+    rows.sum[h] += sum[h];
+  }
+  return rose;
 }
 
 // To the panel from which the other warpgroup multiplies.
