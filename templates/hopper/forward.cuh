@@ -25,7 +25,7 @@ constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMain
 
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
-using OutputPiece = float[kPieceColumns / 2];
+using OutputPiece = float[kProductColumns / 2];
 
 // One vote of a warpgroup: true for all its threads if it is for any.
 __device__ inline bool any_of_warpgroup(bool vote) {
@@ -94,7 +94,7 @@ struct Consumer {
   __device__ void issue_product(Products& sums, int piece) {
     pin_registers(sums);
     begin_products();
-    const u32 v = recompute(shared.v(values().stage())) + piece * kPieceColumns * kPanelWidth;
+    const u32 v = recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
     if constexpr (kAddsTiles) {
       multiply_output(sums, p, descriptor(v));
     } else {
@@ -107,7 +107,7 @@ struct Consumer {
   // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
   __device__ void issue_output(bool adds = true) {
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
+    for (int piece = 0; piece < kProductPieces; ++piece) {
       if (piece > 0) {
         wait_products<0>();
         take_in(piece - 1, adds);
@@ -117,12 +117,12 @@ struct Consumer {
   }
 
   // The product is done: O has taken it in or, if it is of these columns, does now.
-  __device__ void take_in(int piece = kPieces - 1, bool adds = true) {
+  __device__ void take_in(int piece = kProductPieces - 1, bool adds = true) {
     pin_registers(products());
     if constexpr (kAddsTiles) {
       if (!adds) return;
 #pragma unroll
-      for (int i = 0, at = piece * kPieceColumns / 2; i < kPieceColumns / 2 && at < kOutputs; ++i, ++at)
+      for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
         o[at] += products()[i];
     }
   }
@@ -319,7 +319,7 @@ struct Consumer {
     if constexpr (kTakesInLater) take_in();
     issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
-    if constexpr (kAddsFirst) take_in(kPieces - 1, output);
+    if constexpr (kAddsFirst) take_in(kProductPieces - 1, output);
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -332,7 +332,7 @@ struct Consumer {
     commit_products();
     if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
-    if constexpr (!kAddsFirst) take_in(kPieces - 1, output);
+    if constexpr (!kAddsFirst) take_in(kProductPieces - 1, output);
     if constexpr (kTakesInLater) clear(t);
     if (output) release_values();
     if (changes && scores) scales.find(params, work);

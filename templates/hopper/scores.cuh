@@ -15,7 +15,7 @@ namespace flashjit {
 constexpr int kScores = kTileKv / 2;  // registers of S
 constexpr int kOutputs = output_columns(config) / 2;
 constexpr bool kAddsTiles = adds_tiles(config);
-constexpr int kPieces = product_pieces(config), kPieceColumns = product_columns(config);  // of P V
+constexpr int kProductPieces = product_pieces(config), kProductColumns = product_columns(config);  // of P V
 using Scores = float[kScores];
 using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);
@@ -268,7 +268,9 @@ struct Columns {
   }
   // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out. Nor are there the registers for
   // it where products are added up in pieces: d=256 spills 308 bytes.
-  __device__ bool sees_group(int group) const { return !config.has_mask || kPieces > 1 || any_of_group(some, group); }
+  __device__ bool sees_group(int group) const {
+    return !config.has_mask || kProductPieces > 1 || any_of_group(some, group);
+  }
   __device__ bool cuts_group(int group) const {
     return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
   }
