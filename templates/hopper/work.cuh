@@ -226,7 +226,7 @@ struct SharedMemory {
 
   // Of the tile of keys with this number in the block.
   __device__ TileScales& scales(u32 count) const {
-    return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % scale_places(config)];
+    return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_places(config), 1)];
   }
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
