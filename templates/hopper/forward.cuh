@@ -108,23 +108,17 @@ struct Consumer {
     commit_products();
   }
 
-  // O += P V, issued: the first piece, then the others, which is done but for the last; `adds`: O is to take in what has been
-  // multiplied.
-  __device__ void begin_output(bool adds = true) {
+  // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
+  __device__ void issue_output(bool adds = true) {
     if (kHasUnits && adds) unit = shared.scales(ring.count - 1).v;
-    issue_product(products(), 0);
-  }
-  __device__ void continue_output(bool adds = true) {
 #pragma unroll
-    for (int piece = 1; piece < kProductPieces; ++piece) {
-      wait_products<0>();
-      take_in(piece - 1, adds);
+    for (int piece = 0; piece < kProductPieces; ++piece) {
+      if (piece > 0) {
+        wait_products<0>();
+        take_in(piece - 1, adds);
+      }
       issue_product(products(), piece);
     }
-  }
-  __device__ void issue_output(bool adds = true) {
-    begin_output(adds);
-    continue_output(adds);
   }
 
   // The product is done: O has taken it in or, if it is of these columns, does now.
@@ -168,7 +162,7 @@ struct Consumer {
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops) draw(kept, shared, work, tile);
-    if constexpr (kOverlaps) begin_output();
+    if constexpr (kOverlaps) issue_output();
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (kHasUnits) main.keys_scale = shared.scales(ring.count).k;
@@ -179,17 +173,13 @@ struct Consumer {
     release_keys();
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
-    if constexpr (kWaitsFirst) {
-      continue_output();
-      complete_output();
-    }
+    if constexpr (kWaitsFirst) complete_output();
     const auto halfway = [&](float sum) {
       if constexpr (kTakesInLater) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
         // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
         wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
-        if constexpr (kProductPieces > 1) continue_output();
-        else complete_output();
+        complete_output();
       }
     };
     if constexpr (kMainIsCareful) {
@@ -199,10 +189,8 @@ struct Consumer {
     }
     if constexpr (kOverlaps && !kWaitsFirst && !kTakesInLater) {
       pin_registers(s);
-      continue_output();
       complete_output();
     }
-    if constexpr (kTakesInLater && kProductPieces > 1) complete_output();
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale_all(factor);
     convert(p, s);

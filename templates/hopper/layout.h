@@ -14,14 +14,12 @@ constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) 
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
 
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
-// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own, for half of the columns where they
-// are many. Else it is multiplied in pieces that have the place of S, and its width: of narrower ones ptxas serialises all
-// products. What the last one multiplies behind V nobody looks at.
+// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
+// that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
+// behind V nobody looks at.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 constexpr int product_columns(const KernelConfig& c) {
-  if (!adds_tiles(c)) return output_columns(c);
-  if (c.overlap == Overlap::none) return c.tile_kv;
-  return output_columns(c) > 32 ? round_up((output_columns(c) + 1) / 2, 8) : output_columns(c);
+  return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
 constexpr int product_pieces(const KernelConfig& c) {
   return (output_columns(c) + product_columns(c) - 1) / product_columns(c);

@@ -267,7 +267,7 @@ struct Columns {
   // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out. Nor are there the registers for
   // it where products are added up in pieces: d=256 spills 308 bytes.
   __device__ bool sees_group(int group) const {
-    return !config.has_mask || (kProductPieces > 1 && !kOverlaps) || any_of_group(some, group);
+    return !config.has_mask || kProductPieces > 1 || any_of_group(some, group);
   }
   __device__ bool cuts_group(int group) const {
     return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
