@@ -19,8 +19,8 @@ enum class RowSum : unsigned char { adds, matrix };         // matrix: from a co
 enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
 enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
-enum class DqSums : unsigned char { launch, atomics };      // of backward: dQ has a launch of its own, or is added up
-                                                            // in memory, in any order, by that of dK and dV
+// Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
+enum class DqSums : unsigned char { launch, atomics, ordered };
 
 // How backward sums up what scores give for the elements of a parameter that one place of the score reads.
 enum class GradientSum : unsigned char {
