@@ -30,7 +30,7 @@ constexpr int kBaseRegistersOfSums = 24;
 // Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; max_logit, a sink beside an LSE, and packed queries of
 // pages 8 to 24.
 constexpr int kPositionRegisters = 8, kStateRegisters = 6;
-constexpr int kUnitRegisters = 8;  // of scales of blocks: d=128 and 256 with 128 keys spill 228 and 112 bytes
+constexpr int kUnitRegisters = 0;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
