@@ -152,6 +152,7 @@ const FixedCase kCases[] = {
     {"fp8-paged-64",    "fwd e5m2 d=64 heads=8/2 layout=packed/paged(64) lse=ln", {100, 1, 3}, {63, 64, 600}},
     {"fp8-blocks",      "fwd e4m3 d=128 heads=4/2 scales=block(64) mask=\"causal\" lse=ln max_logit", {200, 200}, {260, 260}},
     {"fp8-blocks-128",  "fwd e4m3 d=64 heads=4/2 layout=bhsd scales=block(128) k_lens lse=ln", {300, 300}, {500, 129}},
+    {"fp8-blocks-long", "fwd e4m3 d=128 heads=4/2 scales=block(128) lse=ln", {300, 300}, {1333, 1333}, Data::Scales},
     {"fp8-blocks-far",  "fwd e5m2 d=64 heads=32/16 scales=block(192) lse=ln", {150, 150}, {400, 400}, Data::Scales},
     {"fp8-blocks-16bit","fwd bf16 kv=e4m3 d=64 heads=4/2 scales=block(64) append lse=ln", {40, 40}, {300, 300}},
     {"fp8-decode",      "fwd e4m3 d=128 heads=32/8 q_len=1 lse=ln max_logit", {1, 1, 1}, {1500, 1500, 1500}},
