@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "compiler/plan.h"
-#include "compiler/spec/shared_prefix.h"
 
 namespace flashjit {
 

@@ -1,4 +1,4 @@
-// How GPUs compute a spec with `shared_prefix`: by three specs that do not have it, whose kernels are launched one after
+// How GPUs compute a spec with `shared_prefix` whose shared keys are read once: by three specs that do not have it, whose kernels are launched one after
 // the other. Keys that all sequences share are read once, for the queries of all of them.
 //
 //   own      each sequence from the end of its shared keys on; it appends, and rotates queries for both
@@ -11,6 +11,7 @@
 #pragma once
 
 #include "compiler/spec/schedule.h"
+#include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/spec.h"
 #include "compiler/spec/target.h"
 
@@ -28,7 +29,7 @@ struct Cascade {
 Result<Cascade> cascade_of(const AttentionSpec& spec, const Target& target, const Schedule& pins = {});
 // Is a spec computed like this on the target?
 inline bool is_cascade(const AttentionSpec& spec, const Target& target) {
-  return target.gpu && attends(spec) && spec.shared_prefix;
+  return target.gpu && attends(spec) && spec.shared_prefix && why_read_by_each(spec).empty();
 }
 
 inline constexpr int kMostPieces = 32;

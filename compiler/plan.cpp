@@ -10,6 +10,7 @@
 #include "compiler/program/passes.h"
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
+#include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/text_form.h"
 #include "templates/dropout.h"
 
@@ -142,6 +143,10 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
     notes.push_back(
         fmt::format("the V dim {} is padded to {} inside the kernel: matrix instructions take 16 columns at a time",
                     spec.d_v, output->columns));
+  }
+  if (plan.target.gpu && attends(spec) && spec.shared_prefix) {
+    notes.push_back(fmt::format("shared_prefix: each sequence reads the shared keys that it sees by itself, since {}",
+                                why_read_by_each(spec)));
   }
   if (const int dropped = dropped_of(spec.dropout); dropped != spec.dropout * kDropoutNumbers) {
     notes.push_back(fmt::format("dropout={} counts as {}/{}: the random numbers of weights are bytes", spec.dropout,

@@ -204,6 +204,10 @@ __device__ inline void add_released(int* counter, int value) {
   __threadfence();
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
+__device__ inline void store_released(int* counter, int value) {
+  __threadfence();
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
 __device__ inline int load_acquired(const int* counter) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");

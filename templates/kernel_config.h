@@ -19,8 +19,8 @@ enum class RowSum : unsigned char { adds, matrix };         // matrix: from a co
 enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
 enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
-enum class DqSums : unsigned char { launch, atomics };      // of backward: dQ has a launch of its own, or is added up
-                                                            // in memory, in any order, by that of dK and dV
+// Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
+enum class DqSums : unsigned char { launch, atomics, ordered };
 
 // How backward sums up what scores give for the elements of a parameter that one place of the score reads.
 enum class GradientSum : unsigned char {
@@ -108,6 +108,7 @@ struct KernelConfig {
   HeadTiles head_tiles = HeadTiles::single;
   // of the decode loop
   Copies copies = Copies::rows;
+  int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size
   int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
   // of the backward loop

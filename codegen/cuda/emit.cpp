@@ -115,6 +115,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("mask_is_long", &KernelConfig::mask_is_long, false);
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
+  field("evict_first_mb", &KernelConfig::evict_first_mb, false);
   field("team", &KernelConfig::team, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);
   field("cluster", &KernelConfig::cluster, false);

@@ -46,7 +46,7 @@ inline constexpr WordTable<2> kWords<Copies> = {"Copies", {"rows", "boxes"}};
 template <>
 inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grouped"}};
 template <>
-inline constexpr WordTable<2> kWords<DqSums> = {"DqSums", {"launch", "atomics"}};
+inline constexpr WordTable<3> kWords<DqSums> = {"DqSums", {"launch", "atomics", "ordered"}};
 
 template <>
 inline constexpr WordTable<6> kWords<GradientSum> = {"GradientSum",

@@ -41,7 +41,7 @@ struct Schedule {
   std::optional<GridKind> grid;   // a block per query tile, or one per SM that takes one tile after the other
   std::optional<HeadTiles> head_tiles;  // grouped: the query heads of one KV head share a tile
   // backward
-  std::optional<DqSums> dq;  // atomics: added up in memory by the launch of dK and dV
+  std::optional<DqSums> dq;  // atomics, ordered: added up in memory by the launch of dK and dV
   // decode
   std::optional<Copies> copies;  // boxes: TMA fills the rings of the warps
   bool operator==(const Schedule&) const = default;

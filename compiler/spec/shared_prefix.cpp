@@ -35,14 +35,11 @@ bool shows_all_before_queries(const AttentionSpec& spec) {
   return simple->op == Op::BoolConst && simple->integer != 0;
 }
 
-Result<void> check_score(const AttentionSpec& spec) {
-  if (!spec.score) return {};
+// What a score reads of one sequence alone.
+std::string_view read_of_sequence(const Expr& score) {
+  if (!score) return {};
   for (const Variable variable : {Variable::Q, Variable::B, Variable::QLen, Variable::KLen}) {
-    if (!uses(spec.score, variable)) continue;
-    return invalid(fmt::format(
-        "shared_prefix: the score reads `{}`, of its own for each sequence, and scores of a shared prefix are "
-        "computed for all together, from s, k, h, hk and params; leave shared_prefix out",
-        name(variable)));
+    if (uses(score, variable)) return name(variable);
   }
   return {};
 }
@@ -63,28 +60,28 @@ Result<void> check_params(const AttentionSpec& spec) {
 
 }  // namespace
 
+std::string why_read_by_each(const AttentionSpec& spec) {
+  if (is_packed(spec)) return "they have different numbers of queries";
+  if (!shows_all_before_queries(spec)) return "the mask may hide some of those before the first query";
+  if (const std::string_view read = read_of_sequence(spec.score); !read.empty())
+    return fmt::format("the score reads `{}`, of its own for each", read);
+  return {};
+}
+
 Result<void> check_shared_prefix(const AttentionSpec& spec) {
-  if (!is_paged(spec) || is_packed(spec)) {
-    return invalid(
-        "shared_prefix: sequences share pages, and have as many queries each; use layout=paged(N), or leave it out");
-  }
+  if (!is_paged(spec)) return invalid("shared_prefix: sequences share pages; use layout=paged(N), or leave it out");
   if (spec.numerics == Numerics::BatchInvariant) {
     return invalid(
         "shared_prefix: where keys are cut depends on the batch, which numerics=batch_invariant excludes; leave one of "
         "the two out");
   }
+  if (!why_read_by_each(spec).empty()) return {};
   if (spec.align_bytes < size_of(Dtype::F32)) {
     return invalid(
         fmt::format("bytes: {} is below {}, which shared_prefix needs; align tensors to it, or leave "
                     "shared_prefix out",
                     spec.align_bytes, size_of(Dtype::F32)));
   }
-  if (!shows_all_before_queries(spec)) {
-    return invalid(
-        "shared_prefix: every query sees all of a shared prefix, and this mask may hide some of the keys before the "
-        "first query; use a mask like causal or tree(name), or leave shared_prefix out");
-  }
-  FLASHJIT_TRY(check_score(spec));
   return check_params(spec);
 }
 

@@ -1,7 +1,9 @@
-// What a spec with `shared_prefix` must be like: the first keys of all sequences are the same, and every query sees them.
+// What a spec with `shared_prefix` must be like, the first keys of whose sequences are the same, and whether these are read
+// once for all.
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "compiler/spec/spec.h"
@@ -18,7 +20,9 @@ inline constexpr std::array kAll = {kPrefix, kLens, kQueries, kPieces};
 inline constexpr std::size_t kOfOwn = 2;  // of these, the first, where each sequence's own keys are read
 }  // namespace cascade_params
 
-// Of a spec whose expressions are resolved.
+// Both of a spec whose expressions are resolved. Why each sequence reads shared keys by itself, as if they were not; empty:
+// they are read for the queries of all together, which see all of them.
+std::string why_read_by_each(const AttentionSpec& spec);
 Result<void> check_shared_prefix(const AttentionSpec& spec);
 
 }  // namespace flashjit

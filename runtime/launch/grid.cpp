@@ -12,7 +12,7 @@ constexpr std::int64_t kCachedBytes = 32 << 20;
 std::int64_t cached_bytes(const Plan& plan) {
   const std::int64_t elements = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   if (!is_backward(plan.spec)) return elements;
-  return elements + (plan.config.dq == DqSums::atomics ? std::int64_t{plan.spec.d_qk} * size_of(Dtype::F32) : 0);
+  return elements + (plan.config.dq != DqSums::launch ? std::int64_t{plan.spec.d_qk} * size_of(Dtype::F32) : 0);
 }
 
 }  // namespace

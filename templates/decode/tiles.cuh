@@ -33,6 +33,23 @@ __device__ inline uint4 load_once(const void* address) {
   return value;
 }
 
+// The same to shared memory, by cp.async. What no policy is asked for is kept as any other line.
+constexpr bool kMayEvictFirst = config.evict_first_mb > 0;
+__device__ inline u64 policy_of_rows(const KernelParams& p) {
+  constexpr int kKeyBytes = config.heads_kv * (config.head_dim_qk + config.head_dim_v) * cache_bytes(config);
+  const Int64 bytes = Int64{p.batch} * p.k_len * kKeyBytes;
+  return kMayEvictFirst && bytes <= Int64{config.evict_first_mb} << 20 ? kEvictFirst : kEvictNormal;
+}
+__device__ inline void copy_once(u32 shared, const void* global, u64 policy) {
+  if constexpr (kMayEvictFirst) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "l"(policy)
+                 : "memory");
+  } else {
+    copy_async<16>(shared, global, true);
+  }
+}
+
 // A lane's first column in a row of K or of Q, and of V.
 __device__ inline int key_column() { return lane_id() % 4 * kLaneColumns; }
 __device__ inline int value_column() { return lane_id() / 4 * kLaneColumns; }
@@ -209,6 +226,7 @@ struct RegisterTiles {
 struct RingTiles {
   TileRows where;
   const TensorMaps* maps;
+  u64 policy;          // of rows
   u32 ring, barriers;  // of this warp
   int ahead = -1;      // the next tile to copy
   u32 stage = 0, parity = 0;
@@ -216,6 +234,7 @@ struct RingTiles {
   __device__ RingTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
       : where{params},
         maps(maps),
+        policy(policy_of_rows(params)),
         ring(shared_address(shared) + warp_id() * kLayout.ring_bytes),
         barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {
     if constexpr (config.copies == Copies::boxes) {
@@ -262,14 +281,14 @@ struct RingTiles {
     if (kTileInPieces || is_cut(s, ahead)) {
 #pragma unroll 2
       for (int row = first; row < kTileKv; row += kRowsAtOnce)
-        copy_async<16>(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, true);
+        copy_once(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, policy);
     } else {
       // The first row's number has only bits that the distance to another one has not.
       const u32 offset = offset_of(first, chunk % 8);
       const Cached* from = begin + first * strides.token + column;
 #pragma unroll
       for (int row = 0; row < kTileKv; row += kRowsAtOnce, from += kRowsAtOnce * strides.token)
-        copy_async<16>(to + (offset ^ (row & 7) << 4) + row * kPanelWidth, from, true);
+        copy_once(to + (offset ^ (row & 7) << 4) + row * kPanelWidth, from, policy);
     }
   }
 

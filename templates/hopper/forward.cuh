@@ -49,7 +49,7 @@ struct Consumer {
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
   Queries queries;             // of this item's main steps
   RowScales scales;            // of this item
-  float unit = 1.0f;           // kHasUnits: that O is in
+  float unit = 1.0f;           // kHasUnits: of V in the product that O takes in next
 
   Output o;
   Scores s;
@@ -90,6 +90,10 @@ struct Consumer {
     else if constexpr (kAddsTiles) return t;
     else return o;
   }
+  __device__ void clear_product() {
+    clear(t);
+    unit = 1.0f;
+  }
   template <class Products>
   __device__ void issue_product(Products& sums, int piece) {
     pin_registers(sums);
@@ -106,6 +110,7 @@ struct Consumer {
 
   // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
   __device__ void issue_output(bool adds = true) {
+    if (kHasUnits && adds) unit = shared.scales(ring.count - 1).v;
 #pragma unroll
     for (int piece = 0; piece < kProductPieces; ++piece) {
       if (piece > 0) {
@@ -123,7 +128,7 @@ struct Consumer {
       if (!adds) return;
 #pragma unroll
       for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
-        o[at] += products()[i];
+        o[at] = kHasUnits ? fmaf(unit, products()[i], o[at]) : o[at] + products()[i];
     }
   }
 
@@ -160,8 +165,8 @@ struct Consumer {
     if constexpr (kOverlaps) issue_output();
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
+    if constexpr (kHasUnits) main.keys_scale = shared.scales(ring.count).k;
     if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
-    const float next_unit = unit_of(work, tile);
     float factor[2];
     wait_products<kOverlaps ? 1 : 0>();
     pin_registers(s);
@@ -191,28 +196,6 @@ struct Consumer {
     convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
     if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
-    if constexpr (kHasUnits) change_unit(next_unit, false);
-  }
-
-  __device__ float unit_of(const WorkState& work, int tile) const {
-    if constexpr (!kHasUnits) return 1.0f;
-    return scale_of(params.scale_v, params.scale_v_stride, work.seq.b, work.seq.hk, tile * kTileKv);
-  }
-  // Of the values that the next product adds: O, if there is any yet, to units of their scale. Values whose scale is 0 add
-  // nothing, and leave it alone.
-  __device__ void change_unit(float next_unit, bool fresh) {
-    if (fresh) unit = 1.0f;
-    if (uniform(next_unit == 0.0f)) {
-#pragma unroll
-      for (int i = 0; i < kTilesOfP; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) p[i][j] = 0;
-      rows.large = false;
-      return;
-    }
-    const float ratio[2] = {unit / next_unit, unit / next_unit};
-    if (!fresh && rose(ratio)) rescale_all(ratio);
-    unit = next_unit;
   }
 
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
@@ -333,7 +316,7 @@ struct Consumer {
     if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
     if constexpr (!kAddsFirst) take_in(kProductPieces - 1, output);
-    if constexpr (kTakesInLater) clear(t);
+    if constexpr (kTakesInLater) clear_product();
     if (output) release_values();
     if (changes && scores) scales.find(params, work);
     if (changes) {
@@ -348,17 +331,17 @@ struct Consumer {
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
+    Tile here = {params, work, tile, inputs, scales};
+    if constexpr (kHasUnits) here.keys_scale = shared.scales(ring.count).k;
     release_keys();
     ring.advance();
     if (last) release_queries();
     const Columns columns = mixed ? visible_columns(params, work, tile) : all_columns();
-    Tile here = {params, work, tile, inputs, scales};
     apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor, [](float) {});
     if (rose(factor)) rescale(o, factor);
     convert(p, s);
-    if constexpr (kHasUnits) change_unit(unit_of(work, tile), changes);
     if constexpr (kDrops) {
       Kept kept;
       draw(kept, shared, work, tile);
@@ -375,7 +358,7 @@ struct Consumer {
       if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
-    normalise(params, work, kHasUnits ? unit : value_scale(params, work.seq), rows, o);
+    normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }

@@ -102,7 +102,7 @@ constexpr int box_rows(const KernelConfig& c) {
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | work
-// states | redo list | key of dropout | barriers | numbers of the warps that do not compute ],
+// states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
@@ -111,6 +111,13 @@ constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
 constexpr int kRedoPlaces = 64;
 
+// Scales of blocks of keys: of a tile's K and V, which the producer finds with K. V is read a tile later, when the place of K
+// may have been filled again, so there are twice as many.
+struct TileScales {
+  float k, v;
+};
+constexpr int scale_places(const KernelConfig& c) { return has_key_scales(c) ? 2 * c.stages : 0; }
+
 // What the producer knows of its items between one and the next, where keys lie in pages; numbers of 4 bytes.
 constexpr int kProgressNumbers = 4;
 
@@ -118,7 +125,7 @@ struct HopperLayout {
   PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
   int v_stage_bytes = 0, copied_v_stage_bytes = 0;
   int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0,
-      dropout_offset = 0, barrier_offset = 0, numbers_offset = 0;
+      dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -143,7 +150,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
   s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (transposes_values(c) ? 2 * c.stages : 0) +
                (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
-  s.numbers_offset = s.barrier_offset + s.barriers * 8;
+  s.scales_offset = s.barrier_offset + s.barriers * 8;
+  s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
   s.bytes = s.numbers_offset + (c.page_size > 0 ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
   return s;
 }

@@ -5,13 +5,10 @@
 
 namespace flashjit {
 
-// V that has scales in blocks does not come out of a sum over them: O is in units of the scale of the tile that it takes in.
-constexpr bool kHasUnits = has_key_scales(config);
-
-// O, which is in `units`, to its final scale; the sums become what LSE is taken of, relative to the references (in natural
+// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural
 // units).
-__device__ inline void normalise(const KernelParams& params, const WorkState& work, float units, RowStates& rows,
-                                 Output& o) {
+__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
+  const float units = value_scale(params, work.seq);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;

@@ -5,6 +5,7 @@
 
 #include "templates/hopper/work.cuh"
 #include "templates/items.cuh"
+#include "templates/scales.cuh"
 
 namespace flashjit {
 
@@ -82,11 +83,22 @@ struct Producer {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
+  __device__ TileScales find_scales(const WorkState& work, int tile) const {
+    if constexpr (!kHasUnits) return {};
+    const int key = tile * kTileKv;
+    return {scale_of(params.scale_k, params.scale_k_stride, work.seq.b, work.seq.hk, key),
+            scale_of(params.scale_v, params.scale_v_stride, work.seq.b, work.seq.hk, key)};
+  }
+
   __device__ void copy_tile_keys(const WorkState& work, int tile) {
     join();  // no thread falls behind by more than a tile: barriers know two phases
     const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
+    const TileScales scales = find_scales(work, tile);    // likewise
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
-    if (leads()) arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
+    if (leads()) {
+      if constexpr (kHasUnits) shared.scales(ring.count) = scales;
+      arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
+    }
     if constexpr (kEndsKeys) {
       copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
                        tile * kTileKv, outer_of(work, page));

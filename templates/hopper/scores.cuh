@@ -145,7 +145,7 @@ struct Tile {
   const RowScales& row_scales;
   Queries queries;
   int k_lo;
-  float keys_scale;                                      // that all keys of the tile share
+  float keys_scale = 1.0f;                               // that all keys of the tile share
   u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
 
   // `known`: its queries have been found.
@@ -154,8 +154,6 @@ struct Tile {
     if (known) queries = *known;
     else queries.find(work, thread);
     k_lo = first_key(thread, index);
-    if constexpr (has_key_scales(config))
-      keys_scale = scale_of(params.scale_k, params.scale_k_stride, work.seq.b, work.seq.hk, index * kTileKv);
     if constexpr (kHasInputs) {
       if (!inputs.given) return;
       wait_barrier(inputs.full(), inputs.ring.parity());

@@ -22,6 +22,7 @@ constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
+constexpr bool kHasUnits = has_key_scales(config);  // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
@@ -222,6 +223,11 @@ struct SharedMemory {
   }
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
+
+  // Of the tile of keys with this number in the block.
+  __device__ TileScales& scales(u32 count) const {
+    return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_places(config), 1)];
+  }
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 

@@ -2,7 +2,7 @@
 // a call tell each other about them.
 #pragma once
 
-#include "templates/hopper_backward/work.cuh"
+#include "templates/hopper_backward/order.cuh"
 #include "templates/items.cuh"
 
 namespace flashjit {
@@ -75,17 +75,19 @@ struct Dealer {
   }
 };
 
-// One thread that tells the last launch which heads are done.
-__device__ inline void count_items(const SharedMemory& shared, int* counters) {
+// A warp that tells the last launch which heads are done, and with sums in order others which steps are.
+__device__ inline void count_items(const KernelParams& params, const SharedMemory& shared, int* counters, int* added) {
+  u32 step = 0;  // of all items
 #pragma unroll 1
   for (int round = 0;; ++round) {
     const u32 place = round % kPlaces, parity = round / kPlaces % 2;
     wait_barrier(shared.k_full(place), parity);
-    if (shared.item(place).k_lo < 0) return;
-    int* done = done_of(shared.item(place).seq, counters);
-    arrive(shared.k_empty(place));
+    BackwardItem item;
+    if (!read_item(item, params, shared.item(place))) return;
+    if constexpr (kOrdered) tell_steps(params, shared, item, added, step);
+    release(shared.k_empty(place));
     wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
-    add_released(done, 1);
+    if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
   }
 }
 

@@ -23,6 +23,11 @@ constexpr int columns_at_once(const KernelConfig& c, int columns) {
   return in_clusters(c) && columns > 192 ? 128 : columns;
 }
 
+// Is dQ added up in memory, and not a launch of its own?
+constexpr bool adds_dq(const KernelConfig& c) { return c.dq != DqSums::launch; }
+// Tiles of keys add to a query tile one after the other, the first of them first: the same bits in every run.
+constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
+
 // What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
 // blocks of a cluster, share the columns, with more they share the queries.
 constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
@@ -53,7 +58,7 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 // ---- shared memory of the main loop ----
 //
 // [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items, as
-// many as places of K | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
+// many as places of K | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
 // two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
@@ -82,7 +87,7 @@ constexpr int kItemBytes = 64;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.
 constexpr bool counts_items(const KernelConfig& c) {
-  return takes_items(c) && c.dq == DqSums::atomics && c.sequences == Sequences::dense;
+  return takes_items(c) && adds_dq(c) && c.sequences == Sequences::dense;
 }
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
@@ -99,7 +104,7 @@ struct HopperBackwardLayout {
   int d_o_stages = 0;
   int k_places = 1, items_offset = 0;
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
-  int dropout_offset = 0;
+  int turns_offset = 0, dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -135,9 +140,11 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
   s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
   s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
   s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
-               (has_inputs(c) ? 2 * c.warpgroups : 0) + (takes_items(c) ? 2 * s.k_places + 2 : 0);
+               (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
+               (takes_items(c) ? 2 * s.k_places + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.dropout_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
+  s.turns_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
+  s.dropout_offset = s.turns_offset + (adds_in_order(c) ? 4 * exchanges(c) : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
@@ -148,7 +155,7 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.v = panel_layout(block_keys(c), c.head_dim_v, c.element);
   s.d_o = panel_layout(c.tile_q, c.head_dim_v, c.element);
   s.ds = panel_layout(c.tile_q, block_keys(c), c.element);
-  s.exchange_bytes = has_roles(c) ? c.tile_q * block_keys(c) * 4 : c.dq == DqSums::launch ? 0 : s.ds.bytes();
+  s.exchange_bytes = has_roles(c) ? c.tile_q * block_keys(c) * 4 : adds_dq(c) ? s.ds.bytes() : 0;
   if (in_clusters(c)) {
     s.d_o_stages = c.stages;
     place_in_cluster(s, c);

@@ -7,6 +7,7 @@
 #include "templates/hopper_backward/cluster.cuh"
 #include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
+#include "templates/hopper_backward/order.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/producer.cuh"
 #include "templates/hopper_backward/queries.cuh"
@@ -67,16 +68,30 @@ struct Consumer {
   }
 
   // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
-  __device__ void add_dq(const QueryGradients& sums, const Steps& at) {
+  __device__ void add_dq(const QueryGradients& sums, Int64 tile) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
-    float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
-                turns.warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
+    float* to =
+        dq_sums + tile * dq_sum_floats(config) + turns.warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
     constexpr bool kAll = !splits_dq_columns(config) || kDqColumns * kWarpgroups == config.head_dim_qk;
 #pragma unroll
     for (int j = 0; j < kDqColumns / 8; ++j) {
       if (kAll || turns.warpgroup * kDqColumns + j * 8 < config.head_dim_qk)
         add_to_global(to + j * 4 * kThreadsPerWarpgroup, sums[4 * j], sums[4 * j + 1], sums[4 * j + 2],
                       sums[4 * j + 3]);
+    }
+  }
+
+  // dQ of a step, whose dS has been read.
+  __device__ void give_dq(const QueryGradients& sums, int number, const Steps& at) {
+    const u32 empty = shared.exchange_empty(number % 2);
+    if constexpr (kOrdered) {
+      wait_barrier(shared.turn(number % 2), number / 2 % 2);
+      add_dq(sums, load_shared_word(shared.tile_of_turn(number % 2)));
+      __syncwarp();
+      release(empty);
+    } else {
+      release(empty);
+      add_dq(sums, workspace_tile(params, item.seq, at.head, at.tile));
     }
   }
 
@@ -198,10 +213,7 @@ struct Consumer {
     commit_products();
     wait_products<1>();
     pin_registers(dq);
-    if (before.any()) {
-      release(shared.exchange_empty(exchange ^ 1));
-      add_dq(dq, before);
-    }
+    if (before.any()) give_dq(dq, number - 1, before);
   }
 
   __device__ void step_without_dq(int number, const Steps& at, const Steps& before) {
@@ -222,8 +234,7 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
-    release(shared.exchange_empty(number % 2));
-    add_dq(sums, last);
+    give_dq(sums, number, last);
   }
 
   // All of an item. `number` is that of the last step, of all items.
@@ -244,6 +255,7 @@ struct Consumer {
         if constexpr (kDqApart) step_without_dq(number, at, before);
         else step(number, at, before);
         before = at;
+        if constexpr (kOrdered) before.tile = 0;  // what matters is that there was one
       } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);
@@ -314,7 +326,8 @@ __device__ inline void zero_unvisited(const KernelParams& params, const SharedMe
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
-                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr) {
+                                       float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr,
+                                       int* added = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
@@ -330,9 +343,11 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     const u32 warp = uniform(threadIdx.x / 32 % 4);
     Producer producer = {params, maps, row_terms, shared};
     if constexpr (kTakesItems) {
-      if (warp == 0) producer.run();
-      if (warp == 1) Dealer{params, shared, dq_sums, counters}.run();
-      if (kCounts && threadIdx.x % kThreadsPerWarpgroup == 64) count_items(shared, counters);
+      // Each returns, so that ptxas does not keep which warp this is.
+      if (warp == 0) return producer.run();
+      if (warp == 1) return Dealer{params, shared, dq_sums, counters}.run();
+      if (kCounts && warp == 2) return count_items(params, shared, counters, added);
+      if constexpr (kOrdered) wait_for_turns(params, shared, added);
       if constexpr (kZeroesItems) {
         if (warp == 3) zero_unvisited(params, shared);
       }

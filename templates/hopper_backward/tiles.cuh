@@ -26,7 +26,9 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
 // What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
 // taken together.
 constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
-constexpr bool kUneven = kPacked || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+// Sums in order want few tiles of a head at work: each comes behind the one before it.
+constexpr bool kUneven =
+    kPacked || adds_in_order(config) || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
 __device__ inline int in_a_group(const KernelParams& params, int heads_together) {
   const int group = kUneven ? heads_together : 1;
   if constexpr (kBatchesTogether) return max(group / params.batch, 1) * params.batch;

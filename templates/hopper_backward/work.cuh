@@ -16,8 +16,10 @@ constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config),
 constexpr int kPlaces = kLayout.k_places;                          // of K, and of what is known of an item
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
+constexpr bool kOrdered = adds_in_order(config);
 constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
-constexpr int kItemReaders = kConsumerWarps + kCounts + kZeroesItems;  // warps that read what is known of an item
+constexpr int kItemReaders =
+    kConsumerWarps + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
@@ -100,6 +102,8 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
+// Sums in order go from the last to the first: so with windows, and with causal masks, a tile of keys comes to queries
+// when the tile before it has been there.
 struct Steps {
   int tile, head;
 
@@ -110,16 +114,18 @@ struct Steps {
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
-    tile = visible(params, item, item.first);
-    return tile <= item.last || begin_next_head(params, item);
+    tile = visible(params, item, kOrdered ? item.last : item.first);
+    return inside(item) || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
-    tile = visible(params, item, tile + 1);
-    return tile <= item.last || begin_next_head(params, item);
+    tile = visible(params, item, tile + kDirection);
+    return inside(item) || begin_next_head(params, item);
   }
 
  private:
+  static constexpr int kDirection = kOrdered ? -1 : 1;
+  __device__ bool inside(const BackwardItem& item) const { return kOrdered ? tile >= item.first : tile <= item.last; }
   __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
     if constexpr (kGroup > 1) {
       const int end = (item.seq.hk + 1) * kGroup;
@@ -128,8 +134,8 @@ struct Steps {
           item.seq.h = head;
           find_queries(params, item);
         }
-        tile = visible(params, item, item.first);
-        if (tile <= item.last) return true;
+        tile = visible(params, item, kOrdered ? item.last : item.first);
+        if (inside(item)) return true;
         if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
       }
     }
@@ -138,9 +144,10 @@ struct Steps {
   __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (config.mask_has_holes) {
       const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
-      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
-                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
-        ++tile;
+      while (tile >= item.first && tile <= item.last &&
+             !Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
+                               k_hi))
+        tile += kDirection;
     }
     return tile;
   }
@@ -206,13 +213,17 @@ struct SharedMemory {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
 
+  // With sums in order: it is the turn of a step's dQ, and where that is added to.
+  __device__ u32 tile_of_turn(u32 exchange) const { return base + kLayout.turns_offset + exchange * 4; }
+  __device__ u32 turn(u32 exchange) const { return exchange_full(2 * kExchanges + exchange); }
+
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
   __device__ u32 inputs(u32 warpgroup) const {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
     return base + kLayout.inputs_offset + warpgroup * kBytes + kOffset;
   }
-  __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full(2 * kExchanges + warpgroup); }
+  __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full((kOrdered ? 3 : 2) * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
   // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
@@ -252,7 +263,8 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     }
     for (int i = 0; !kHasRoles && i < kExchanges; ++i) {
       init_barrier(shared.exchange_full(i), kConsumerWarps);
-      init_barrier(shared.exchange_empty(i), kConsumerWarps);
+      init_barrier(shared.exchange_empty(i), kConsumerWarps + kOrdered);
+      if constexpr (kOrdered) init_barrier(shared.turn(i), 1);
     }
     for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
       init_barrier(shared.inputs_full(i), 1);

@@ -8,6 +8,9 @@ namespace flashjit {
 // A warp has as many rows as a matrix instruction, so that it can rotate them.
 constexpr int kQuantizedRows = 16;
 constexpr int quantize_threads(const KernelConfig& c) { return c.tile_q / kQuantizedRows * 32; }
+// At least so many blocks share an SM: with more registers than that leaves, d=128 with angles from tables takes 58.0 us for 41.6
+// (H200, 2026-11-25).
+constexpr int quantize_blocks_per_sm(const KernelConfig& c) { return c.head_dim_qk <= 128 ? 2 : 1; }
 // Heads that a block takes one after the other, so that it has the angles of all but the first from L1. H200, 2026-11-25,
 // 4 for 1: 0.84 of the time with d=256, 0.96 with 128, but 1.11 with 64, whose tables are short.
 constexpr int heads_of_block(const KernelConfig& c) {

@@ -20,6 +20,12 @@ struct Angles {
 
 constexpr int kPieceWidth = 16 * kGroupsOfPiece;
 constexpr bool kPairsMeet = rope::kHalf && rope::kPairs % kPieceWidth == 0;
+// Elsewhere the registers do not suffice, nor where rounding to 8 bits is no instruction.
+#if __CUDA_ARCH__ >= 890
+constexpr bool kAnglesAtOnce = kPairsMeet;
+#else
+constexpr bool kAnglesAtOnce = false;
+#endif
 // Do none or all of a lane's columns of a piece turn, and all as first or all as second ones?
 constexpr bool kTurnTogether = (rope::kHalf ? rope::kPairs : rope::kDims) % kColumnsOfPiece == 0;
 
@@ -130,8 +136,8 @@ __device__ inline void turn_piece(const KernelParams& p, const u16* row, bool va
   piece = piece_of(columns);
 }
 
-// `rows`: where in x they begin. Those that are none have a position, too, and stay without numbers: branches around them
-// would keep angles from being asked for all at once.
+// `rows`: where in x they begin. Those that are none have a position, too, and stay without numbers: without branches around
+// them all angles are asked for at once (half(128), H200, 2026-11-25: 41.6 us for 53.5).
 __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const bool (&valid)[2],
                             const int (&positions)[2], int lane, Raw& raw) {
 #pragma unroll
@@ -139,7 +145,7 @@ __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const
     const int column = column_of(piece, lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (!valid[r]) continue;
+      if (!kAnglesAtOnce && !valid[r]) continue;
       if constexpr (kPairsMeet) {
         constexpr int kApart = rope::kPairs / kPieceWidth;
         if (piece >= kApart) continue;

@@ -152,6 +152,7 @@ const FixedCase kCases[] = {
     {"fp8-paged-64",    "fwd e5m2 d=64 heads=8/2 layout=packed/paged(64) lse=ln", {100, 1, 3}, {63, 64, 600}},
     {"fp8-blocks",      "fwd e4m3 d=128 heads=4/2 scales=block(64) mask=\"causal\" lse=ln max_logit", {200, 200}, {260, 260}},
     {"fp8-blocks-128",  "fwd e4m3 d=64 heads=4/2 layout=bhsd scales=block(128) k_lens lse=ln", {300, 300}, {500, 129}},
+    {"fp8-blocks-long", "fwd e4m3 d=128 heads=4/2 scales=block(128) lse=ln", {300, 300}, {1333, 1333}, Data::Scales},
     {"fp8-blocks-far",  "fwd e5m2 d=64 heads=32/16 scales=block(192) lse=ln", {150, 150}, {400, 400}, Data::Scales},
     {"fp8-blocks-16bit","fwd bf16 kv=e4m3 d=64 heads=4/2 scales=block(64) append lse=ln", {40, 40}, {300, 300}},
     {"fp8-decode",      "fwd e4m3 d=128 heads=32/8 q_len=1 lse=ln max_logit", {1, 1, 1}, {1500, 1500, 1500}},
@@ -446,6 +447,9 @@ const FixedCase kCases[] = {
     {"shared-prefix-rope",   "fwd bf16 d=128 heads=32/8 layout=paged(16) q_len=1 b<=64 mask=\"causal\" append rope=half(128) lse=ln shared_prefix", Lens(20, 1), Lens(20, 800)},
     {"shared-prefix-turns",  "fwd fp16 d=64 heads=8/2 layout=paged(8) mask=\"causal\" append rope=interleaved(32) rope_base=10000 max_logit shared_prefix", {5, 5, 5}, {700, 709, 300}},
     {"shared-prefix-bytes-rope", "fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(32) q_len=1 append rope=half(64) shared_prefix", Lens(7, 1), {900, 800, 1000, 2000, 899, 898, 1}},
+    {"shared-prefix-window",    "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 mask=\"window(500, 0)\" sink lse=ln shared_prefix", Lens(5, 1), {900, 800, 3000, 300, 0}},
+    {"shared-prefix-packed",    "fwd bf16 d=128 heads=32/8 layout=packed/paged(16) mask=\"causal\" append lse=ln shared_prefix", {1, 70, 0, 5, 1}, {900, 800, 20, 1003, 801}},
+    {"shared-prefix-alibi",     "fwd fp16 d=64 heads=8/2 layout=paged(16) score=\"alibi\" numerics=deterministic shared_prefix", {3, 3, 3}, {500, 600, 499}},
     {"shared-prefix-many",   "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", Lens(64, 1), Lens(64, 9000), Data::Normal, false, true},
     // dropout
     {"dropout",            "fwd bf16 d=64 heads=4/2 mask=\"causal\" lse=ln max_logit dropout=0.1", {300, 300}, {300, 300}},

@@ -56,6 +56,7 @@ void CacheGenerator::own_ends(const std::vector<std::int64_t>& fresh) {
     for (std::int64_t i = first; i * page_size < keys; ++i)
       table_[b * static_cast<std::size_t>(width_) + static_cast<std::size_t>(i)] = pages++;
   }
+  pages = std::max<std::int64_t>(pages, 1);  // a pool without any has no room for new tokens, and they would be refused
 }
 
 // Each sequence has room for as many keys as the longest, in whole pages.

@@ -50,7 +50,7 @@ const Field kDecode[] = {
 const Field kHopperBackward[] = {
     {"tile_q", {"64", "80", "96", "128"}},
     {"tile_kv", {"64", "80", "96", "128"}},
-    {"dq", {"atomics", "launch"}},
+    {"dq", {"atomics", "ordered", "launch"}},
 };
 const Field kSyncBackward[] = {
     {"tile_q", {"16", "32", "64", "128"}},

@@ -30,7 +30,8 @@ constexpr int kBaseRegistersOfSums = 24;
 // Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; max_logit, a sink beside an LSE, and packed queries of
 // pages 8 to 24.
 constexpr int kPositionRegisters = 8, kStateRegisters = 6;
-constexpr int kUnitRegisters = 8;  // of scales of blocks: d=128 and 256 with 128 keys spill 228 and 112 bytes
+// of scales of blocks beside a mask: d=128 with 128 keys spills 16 bytes
+constexpr int kUnitRegisters = 4;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
@@ -318,7 +319,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   int sums = accumulator_registers(scores) + output_columns(c) / 2;
   // P hardly dies into the place of S, not even where the next S begins only when P has been used.
   sums += c.tile_kv * size_of(c.element) / 8 - (overlaps || adds_tiles(c) ? 0 : kSharedRegisters);
-  if (adds_tiles(c) && has_key_scales(c)) sums += kUnitRegisters;
+  if (adds_tiles(c) && has_key_scales(c) && spec.mask) sums += kUnitRegisters;
   if (overlaps && adds_tiles(c)) {
     sums += accumulator_registers(output);
     if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;

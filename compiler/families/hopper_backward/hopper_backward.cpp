@@ -67,7 +67,7 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   const AttentionSpec& spec = problem.spec;
   Schedule s = pins;
   s.family = &kHopperBackward;
-  for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::launch})) {
+  for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::ordered, DqSums::launch})) {
     for (const int tile_q : choices(pins.tile_q, {128, 64})) {
       s.dq = dq;
       s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec, dq));
@@ -91,10 +91,27 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
           backward_consumer_registers(c)};
 }
 
+// Blocks of a cluster begin in any order, and tiles of packed sequences are not counted; with gradients of parameters all
+// warps have something to do. Whose turn it is at a query tile follows from the tile of keys before, where those that see it
+// follow each other.
+std::string why_not_in_order(const Problem& problem) {
+  const AttentionSpec& spec = problem.spec;
+  if (needs_roles(spec))
+    return fmt::format("sums in order are for head dims up to 256 together, here they are {} and {}; use dq=launch",
+                       spec.d_qk, spec.d_v);
+  if (spec.mask && !(problem.tiles.line_is_range && analyse_tiles(spec.mask, Axis::Queries).line_is_range))
+    return "sums in order are for masks of which each query sees one range of keys, and each key is seen by one of queries; use dq=launch";
+  if (is_packed(spec)) return "sums in order are not for packed sequences; use dq=launch";
+  if (!params_with_gradients(spec).empty()) return "sums in order are not for specs with grads=; use dq=launch";
+  return {};
+}
+
 bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   const AttentionSpec& spec = problem.spec;
   if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
-    return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
+    return refuse(why, "dq: sums in any order are numerics=fast; use dq=ordered or dq=launch");
+  if (*s.dq == DqSums::ordered)
+    if (const std::string reason = why_not_in_order(problem); !reason.empty()) return refuse(why, "dq: {}", reason);
   if (const int usual = usual_tile_kv(spec, *s.dq); *s.tile_kv != usual)
     return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv, usual,
                   spec.d_qk, spec.d_v);
@@ -103,7 +120,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (in_clusters(c) && *s.tile_q != kRowsPerWarpgroup)
     return refuse(why, "tile_q: with dq=atomics and head dims {} and {} one warpgroup makes dQ, of 64 queries",
                   spec.d_qk, spec.d_v);
-  if (*s.dq == DqSums::atomics && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
+  if (adds_dq(c) && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
     return refuse(
         why, "tile_q: 64 queries and a head dim of {} are no share for each warpgroup; use tile_q=128 or dq=launch",
         spec.d_qk);
@@ -140,7 +157,7 @@ std::vector<Expr> inputs_of(const Problem& problem) {
 void configure(const Problem& problem, KernelConfig& c) {
   c.warpgroups = kWarpgroups;
   c.stages = kStages;
-  if (has_roles(c) && c.dq == DqSums::atomics) {
+  if (has_roles(c) && adds_dq(c)) {
     c.cluster = 2;
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
@@ -156,17 +173,19 @@ double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; 
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kTileClocks = 250, kItemClocks = 8000, kBytesOfPass = 4;
+  constexpr double kWaits = 1.06;  // for their turn
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
-  const bool apart = c.dq == DqSums::launch;
+  const bool apart = !adds_dq(c);
   const double scores = static_cast<double>(c.tile_q) * block_keys(c), times = apart ? 2 : 1;
   const double dims = times * (padded_dim_qk(c) + padded_dim_v(c)) + 2 * padded_dim_qk(c) + padded_dim_v(c);
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
   tile.exp = times * scores / target.exp_per_clock;
   tile.issue = scores * times * (score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
-  const double clocks = tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks;
+  const double clocks =
+      (tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks) * (adds_in_order(c) ? kWaits : 1.0);
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
   const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
   const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
@@ -190,7 +209,7 @@ GridRule tiles_of_queries(const KernelConfig& c, int rows) {
 }
 
 KernelLaunch last_launch(const KernelConfig& c) {
-  if (c.dq == DqSums::atomics) {
+  if (adds_dq(c)) {
     return {.entry = "flashjit_backward_finish",
             .threads = kFinishThreads,
             .grid = tiles_of_queries(c, c.tile_q),
@@ -213,7 +232,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const bool sums = c.dq == DqSums::atomics;
+  const bool sums = adds_dq(c);
   const std::vector<int> buffers = sums ? std::vector<int>{0, 1} : std::vector<int>{0};
   plan.launches = {
       {.entry = "flashjit_backward_prepare",
@@ -246,14 +265,18 @@ void finish(Plan& plan) {
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
   add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
+  const auto add_buffer = [&](WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> places) {
+    plan.workspace.push_back(std::move(buffer));
+    for (const auto& [launch, place] : places) {
+      KernelLaunch& with = plan.launches[launch];
+      with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+      add_argument(with.call, plan.workspace.back().name, place);
+    }
+  };
   if (!counts_items(c)) return;
-  plan.workspace.push_back(
-      {"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}});
-  for (const auto& [launch, place] : {std::pair{0, 4}, std::pair{1, 5}, std::pair{2, 2}}) {
-    KernelLaunch& with = plan.launches[static_cast<std::size_t>(launch)];
-    with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
-    add_argument(with.call, "counters", place);
-  }
+  add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}},
+             {{0, 4}, {1, 5}, {2, 2}});
+  if (adds_in_order(c)) add_buffer(of_tiles("added", "int", sizeof(int)), {{0, 5}, {1, 6}});
 }
 
 std::string describe(const KernelConfig& c) {
@@ -263,7 +286,9 @@ std::string describe(const KernelConfig& c) {
     text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
   text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
-  if (c.dq == DqSums::atomics) return text + "  dQ is added to sums in memory, in any order\n";
+  if (adds_dq(c))
+    return text + fmt::format("  dQ is added to sums in memory, {}\n",
+                              adds_in_order(c) ? "the first keys first" : "in any order");
   return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
                             kDqTileQ, dq_layout(c).tile_kv);
 }

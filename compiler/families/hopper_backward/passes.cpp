@@ -40,7 +40,7 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
     p.buffers.push_back(shared_tile("other Ks", spec.dtype, half, l.other_k_offset, 1));
     p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.ds_offset, kDsStages));
     p.buffers.push_back(shared_tile("other dSs", spec.dtype, l.ds, l.other_ds_offset, kDsStages));
-  } else if (c.dq == DqSums::atomics) {
+  } else if (adds_dq(c)) {
     p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, exchanges(c)));
   }
 }
@@ -55,7 +55,7 @@ void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelCon
 
 Result<Program> place_buffers(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
-  const bool apart = c.dq == DqSums::launch;
+  const bool apart = !adds_dq(c);
   const int keys = hopper_backward_layout(c).bytes, queries = apart ? dq_layout(c).bytes : 0;
   FLASHJIT_TRY(set_shared_memory(p, context.problem.target, std::max(keys, queries)));
   add_tiles_of_keys(p, context.problem.spec, c);
@@ -107,7 +107,7 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
   const auto at = loop - p.body.begin();
   Statement of_queries = *loop;
   multiply(p, loop->body, dk_dv_products(c));
-  if (c.dq == DqSums::launch) {
+  if (!adds_dq(c)) {
     multiply(p, of_queries.body, dq_products(c));
     p.body.insert(p.body.begin() + at + 1, std::move(of_queries));
   }
@@ -184,7 +184,7 @@ std::vector<Product> dk_dv_products(const KernelConfig& c) {
     all.push_back(anew(with_rows(product(c, "dq", "dQ", "dSs", "Ks", kPanelColumns, block_keys(c)))));
     all.push_back(
         onto(with_rows(product(c, "dq_of_other", "dQ", "other dSs", "other Ks", kPanelColumns, block_keys(c)))));
-  } else if (c.dq == DqSums::atomics) {
+  } else if (adds_dq(c)) {
     all.push_back(anew(with_rows(product(c, "dq", "dQ", "dSs", "Ks", dq_columns(c), c.tile_kv))));
   }
   return all;

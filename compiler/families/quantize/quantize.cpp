@@ -52,12 +52,13 @@ Prediction predict_quantize(const Problem& problem, const Schedule& s, const Sha
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const auto launch = [&](std::string entry, std::string call) {
-    return KernelLaunch{.entry = std::move(entry),
-                        .threads = quantize_threads(c),
-                        .smem_bytes = quantize_smem(c),
-                        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
-                        .bounds = "flashjit::quantize_threads(flashjit::config)",
-                        .call = std::move(call)};
+    return KernelLaunch{
+        .entry = std::move(entry),
+        .threads = quantize_threads(c),
+        .smem_bytes = quantize_smem(c),
+        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
+        .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks_per_sm(flashjit::config)",
+        .call = std::move(call)};
   };
   if (!takes_two_launches(c)) {
     plan.launches = {launch("flashjit_quantize", "quantize_blocks(params)")};

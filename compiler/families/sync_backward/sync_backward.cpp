@@ -70,6 +70,8 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
 bool refuses_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
   if (*s.dq == DqSums::atomics && spec.numerics != Numerics::Fast)
     return refuse(why, "dq: sums in any order are numerics=fast; use dq=launch");
+  if (*s.dq == DqSums::ordered)
+    return refuse(why, "dq: sums in order need blocks that stay; use dq=launch, or dq=atomics with numerics=fast");
   if (*s.warps < 1 || *s.warps > kMostWarps) return refuse(why, "warps: {} is outside 1..{}", *s.warps, kMostWarps);
   const int groups = *s.tile_kv > 0 ? *s.warps * kRowsOfWarp / *s.tile_kv : 0;
   if (groups < 1 || groups * *s.tile_kv != *s.warps * kRowsOfWarp)

@@ -54,7 +54,7 @@ class _Call:
     """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
 
     __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_shape", "o_strides",
-                 "o_dtype", "lse_shape", "needed")
+                 "o_dtype", "lse_shape", "needed", "ordinal")
 
     def __init__(self, launch: Launch, given: Mapping[str, Tensor], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
@@ -65,7 +65,7 @@ class _Call:
         self.make_results_like(o, lse)
 
     def make_results_like(self, o: Tensor, lse: Tensor | None) -> None:
-        self.o_shape, self.o_strides, self.o_dtype = tuple(o.shape), o.stride(), o.dtype
+        self.o_shape, self.o_strides, self.o_dtype, self.ordinal = tuple(o.shape), o.stride(), o.dtype, o.get_device()
         self.lse_shape = () if lse is None else lse.shape
         self.needed = self.launch.needed
 
@@ -239,13 +239,17 @@ def _run(pool: list[_Call], options: Any, q: Tensor, k: Tensor, v: Tensor, at_q:
         call = pool.pop()
     except IndexError:
         call = _Asked(options, {"q": q, "k": k, "v": v, **more}, scalars, out).call(stream, max_q_len, max_k_len)
+    for structure, tensor in zip(call.more, more.values()):
+        structure.data = tensor.data_ptr()
+    for parameter, value in zip(call.scalars, scalars.values()):
+        parameter.scalar = value
+    return _finish(call, pool, q, ordinal, stream, at_q, at_k, at_v, out)
+
+
+def _finish(call: _Call, pool: list[_Call], q: Tensor, ordinal: int, stream: int | None, at_q: int, at_k: int, at_v: int,
+            out: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Runs a call that was taken from `pool` and lacks these addresses."""
     call.q.data, call.k.data, call.v.data = at_q, at_k, at_v
-    if more:
-        for structure, tensor in zip(call.more, more.values()):
-            structure.data = tensor.data_ptr()
-    if scalars:
-        for parameter, value in zip(call.scalars, scalars.values()):
-            parameter.scalar = value
     if out is not None:
         o = out
     elif ordinal < 0:
@@ -306,8 +310,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         if same is not None and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
             if (at_q | at_k | at_v) & 15 == same.alignment:
-                o, lse = _run(same.pool, options, q, k, v, at_q, at_k, at_v, params, params, None, 0, 0)
-                return o if lse is None else (o, lse)
+                try:
+                    call = same.pool.pop()
+                except IndexError:  # in use
+                    pass
+                else:
+                    ordinal = call.ordinal
+                    o, lse = _finish(call, same.pool, q, ordinal, _current_stream(ordinal) if ordinal >= 0 else None, at_q, at_k, at_v, None)
+                    return o if lse is None else (o, lse)
     plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
     more, scalars = calls.split(params) if params else (params, params)
     needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad if plain else False

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "compiler/spec/spec.h"
+#include "compiler/spec/shared_prefix.h"
 #include "fmt/format.h"
 
 namespace flashjit::testing_random {
@@ -16,15 +16,22 @@ std::int32_t get(CaseTensor& tensor, std::int64_t at) {
   return value;
 }
 
+std::int64_t sequences(Case& c) { return c.params["k_lens"].shape[0]; }
+
+std::int64_t queries(Case& c, const AttentionSpec& spec, std::int64_t b) {
+  if (!is_packed(spec)) return c.q.shape[1];
+  return get(c.offsets_q, b + 1) - get(c.offsets_q, b);
+}
+
 // Keys of a sequence that are there before the call, and are none of its queries' where new ones are appended.
 std::int64_t old_keys(Case& c, const AttentionSpec& spec, std::int64_t b) {
   const std::int64_t room = c.params["block_table"].shape[1] * spec.page_size;
   const std::int64_t keys = std::clamp<std::int64_t>(get(c.params["k_lens"], b), 0, std::min(room, spec.k_len.max));
-  return std::max<std::int64_t>(keys - (spec.append ? c.q.shape[1] : 0), 0);
+  return std::max<std::int64_t>(keys - (spec.append ? queries(c, spec, b) : 0), 0);
 }
 
 std::int64_t whole_pages(Case& c, const AttentionSpec& spec) {
-  return c.q.shape[0] > 0 ? old_keys(c, spec, 0) / spec.page_size : 0;
+  return sequences(c) > 0 ? old_keys(c, spec, 0) / spec.page_size : 0;
 }
 
 // All sequences that have them begin with so many pages of sequence 0; how many keys those hold.
@@ -56,8 +63,9 @@ bool can_share(const Case& c) {
   });
 }
 
-// The queries of all sequences are read as those of one, so their tokens have one stride.
+// Where the queries of all sequences are read as those of one, their tokens have one stride.
 void pack_queries(Case& c, const AttentionSpec& spec) {
+  if (!why_read_by_each(spec).empty()) return;
   const CaseTensor& from = c.q;
   const std::int64_t element = size_of(spec.dtype), bytes = from.shape[3] * element, align = spec.align_bytes;
   const std::int64_t row = (bytes + align - 1) / align * align / element;
@@ -82,11 +90,11 @@ void pack_queries(Case& c, const AttentionSpec& spec) {
 Case draw_shared_prefix(Case c) {
   Random random(c.seed ^ 0x70726566);
   const auto without = parse_spec(c.spec);
-  if (!without || !is_paged(*without) || is_packed(*without)) return c;
+  if (!without || !is_paged(*without)) return c;
   if (!can_share(c) || random.chance(0.3)) return c;
   const std::string with = c.spec + " shared_prefix";
   const auto spec = parse_spec(with);
-  if (!spec) return c;  // a mask or score that cannot have it
+  if (!spec) return c;
   c.spec = with;
   pack_queries(c, *spec);
   c.any_schedule = false;  // pins are those of its parts

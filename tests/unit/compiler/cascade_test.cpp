@@ -59,6 +59,30 @@ TEST(Cascade, EachPartHasAFamilyOfItsOwn) {
   EXPECT_EQ(family(pinned.own), "sync");
 }
 
+// Other specs are those of one kernel, which says why.
+TEST(Cascade, IsNotForSequencesThatSeeOtherKeys) {
+  const auto note = [](const std::string& fields, const char* target) {
+    const auto spec = parse_spec("fwd bf16 d=64 heads=8/2 shared_prefix " + fields);
+    EXPECT_TRUE(spec) << fields;
+    if (!spec || is_cascade(*spec, **find_target(target))) return std::string("a cascade");
+    const auto plan = make_plan(*spec, **find_target(target));
+    for (const std::string& text : plan->notes) {
+      if (text.starts_with("shared_prefix: ")) return text.substr(text.find("since ") + 6);
+    }
+    return std::string("no note");
+  };
+  const char* const hides = "the mask may hide some of those before the first query";
+  EXPECT_EQ(note("layout=paged(16) mask=\"window(64, 0)\"", "sm_90a"), hides);
+  EXPECT_EQ(note("layout=paged(16) mask=\"causal\" align=top_left", "sm_80"), hides);
+  EXPECT_EQ(note("layout=paged(16) mask=\"document(doc)\"", "sm_90a"), hides);
+  EXPECT_EQ(note("layout=paged(16) mask=\"causal & k != 3\"", "sm_90a"), hides);
+  EXPECT_EQ(note("layout=paged(16) score=\"alibi\" bytes=2", "sm_90a"), "the score reads `q`, of its own for each");
+  EXPECT_EQ(note("layout=paged(16) score=\"s + float(b)\"", "sm_90a"), "the score reads `b`, of its own for each");
+  EXPECT_EQ(note("layout=packed/paged(16)", "sm_90a"), "they have different numbers of queries");
+  EXPECT_EQ(note("layout=paged(16) mask=\"causal\"", "sm_90a"), "a cascade");
+  EXPECT_EQ(note("layout=paged(16) mask=\"window(64, 0)\"", "x86-64-v3"), "no note") << "processors have no other way";
+}
+
 // Begin and end of piece b, and the first key of a sequence's own, as the kernels' masks have them.
 struct Sizes {
   std::int64_t prefix, first_length, capacity, pieces;
