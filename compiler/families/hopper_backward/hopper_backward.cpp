@@ -169,11 +169,13 @@ void configure(const Problem& problem, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
-// Whole kernels on an H200, 2026-11-24: d=128 and 64 with sums in memory, and both with a launch for dQ.
+// Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps products
+// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 1.04 to 1.12 without a mask and 1.19 to
+// 1.35 with causal, where one tile of keys after another begins at the diagonal (2026-11-25).
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
-  constexpr double kBusy = 0.8, kTileClocks = 250, kItemClocks = 8000, kBytesOfPass = 4;
-  constexpr double kWaits = 1.06;  // for their turn
+  constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kItemClocks = 8000, kBytesOfPass = 4;
+  constexpr double kWaits = 1.06, kWaitsMasked = 1.26;  // for their turn
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
@@ -184,8 +186,9 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
   tile.exp = times * scores / target.exp_per_clock;
   tile.issue = scores * times * (score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
+  const double waits = !adds_in_order(c) ? 1.0 : spec.mask ? kWaitsMasked : kWaits;
   const double clocks =
-      (tile.mma / kBusy + 0.3 * tile.exp + tile.issue + kTileClocks) * (adds_in_order(c) ? kWaits : 1.0);
+      (tile.mma / (apart ? kBusyApart : kBusy) + 0.3 * tile.exp + tile.issue + times * kTileClocks) * waits;
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
   const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
   const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
