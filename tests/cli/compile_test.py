@@ -315,6 +315,12 @@ def test_explain():
         assert word in text, f"explain does not mention {word}"
 
 
+def test_explain_of_a_call_that_quantises_has_its_shape():
+    text = flashjit("explain", "fwd bf16 d=128 heads=16 compute=e4m3", "--arch", "sm_90a", "--shape", "b=3,q=512,k=2048").out
+    shown = [line.split(" at ")[1] for line in text.splitlines() if line.startswith("what it costs at ")]
+    assert shown == ["b=3,q=512", "b=3,q=2048", "b=3,q=2048", "b=3,q=512,k=2048"], shown
+
+
 def test_explain_has_one_shape():
     """What is predicted above is what the list says of the same schedule, and the list is in its own order."""
     for spec, arch, *shape in [(SPEC, "sm_90a", "b=1,q=300"), ('fwd bf16 d=128 heads=32/8 mask="causal"', "sm_90a", "b=16,q=1,k=8192"),

@@ -351,13 +351,28 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
 }
 
 // One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
+// The sizes of one of several kernels, in the order of kernels_of. Of shared prefixes they follow from the pieces, and of
+// packed tokens that are rounded from all sequences together: those are shown at the default.
+Result<std::string> shape_of_part(const ExplainArgs& args, const Request& request, std::size_t part) {
+  constexpr std::size_t kQueries = 0, kAttention = 3;
+  if (args.shape.empty() || !narrows(request.spec)) return std::string();
+  if (part == kAttention) return args.shape;
+  if (is_packed(request.spec)) return std::string();
+  FLASHJIT_ASSIGN(shape, parse_shape(args.shape, request.spec));
+  return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
+}
+
 Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
-  ExplainArgs of_part = args;
-  if (kernels.size() > 1) of_part.shape.clear();
+  if (kernels.size() == 1) return explain_kernel(args, kernels.front(), store, output);
   if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, output));
-  for (const Request& kernel : kernels) FLASHJIT_TRY(explain_kernel(of_part, kernel, store, output));
+  ExplainArgs of_part = args;
+  for (std::size_t part = 0; part < kernels.size(); ++part) {
+    FLASHJIT_ASSIGN(shape, shape_of_part(args, request, part));
+    of_part.shape = std::move(shape);
+    FLASHJIT_TRY(explain_kernel(of_part, kernels[part], store, output));
+  }
   return {};
 }
 
