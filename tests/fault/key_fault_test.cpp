@@ -337,6 +337,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\" numerics=batch_invariant",
        "family=decode,stages=2,copies=boxes"},
+      {"fwd bf16 d=64 heads=8/2 q_len=1", "family=decode,copies=rows"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens token_scales", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 scales=block(128)", "family=sync"},
       {"fwd bf16 d=576/512 heads=128/1 v_in_k", "family=mla,tile_q=128"},
