@@ -50,12 +50,15 @@ __device__ inline void sync_cluster() {
 // The same in two: that a block is there takes others no waiting, and nothing has been written yet.
 __device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// 16 bytes into the shared memory of a block, where this one has `address`.
-__device__ inline void store_in(u32 block, u32 address, const float4& value) {
+// 16 bytes into the shared memory of a block, where this one has `to` and `barrier`, at which they are counted there: who
+// waits for that needs no fence, which would be one of the whole GPU.
+__device__ inline void store_in(u32 block, u32 to, const float4& value, u32 barrier) {
   asm volatile(
-      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
-      "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %2;\n"
+      " mapa.shared::cluster.u32 counted, %1, %2;\n"
+      " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counted];\n}" ::"r"(
+          to),
+      "r"(barrier), "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
       : "memory");
 }
 
