@@ -23,7 +23,7 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, cons
     part.rope_base = spec.rope_base;
   }
   part.align_bytes = spec.align_bytes;
-  if (spec.layout != Layout::Packed) {  // whose tokens are those of one sequence here
+  if (spec.layout != Layout::Packed || is_packed(part)) {  // else its tokens are those of one sequence here
     part.batch = spec.batch;
     part.q_len = tokens;
   }
@@ -48,7 +48,7 @@ NarrowingError narrowing_error(const AttentionSpec& spec) {
 
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys) {
   const std::int64_t tokens = keys ? call.k_tokens : call.q_tokens;
-  if (is_packed(spec)) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
+  if (is_packed(spec) && spec.scale_block == 0) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
   return {.batch = call.batch, .q_len = keys ? call.k_len : call.q_len, .k_len = 1, .q_tokens = tokens};
 }
 

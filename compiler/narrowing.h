@@ -21,7 +21,7 @@ struct NarrowingError {
 NarrowingError narrowing_error(const AttentionSpec& spec);
 inline constexpr std::string_view kNarrowingMeasured = "d=128, 4096 keys, on a processor";
 
-// The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there.
+// The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there, unless blocks have scales.
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);
 
 // Where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "templates/paged_rows.cuh"
-#include "templates/sequence.cuh"
+#include "templates/scales.cuh"
 #include "templates/tile_copy.cuh"
 
 namespace flashjit {
@@ -29,11 +29,19 @@ __device__ inline KeyRows<T> key_rows(const KernelParams& p, const Strides& s, c
   }
 }
 
-// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block.
-constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
+// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block. Those of
+// blocks lie in pages as keys do, and else by the sequence, also where that is packed.
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {
-  return scales ? *key_rows(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
+  if (!scales) return 1.0f;
+  if constexpr (config.token_scales) {
+    return *key_rows(p, s, scales + key_begin(s, seq), seq).row(key);
+  } else if constexpr (kKeyRows != Rows::paged) {
+    return scale_of(scales, s, seq.b, seq.hk, key);
+  } else {
+    const auto page = key_rows(p, s, scales + key_begin(s, seq), seq).page_begin(key / config.page_size, true);
+    return page[key % config.page_size / keys_of_scale(config) * s.token];
+  }
 }
 
 }  // namespace flashjit

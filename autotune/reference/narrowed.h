@@ -23,9 +23,10 @@ class Narrowed {
   const Doubts& doubts() const { return doubts_; }
 
  private:
-  // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
-  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
-              std::int64_t first_position, std::vector<float>& doubts);
+  // `given`: with the rope and rotation of this tensor. `offsets`: of its tokens, if they are packed. A token before
+  // position 0 turns as there.
+  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const Tensor& offsets,
+              const char* scale, std::int64_t first_position, std::vector<float>& doubts);
 
   AttentionSpec spec_;
   Arguments arguments_;

@@ -33,13 +33,14 @@ enum class Dim {
   Offsets,
   Pages,
   PageTokens,
+  PageBlocks,
   TablePages,
   Parts,
   Positions,
   RopePairs,
   One
 };
-inline constexpr std::size_t kDims = 18;
+inline constexpr std::size_t kDims = 19;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -101,7 +102,8 @@ struct Operand {
 };
 
 // The dimensions of an operand in a spec's layout, and where its tensor has them. Packed ones have the tokens of all
-// sequences in one, and no batch; K and V in pages have pages for the batch, and the tokens of one.
+// sequences in one, and no batch, but for blocks of tokens, which are those of a sequence; K and V in pages, and their
+// scales, have pages for the batch, and the tokens or blocks of one.
 struct OperandAxes {
   int rank = 0;
   Dim dims[kMaxTensorRank] = {};
