@@ -17,7 +17,7 @@ double largest_scale(Dtype of_q, bool of_keys) {
 
 }  // namespace
 
-void CacheElements::draw(Dtype& of_q, Dtype& of_o, bool blocks) {
+void CacheElements::draw(Dtype& of_q, Dtype& of_o) {
   dtype = of_q;
   scaled = random_.chance(0.25);
   if (!scaled) return;
@@ -32,8 +32,8 @@ void CacheElements::draw(Dtype& of_q, Dtype& of_o, bool blocks) {
     of_q = narrow_.pick({dtype, dtype, Dtype::E4M3, Dtype::E5M2});
     if (as_q) of_o = usual_out(of_q);
   }
-  if (blocks && !of_tokens_ && narrow_.chance(0.4)) scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
-  largest_ = largest_scale(of_q, of_tokens_ || has_blocks());
+  if (!of_tokens_ && narrow_.chance(0.4)) scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
+  largest_ = largest_scale(of_q, of_tokens_ || scale_block_ > 0);
 }
 
 void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {
@@ -98,8 +98,9 @@ void CacheElements::shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::
 }
 
 // [batch, blocks, heads], or without what counts for all.
-void CacheElements::shape_as_blocks(CaseTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
-  const std::int64_t blocks = (tokens + scale_block_ - 1) / scale_block_, gap = random_.pick<std::int64_t>({1, 1, 3});
+void CacheElements::shape_as_blocks(CaseTensor& tensor, const Sequences& sequences, std::int64_t heads) {
+  const std::int64_t batch = sequences.count, blocks = (sequences.tokens + scale_block_ - 1) / scale_block_;
+  const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
   switch (random_.integer(0, 4)) {
     case 0: tensor.shape = {1}, tensor.strides = {1}; break;
     case 1: tensor.shape = {blocks, heads}, tensor.strides = {heads * gap, gap}; break;
@@ -118,9 +119,9 @@ void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, co
     if (random_.chance(0.1)) continue;  // 1
     CaseTensor& tensor = params[name];
     const std::int64_t heads = of_queries ? rows.heads_q : rows.heads_kv;
-    if (scale_block_ > 0) shape_as_blocks(tensor, rows.batch, heads, of_queries ? rows.queries : rows.keys);
+    if (scale_block_ > 0) shape_as_blocks(tensor, of_queries ? rows.queries : rows.keys, heads);
     else if (of_tokens_ && !of_queries) shape_as_keys(tensor, key_shape, heads_first);
-    else shape_as_heads(tensor, rows.batch, heads);
+    else shape_as_heads(tensor, rows.queries.count, heads);
     tensor.dtype = "fp32";
     allocate(tensor, 4, false);
     const auto count = static_cast<std::int64_t>((tensor.image.size() - tensor.begin) / sizeof(float));
