@@ -352,12 +352,12 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
 
 // One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
 // The sizes of one of several kernels, in the order of kernels_of. Of shared prefixes they follow from the pieces, and of
-// packed tokens that are rounded from all sequences together: those are shown at the default.
+// packed tokens that share a scale from all sequences together: those are shown at the default.
 Result<std::string> shape_of_part(const ExplainArgs& args, const Request& request, std::size_t part) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();
   if (part == kAttention) return args.shape;
-  if (is_packed(request.spec)) return std::string();
+  if (is_packed(request.spec) && request.spec.scale_block == 0) return std::string();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, request.spec));
   return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
 }
