@@ -256,11 +256,10 @@ float Problem::element_scale(const std::string& name, std::int64_t b, std::int64
   const Tensor& tensor = found->second;
   const std::vector<std::int64_t> s = strides_of(tensor);
   std::vector<std::int64_t> place = {b, head};
-  const bool by_token = spec_->token_scales && name != "scale_q";
-  const bool by_block = spec_->scale_block > 0 && name != "scale_q";
-  if ((by_token || by_block) && paged(*spec_)) {
+  const bool of_keys = name != "scale_q", by_token = of_keys && spec_->token_scales;
+  if (of_keys && paged(*spec_) && has_key_scales(*spec_)) {
     const auto [page, token] = place_in_pages(b, row);
-    place = {page, by_block ? token / spec_->scale_block : token, head};
+    place = {page, by_token ? token : token / spec_->scale_block, head};
   } else if (by_token && packed(*spec_)) {
     place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};
   } else if (by_token) {

@@ -118,9 +118,7 @@ inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value()
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
-inline bool has_packed_keys(const AttentionSpec& spec) {
-  return is_packed(spec) && !is_paged(spec) && attends(spec);
-}
+inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.
 inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }

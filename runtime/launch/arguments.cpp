@@ -283,10 +283,9 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
 
 // That have scales, of a sequence. Of packed ones the call says how long the longest is.
 std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const {
-  const std::int64_t longest = tokens == Dim::Queries ? call.max_q_len : call.max_k_len;
-  const bool packed = tokens == Dim::Queries ? is_packed(spec_) : has_packed_keys(spec_);
-  const std::int64_t rows = packed && longest > 0 ? longest : extent;
-  return (rows + spec_.scale_block - 1) / spec_.scale_block;
+  const bool of_q = tokens == Dim::Queries, packed = of_q ? is_packed(spec_) : has_packed_keys(spec_);
+  const std::int64_t longest = of_q ? call.max_q_len : call.max_k_len;
+  return ((packed && longest > 0 ? longest : extent) + spec_.scale_block - 1) / spec_.scale_block;
 }
 
 Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
@@ -319,9 +318,8 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
     sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
   }
-  const std::int64_t keys = quantizes(spec_)  ? 1
-                            : is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages))
-                                              : extent(Dim::Keys);
+  const std::int64_t room = is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : 1;
+  const std::int64_t keys = is_paged(spec_) || quantizes(spec_) ? room : extent(Dim::Keys);
   sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   if (!is_packed(spec_)) {
@@ -460,23 +458,20 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
   Given given;
   FLASHJIT_TRY(find_named(call, given));
   const auto tensor = [&](std::size_t operand) -> const TensorView& { return *given.operands[operand]; };
+  const std::size_t of_offsets_q = quantizes(spec_) ? operand("x") : operand("q");
   const struct {
     const TensorView &offsets, &rows;
     std::string_view name;
     std::int64_t longest;
-  } lists[] = {
-      {tensor(operand("offsets_q")), tensor(quantizes(spec_) ? operand("x") : operand("q")), "offsets_q",
-       call.max_q_len},
-      {tensor(operand("offsets_k")), tensor(operand("k")), "offsets_k", call.max_k_len},
-  };
+  } lists[] = {{tensor(operand("offsets_q")), tensor(of_offsets_q), "offsets_q", call.max_q_len},
+               {tensor(operand("offsets_k")), tensor(operand("k")), "offsets_k", call.max_k_len}};
   for (const auto& [offsets, rows, name, longest] : lists) {
     if (!offsets.given()) continue;  // keys in pages, or none
-    const std::int64_t tokens = rows.shape[0];
     const int* at = static_cast<const int*>(offsets.data);
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
-      if (at[i] < 0 || at[i] > tokens || (i > 0 && at[i] < at[i - 1])) {
+      if (at[i] < 0 || at[i] > rows.shape[0] || (i > 0 && at[i] < at[i - 1])) {
         return invalid(
-            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], tokens));
+            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], rows.shape[0]));
       }
       if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
         return invalid(

@@ -93,7 +93,7 @@ struct Producer {
 
   __device__ void copy_tile_keys(const WorkState& work, int tile) {
     join();  // no thread falls behind by more than a tile: barriers know two phases
-    const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
+    const u32 page = look_up_page(work, tile * kTileKv);      // comes while the producer waits
     const TileScales scales = find_scales(work, tile, page);  // likewise
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     if (leads()) {

@@ -98,9 +98,8 @@ void CacheElements::shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::
 }
 
 // [batch, blocks, heads], or without what counts for all.
-void CacheElements::shape_as_blocks(CaseTensor& tensor, const Sequences& sequences, std::int64_t heads) {
-  const std::int64_t batch = sequences.count, blocks = (sequences.tokens + scale_block_ - 1) / scale_block_;
-  const std::int64_t gap = random_.pick<std::int64_t>({1, 1, 3});
+void CacheElements::shape_as_blocks(CaseTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
+  const std::int64_t blocks = (tokens + scale_block_ - 1) / scale_block_, gap = random_.pick<std::int64_t>({1, 1, 3});
   switch (random_.integer(0, 4)) {
     case 0: tensor.shape = {1}, tensor.strides = {1}; break;
     case 1: tensor.shape = {blocks, heads}, tensor.strides = {heads * gap, gap}; break;
@@ -111,17 +110,21 @@ void CacheElements::shape_as_blocks(CaseTensor& tensor, const Sequences& sequenc
 }
 
 void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, const Rows& rows,
-                                   const std::vector<std::int64_t>& key_shape, bool heads_first) {
+                                   const std::vector<std::int64_t>& key_shape, Layout layout) {
   if (!scaled) return;
+  const std::int64_t least = layout == Layout::Packed ? 1 : 0;  // that a call says is the longest
   for (const std::string name : {"scale_k", "scale_v", "scale_q"}) {
     const bool of_queries = name == "scale_q";
     if (of_queries && !scaled_queries_) continue;
     if (random_.chance(0.1)) continue;  // 1
     CaseTensor& tensor = params[name];
     const std::int64_t heads = of_queries ? rows.heads_q : rows.heads_kv;
-    if (scale_block_ > 0) shape_as_blocks(tensor, of_queries ? rows.queries : rows.keys, heads);
-    else if (of_tokens_ && !of_queries) shape_as_keys(tensor, key_shape, heads_first);
-    else shape_as_heads(tensor, rows.queries.count, heads);
+    const std::int64_t tokens = std::max(of_queries ? rows.queries : rows.keys, least);
+    if (scale_block_ > 0 && rows.page_size > 0 && !of_queries)
+      shape_as_blocks(tensor, rows.pages, heads, rows.page_size);
+    else if (scale_block_ > 0) shape_as_blocks(tensor, rows.batch, heads, tokens);
+    else if (of_tokens_ && !of_queries) shape_as_keys(tensor, key_shape, layout == Layout::Bhsd);
+    else shape_as_heads(tensor, rows.batch, heads);
     tensor.dtype = "fp32";
     allocate(tensor, 4, false);
     const auto count = static_cast<std::int64_t>((tensor.image.size() - tensor.begin) / sizeof(float));

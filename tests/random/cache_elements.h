@@ -31,22 +31,18 @@ class CacheElements {
   void put(CaseTensor& tensor, std::int64_t at, double value) const;
   // scale_k, scale_v and scale_q, or some of them, or none. Blocks are those of sequences of these lengths; of keys, where
   // they lie in pages, those of pages.
-  struct Sequences {
-    std::int64_t count, tokens;
-  };
   struct Rows {
-    std::int64_t heads_q, heads_kv;
-    Sequences queries, keys;
+    std::int64_t batch, heads_q, heads_kv, queries, keys, pages, page_size;
   };
   void lay_out_scales(std::map<std::string, CaseTensor>& params, const Rows& rows,
-                      const std::vector<std::int64_t>& key_shape, bool heads_first);
+                      const std::vector<std::int64_t>& key_shape, Layout layout);
   std::string words() const;  // " kv=e4m3", as a spec has them
   std::string text() const;   // readable
 
  private:
   double scale(bool of_queries);
   void shape_as_heads(CaseTensor& tensor, std::int64_t batch, std::int64_t heads);
-  void shape_as_blocks(CaseTensor& tensor, const Sequences& sequences, std::int64_t heads);
+  void shape_as_blocks(CaseTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t tokens);
   void shape_as_keys(CaseTensor& tensor, const std::vector<std::int64_t>& keys, bool heads_first);
 
   Random random_, narrow_;

@@ -23,7 +23,8 @@ void CacheGenerator::draw(std::vector<std::int64_t>& rooms, bool may_be_paged, s
   rooms_ = rooms;
   if (may_be_paged && random_.chance(0.6)) {
     page_size = block > 0             ? block * random_.pick({1, 1, 2, 3})
-                : random_.chance(0.7) ? random_.pick({8, 16, 32, 64, 128, 256}) : random_.pick({1, 2, 3, 7, 24, 40, 100});
+                : random_.chance(0.7) ? random_.pick({8, 16, 32, 64, 128, 256})
+                                      : random_.pick({1, 2, 3, 7, 24, 40, 100});
     make_room_in_pages(random_.integer(0, 2));
   }
   for (const std::int64_t room : rooms_) {

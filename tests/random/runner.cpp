@@ -152,9 +152,10 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
       const auto scale = call.params.find(name);
       if (scale == call.params.end() || scale->second.shape[0] == 1) continue;
       const bool of_keys = has_key_scales(spec) && name != "scale_q";
-      const bool has_batch = of_keys && is_paged(spec)             ? false
-                             : of_keys && spec.token_scales ? !is_packed(spec)
-                                                            : scale->second.shape.size() == (spec.scale_block > 0 ? 3u : 2u);
+      const bool has_batch = of_keys && is_paged(spec) ? false
+                             : of_keys && spec.token_scales
+                                 ? !is_packed(spec)
+                                 : scale->second.shape.size() == (spec.scale_block > 0 ? 3u : 2u);
       if (has_batch) cut_first(scale->second, b, 1);
     }
     if (is_packed(spec)) {

@@ -260,14 +260,8 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
-    const auto longest = [&](std::int64_t of_call, std::int64_t length) {
-      return layout_ == Layout::Packed ? of_call : length;
-    };
-    const CacheElements::Sequences queries = {batch, longest(case_.max_q_len, max_q_)},
-                                   keys = {batch, longest(case_.max_k_len, max_k_)},
-                                   pages = {cache_.pages, cache_.page_size};
-    elements_.lay_out_scales(case_.params, {heads_q_, heads_kv_, queries, cache_.page_size > 0 ? pages : keys},
-                             case_.k.shape, layout_ == Layout::Bhsd);
+    elements_.lay_out_scales(case_.params, {batch, heads_q_, heads_kv_, max_q_, max_k_, cache_.pages, cache_.page_size},
+                             case_.k.shape, layout_);
     if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);

@@ -70,8 +70,8 @@ struct RandomSpec {
   }
   // As it is, or with Q, K and V rounded first.
   AttentionSpec computed(AttentionSpec s) {
-    const bool can = size_of(s.dtype) > 1 && s.kv_dtype == s.dtype && s.page_size == 0 && !s.append && !s.k_lens &&
-                     !s.v_in_k;
+    const bool can =
+        size_of(s.dtype) > 1 && s.kv_dtype == s.dtype && s.page_size == 0 && !s.append && !s.k_lens && !s.v_in_k;
     if (!can || below(2)) return s;
     s.compute = below(2) ? Dtype::E4M3 : Dtype::E5M2;
     if (below(2)) s.rotate = true, s.d_qk = 48 << below(3);

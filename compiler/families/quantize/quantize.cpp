@@ -72,11 +72,12 @@ void finish(Plan& plan) {
   plan.workspace = {{.name = "largest",
                      .type = "float",
                      .bytes = std::int64_t{4} * c.heads_q,
-                     .extents = packed ? std::vector<Extent>{{.size = &CallSizes::q_tokens,
-                                                              .multiple = c.tile_q,
-                                                              .tiles = true,
-                                                              .more = &CallSizes::batch}}
-                                       : std::vector<Extent>{{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}}};
+                     .extents = packed
+                                    ? std::vector<Extent>{{.size = &CallSizes::q_tokens,
+                                                           .multiple = c.tile_q,
+                                                           .tiles = true,
+                                                           .more = &CallSizes::batch}}
+                                    : std::vector<Extent>{{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}}};
 }
 
 std::string why_rejected(const CompilerFindings&) { return {}; }

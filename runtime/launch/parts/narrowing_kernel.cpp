@@ -42,9 +42,9 @@ struct NarrowingKernel::Call {
     const auto scales_of = [&](std::initializer_list<std::int64_t> shape) {
       return shaped(at(place.scales), Dtype::F32, of_scales, shape);
     };
-    const TensorView scales = spec.scale_block > 0               ? scales_of({batch, place.blocks, heads})
+    const TensorView scales = spec.scale_block > 0            ? scales_of({batch, place.blocks, heads})
                               : spec.layout == Layout::Packed ? scales_of({heads})
-                                                                 : scales_of({batch, heads});
+                                                              : scales_of({batch, heads});
     CallArguments& call = rounding[number];
     put(call, "x", given(whole, name));
     put(call, "y", rows);
@@ -134,9 +134,9 @@ Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
   }
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   // Callers of kernels of processors bring no memory.
-  const auto free = [](void* memory) { ::operator delete(memory, std::align_val_t{kWorkspaceAlignment}); };
+  const auto free = [](void* memory) { ::operator delete (memory, std::align_val_t{kWorkspaceAlignment}); };
   const std::unique_ptr<void, decltype(free)> memory(
-      ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
+      ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
   CallArguments in_memory = call;
   in_memory.workspace = memory.get();
   in_memory.workspace_bytes = bytes;

@@ -56,7 +56,8 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
   const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
   const auto batch = static_cast<std::int64_t>(lengths.size());
   const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
-  const std::int64_t tokens = is_packed(spec) ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) : longest;
+  const std::int64_t tokens =
+      is_packed(spec) ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) : longest;
   const std::int64_t heads = spec.heads_q, d = spec.d_qk;
   const Shape rows = packed        ? Shape{tokens, heads, d}
                      : heads_first ? Shape{batch, heads, tokens, d}
@@ -93,9 +94,7 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
 
 }  // namespace
 
-Case make_quantize(std::uint64_t seed, const FixedCase& row) {
-  return make(seed, row.spec, row.q_lens, row.data);
-}
+Case make_quantize(std::uint64_t seed, const FixedCase& row) { return make(seed, row.spec, row.q_lens, row.data); }
 
 Case draw_compute(Case c) {
   constexpr std::uint64_t kComputesAmong = 12;  // cases one is
