@@ -56,8 +56,8 @@ struct Dealer {
     int dealt = 0;
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      const u32 place = round % kPlaces;
-      wait_barrier(shared.k_empty(place), round / kPlaces % 2 ^ 1);
+      const u32 place = round % kItemPlaces;
+      wait_barrier(shared.item_empty(place), round / kItemPlaces % 2 ^ 1);
       int number = 0;
       if (lane_id() == 0) {
         number = find_item(shared.item(place), dealt);
@@ -80,13 +80,12 @@ __device__ inline void count_items(const KernelParams& params, const SharedMemor
   u32 step = 0;  // of all items
 #pragma unroll 1
   for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
-    wait_barrier(shared.k_full(place), parity);
     BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
+    if (!wait_for_item(item, params, shared, round)) return;
     if constexpr (kOrdered) tell_steps(params, shared, item, added, step);
-    release(shared.k_empty(place));
-    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
+    const u32 empty = shared.item_empty(round % kItemPlaces);
+    release(empty);
+    wait_barrier(empty, round / kItemPlaces % 2);  // all sums of the item have been added to
     if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
   }
 }

@@ -57,8 +57,8 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items, as
-// many as places of K | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
+// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
+// two | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
 // two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
@@ -79,11 +79,10 @@ constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offse
 
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
-// Without roles a block takes one tile of keys after the other. Where there is room, K of the next is copied while the
-// last queries of the one before it are worked on. (Steps of 128 queries, dropout, gradients of
-// parameters, and scores that are more than a sum leave no registers for it.)
+// Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
+// on. Where there is room, K of the next is copied then, too.
 constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
-constexpr int kItemBytes = 64;
+constexpr int kItemBytes = 64, kItemPlaces = 2;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.
 constexpr bool counts_items(const KernelConfig& c) {
@@ -103,6 +102,7 @@ struct HopperBackwardLayout {
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
   int k_places = 1, items_offset = 0;
+  bool swaps = false;  // K of the next item comes to where V is, which is read for the last time before K is
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
   int turns_offset = 0, dropout_offset = 0;
   int barriers = 0;
@@ -132,7 +132,7 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
 
 constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfig& c) {
   s.terms_step = row_terms_room(c);
-  s.v_offset = s.k_places * s.k.bytes();
+  s.v_offset = s.swaps ? s.k.bytes() : s.k_places * s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
@@ -141,9 +141,9 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
   s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
   s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
                (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
-               (takes_items(c) ? 2 * s.k_places + 2 : 0);
+               (takes_items(c) ? s.k_places + 2 * kItemPlaces + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.turns_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
+  s.turns_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);
   s.dropout_offset = s.turns_offset + (adds_in_order(c) ? 4 * exchanges(c) : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
@@ -168,8 +168,9 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.d_o_stages = c.stages;
   s.k_places = takes_items(c) ? 2 : 1;
   place_outside_clusters(s, c);
-  if (s.bytes > kSharedMemoryBesideL1) {
-    s.k_places = 1;
+  if (takes_items(c) && s.bytes > kSharedMemoryBesideL1) {
+    s.swaps = c.head_dim_qk == c.head_dim_v;
+    s.k_places = s.swaps ? 2 : 1;
     place_outside_clusters(s, c);
   }
   return s;

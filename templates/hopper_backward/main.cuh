@@ -34,6 +34,7 @@ struct Consumer {
   Turns turns;
   u32 keys;  // of the item's, the first of this warpgroup
   BackwardItem item;
+  u32 k, v;  // where they are
   u32 place;  // of K
   Ones ones;
 
@@ -58,7 +59,7 @@ struct Consumer {
     const u32 columns =
         kColumns ? turns.warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
     multiply_dq(sums, descriptor(shared.exchange(exchange) + rows),
-                descriptor(shared.k(place) + columns, kLayout.k.panel_bytes()));
+                descriptor(k + columns, kLayout.k.panel_bytes()));
   }
 
   __device__ void hand_out_ds(u32 exchange) {
@@ -119,9 +120,9 @@ struct Consumer {
     }
     if constexpr (kGradientTiles) ones.set(0, recompute(threadIdx.x));  // kept, it would be one register too many
     begin_products();
-    issue_scores(s, shared, ones, shared.k(place) + keys * kPanelWidth, stage);
+    issue_scores(s, shared, ones, k + keys * kPanelWidth, stage);
     commit_products();
-    issue_dp(dp, shared, ones, keys, stage, stage);
+    issue_dp(dp, shared, ones, v + keys * kPanelWidth, stage, stage);
     commit_products();
     turns.end();
     if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
@@ -234,6 +235,7 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
+    release(shared.k_empty(place));
     give_dq(sums, number, last);
   }
 
@@ -272,8 +274,9 @@ struct Consumer {
                                                     params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
     // Only now: ptxas serialises all products if these sums are live beside dK and dV.
     if constexpr (!kDqApart) {
-      if (before.any()) add_last_dq(number, before);
+      if (before.any()) return add_last_dq(number, before);
     }
+    release(shared.k_empty(place));
   }
 
   __device__ void run() {
@@ -281,12 +284,13 @@ struct Consumer {
     int number = -1;
 #pragma unroll 1
     for (int round = 0;; ++round) {
+      if (!wait_for_item(item, params, shared, round)) return;
       place = uniform(round % kPlaces);
+      k = uniform(shared.k(place)), v = uniform(shared.v(place));
       wait_barrier(shared.k_full(place), round / kPlaces % 2);
-      if (!read_item(item, params, shared.item(place))) return;
       wait_barrier(shared.v_full(), round % 2);
       visit(number);
-      release(shared.k_empty(place));
+      release(shared.item_empty(uniform(round % kItemPlaces)));
     }
   }
 };
@@ -314,12 +318,10 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
 __device__ inline void zero_unvisited(const KernelParams& params, const SharedMemory& shared) {
 #pragma unroll 1
   for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces;
-    wait_barrier(shared.k_full(place), round / kPlaces % 2);
     BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
+    if (!wait_for_item(item, params, shared, round)) return;
     zero_unvisited(params, item);
-    release(shared.k_empty(place));
+    release(shared.item_empty(round % kItemPlaces));
   }
 }
 

@@ -29,10 +29,8 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
   u32 step = 0;  // of all items
 #pragma unroll 1
   for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces;
-    wait_barrier(shared.k_full(place), round / kPlaces % 2);
     BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
+    if (!wait_for_item(item, params, shared, round)) return;
     Steps at;
     Before before;
     if (at.begin(params, item)) {
@@ -53,7 +51,7 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
         ++step;
       } while (at.advance(params, item));
     }
-    release(shared.k_empty(place));
+    release(shared.item_empty(round % kItemPlaces));
   }
 }
 

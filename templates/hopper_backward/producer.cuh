@@ -95,15 +95,27 @@ struct Producer {
                       seq, at.tile * kTileQ);
   }
 
-  // V of an item of this round. Its place is free later than that of the first queries.
+  // Until there is room for K, or V, of this round.
+  __device__ void wait_for_k_place(int round) const {
+    if constexpr (!kTakesItems) return;
+    if constexpr (kLayout.swaps) wait_barrier(shared.v_empty(), round % 2 ^ 1);
+    else wait_barrier(shared.k_empty(round % kPlaces), round / kPlaces % 2 ^ 1);
+  }
+  __device__ void wait_for_v_place(int round) const {
+    if constexpr (!kTakesItems) return;
+    if constexpr (kLayout.swaps) wait_barrier(shared.k_empty(round % 2 ^ 1), (round + 1) / 2 % 2 ^ 1);
+    else wait_barrier(shared.v_empty(), round % 2 ^ 1);
+  }
+  // That is free later than the place of the first queries.
   __device__ void copy_values(const BackwardItem& item, int round) const {
-    if constexpr (kTakesItems) wait_barrier(shared.v_empty(), round % 2 ^ 1);
-    if (leads()) copy_key_tile(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
+    wait_for_v_place(round);
+    if (leads()) copy_key_tile(shared.v(round % kPlaces), kLayout.v, maps.v, shared.v_full(), item);
   }
 
   // All steps of an item, which there are, from `at` on.
   __device__ void copy_steps(BackwardItem& item, Steps& at, int round) {
     const u32 place = round % kPlaces;
+    wait_for_k_place(round);
     if (leads()) copy_key_tile(shared.k(place), kLayout.k, maps.k, shared.k_full(place), item);
     if constexpr (!kTakesItems) copy_values(item, round);
     if constexpr (kInClusters) {
@@ -133,19 +145,18 @@ struct Producer {
   __device__ void run() {
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      const u32 place = round % kPlaces;
-      wait_barrier(shared.item_full(place), round / kPlaces % 2);
       BackwardItem item;
-      const bool more = read_item(item, params, shared.item(place));
+      if (!wait_for_item(item, params, shared, round)) return;
       Steps at;
-      if (more && at.begin(params, item)) {
+      if (at.begin(params, item)) {
         copy_steps(item, at, round);
       } else {
-        if (leads()) arrive(shared.k_full(place));
-        if (!more) return;
-        wait_barrier(shared.v_empty(), round % 2 ^ 1);
+        wait_for_k_place(round);
+        if (leads()) arrive(shared.k_full(round % kPlaces));
+        wait_for_v_place(round);
         if (leads()) arrive(shared.v_full());
       }
+      release(shared.item_empty(round % kItemPlaces));
       if (leads()) arrive(shared.item_wanted());
     }
   }

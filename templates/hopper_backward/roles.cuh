@@ -184,7 +184,7 @@ struct GradientRole : Role {
     wait_for_step(number);
     wait_for_d_o(number);
     begin_products();
-    issue_dp(s, shared, ones, 0, stage, number);
+    issue_dp(s, shared, ones, shared.v(), stage, number);
     commit_products();
     if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);

@@ -53,11 +53,11 @@ __device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shar
   multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
 template <int scores>
-__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
+__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 v, u32 stage,
                                 u32 d_o_step) {
   if constexpr (!kDrops)
     multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));
-  multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
+  multiply_dp(dp, descriptor(v), descriptor(shared.d_o(d_o_step)));
 }
 
 // dS of 64 keys to a panel, not transposed: a row for each query.

@@ -13,13 +13,13 @@ constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
-constexpr int kPlaces = kLayout.k_places;                          // of K, and of what is known of an item
+constexpr int kPlaces = kLayout.k_places;                          // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
 constexpr bool kOrdered = adds_in_order(config);
 constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
 constexpr int kItemReaders =
-    kConsumerWarps + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
+    kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
@@ -183,7 +183,10 @@ struct SharedMemory {
   char* memory;
 
   __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
-  __device__ u32 v() const { return base + kLayout.v_offset; }
+  // `place`: of K of the same item.
+  __device__ u32 v(u32 place = 0) const {
+    return kLayout.swaps ? k(place ^ 1) : base + kLayout.v_offset;
+  }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
     return base + kLayout.d_o_offset + step % kLayout.d_o_stages * kLayout.d_o.bytes();
@@ -204,11 +207,12 @@ struct SharedMemory {
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
   __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
   __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
-  // The next item has been found, and is to be found.
-  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - 2 * kPlaces - 1 + place); }
-  __device__ u32 item_wanted() const { return barrier(kLayout.barriers - 2 * kPlaces - 2); }
+  // An item has been found, all are done with it, and the next is to be found.
+  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - kPlaces - 2 - place); }
+  __device__ u32 item_empty(u32 place) const { return item_full(kItemPlaces + place); }
+  __device__ u32 item_wanted() const { return item_full(2 * kItemPlaces); }
 
-  // What the block works on, or will, as the producer found it.
+  // What the block works on, or will.
   __device__ BackwardItem& item(u32 place) const {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
@@ -244,16 +248,24 @@ struct SharedMemory {
   __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
 
+// The item of a round, for all warps that read it. False: there are no more.
+__device__ inline bool wait_for_item(BackwardItem& item, const KernelParams& params, const SharedMemory& shared,
+                                     int round) {
+  wait_barrier(shared.item_full(round % kItemPlaces), round / kItemPlaces % 2);
+  return read_item(item, params, shared.item(round % kItemPlaces));
+}
+
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
-    for (int i = 0; kTakesItems && i < kPlaces; ++i) {
-      init_barrier(shared.k_empty(i), kItemReaders);
-      init_barrier(shared.item_full(i), 1);
-    }
     if constexpr (kTakesItems) {
+      for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
+      for (int i = 0; i < kItemPlaces; ++i) {
+        init_barrier(shared.item_full(i), 1);
+        init_barrier(shared.item_empty(i), kItemReaders);
+      }
       init_barrier(shared.v_empty(), kConsumerWarps);
       init_barrier(shared.item_wanted(), 1);
     }
