@@ -170,6 +170,25 @@ __device__ inline void add_to_scores(Scores& s, const KernelParams& params, Scor
   }
 }
 
+// A logit as an exponent of 2, and its derivative by the scaled product. softcap() is close to tanh in absolute terms
+// alone, near 1e-7: of such caps an error that P in 16 bits does not show.
+constexpr bool kCapped = config.score_cap > 0 && config.score_cap <= 1024;
+struct ExponentAndSlope {
+  float exponent, slope;
+};
+__device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params, const InputWords& words,
+                                                      const ScorePlace& place, int i) {
+  if constexpr (kCapped) {
+    const float power = exp2_approx(product * (config.score_factor * 2 * kLog2e));
+    const float squashed = 1.0f - 2.0f * reciprocal_approx(power + 1.0f);
+    return {squashed * (config.score_cap * kLog2e), 1.0f - squashed * squashed};
+  }
+  const auto both =
+      Variant::score_and_slope(words.params(params, i), place.seq, product * config.scale,
+                               min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
+  return {both.score * kLog2e, both.slope};
+}
+
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
 __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
                                     bool mixed, const InputWords& words) {
@@ -188,10 +207,8 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int i = j + e + c;
-        const auto both =
-            Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale,
-                                     min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
-        s[i] = exp2_approx(both.score * kLog2e + relative[c]);
+        const ExponentAndSlope both = exponent_and_slope(s[i], params, words, place, i);
+        s[i] = exp2_approx(both.exponent + relative[c]);
         slope[c] = both.slope;
       }
       p[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(s[j + e], s[j + e + 1]);

@@ -164,6 +164,8 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.ranges_differ = keys_differ_by_head(problem);
   c.queries_are_range = c.has_mask && analyse_tiles(problem.spec.mask, Axis::Queries).line_is_range;
   c.score_adds = problem.score.adds;
+  c.score_cap = problem.score.cap;
+  c.score_factor = problem.score.factor;
   set_inputs(problem.spec, inputs_of(problem), c);
 }
 
