@@ -46,7 +46,10 @@ constexpr int dq_columns(const KernelConfig& c) {
 constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
 // add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
-// in the same rows. With dropout no product adds -D (dropout.cuh), and but for clusters it is a float for each row.
+// in the same rows. With dropout no product adds -D (dropout.cuh), and where scores are made of products themselves none
+// adds -LSE: but for clusters that is a float for each row then, at the same place, -LSE as an exponent of 2.
+constexpr bool scores_apart(const KernelConfig& c) { return c.has_score && !c.score_adds; }
+constexpr bool lse_is_float(const KernelConfig& c) { return scores_apart(c) && !in_clusters(c); }
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 1 : 2) * c.tile_q * kTermBytes; }
 // In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the

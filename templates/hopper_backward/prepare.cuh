@@ -41,6 +41,7 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   return sum;
 }
 
+constexpr float kExponentScale = config.scale * kLog2e;  // of products, to exponents of 2
 // The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
@@ -60,7 +61,8 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
 // Of one row, to its place in `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;
-  const uint4 of_scores = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
+  const float minus_lse = hidden ? kHidesRow : -lse * (1.0f / config.scale);
+  const uint4 of_scores = in_three_parts(minus_lse);
   if constexpr (in_clusters(config)) {
     // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
     // the first row says whether there is any.
@@ -72,7 +74,8 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
     if (has_row)
       terms[row] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
   } else if (has_row) {
-    terms[row] = of_scores;
+    if constexpr (lse_is_float(config)) reinterpret_cast<float*>(terms)[row] = minus_lse * kExponentScale;
+    else terms[row] = of_scores;
     if constexpr (kDrops) reinterpret_cast<float*>(terms + config.tile_q)[row] = hidden ? 0.0f : -sum;
     else terms[config.tile_q + row] = in_three_parts(hidden ? 0.0f : -sum);
   }

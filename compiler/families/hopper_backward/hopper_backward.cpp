@@ -85,7 +85,7 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
     return {32 + sums + c.tile_q * 3 / 4 + score_registers(problem.spec), backward_consumer_registers(c)};
   // With 128 queries and a score that is more than a sum 68 bytes spill.
   const Expr& score = problem.spec.score;
-  const int fragments = c.tile_q > 64 && c.has_score && !c.score_adds ? 16 : 0;
+  const int fragments = c.tile_q > 64 && scores_apart(c) && c.score_cap == 0 ? 16 : 0;
   const bool reads = c.has_score && c.gradients == 0 && loads_at_places(score, copied_inputs(problem.spec, c));
   return {kBase + sums + c.tile_q + fragments + (reads ? score_registers(problem.spec) : 0),
           backward_consumer_registers(c)};
