@@ -266,17 +266,15 @@ struct Consumer {
     }
     release(shared.v_empty());
     turns.leave();
+    // Before dK and dV are stored: V of the next item may come to where K is.
+    if (!kDqApart && before.any()) add_last_dq(number, before);
+    else release(shared.k_empty(place));
     const int key = item.k_lo + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
                                                      params.dk_stride.token, key, item.seq.k_len,
                                                      config.scale * kDropoutFactor, dk);
     store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
                                                     params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
-    // Only now: ptxas serialises all products if these sums are live beside dK and dV.
-    if constexpr (!kDqApart) {
-      if (before.any()) return add_last_dq(number, before);
-    }
-    release(shared.k_empty(place));
   }
 
   __device__ void run() {
