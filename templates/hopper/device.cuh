@@ -121,6 +121,12 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
+// To L2.
+__device__ inline void prefetch_box(const TensorMap& map, int x0, int x1, int x2, int x3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(x0), "r"(x1),
+               "r"(x2), "r"(x3)
+               : "memory");
+}
 // To the same place in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
 __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,
                                    int x1, int x2, int x3) {

@@ -39,12 +39,27 @@ __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemor
               (first + panel) * kLayout.k.panel_columns(), key);
 }
 
+// Brings to L2 what the score reads at the queries of a step, of all keys: there is one place for it, and from memory it
+// would come too late.
+__device__ inline void prefetch_inputs(const KernelParams& params, const TensorMaps& maps, const Sequence& seq, int key,
+                                       int query) {
+  Variant::visit_inputs(params, seq, [&](auto input, int x, int y) {
+    constexpr int i = decltype(input)::value, keys = kPanelWidth / input_bytes_per_key(config, i);
+#pragma unroll 1
+    for (int k = 0; k < kTileKv; k += keys)
+#pragma unroll
+      for (int row = 0; row < kTileQ; row += input_rows(config, i))
+        prefetch_box(maps.inputs[input_number(config, i)], key + k, query + row, x, y);
+  });
+}
+
 // What the score reads at every query and key of a step, for each warpgroup its keys: as soon as it has read what it needs
 // for the step before, which is before that step's Q is free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {
   Sequence seq = item.seq;
   seq.h = at.head;
+  if (lane_id() == 0) prefetch_inputs(params, maps, seq, item.k_lo, (at.tile + 1) * kTileQ);
 #pragma unroll 1
   for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
     const u32 full = shared.inputs_full(warpgroup);
