@@ -239,6 +239,14 @@ struct Consumer {
     give_dq(sums, number, last);
   }
 
+  // The last reads of K.
+  __device__ void end_keys(int number, const Steps& last) {
+    if constexpr (!kDqApart) {
+      if (last.any()) return add_last_dq(number, last);
+    }
+    release(shared.k_empty(place));
+  }
+
   // All of an item. `number` is that of the last step, of all items.
   __device__ void visit(int& number) {
 #pragma unroll
@@ -266,9 +274,7 @@ struct Consumer {
     }
     release(shared.v_empty());
     turns.leave();
-    // Before dK and dV are stored: V of the next item may come to where K is.
-    if (!kDqApart && before.any()) add_last_dq(number, before);
-    else release(shared.k_empty(place));
+    end_keys(number, before);  // before dK and dV are stored: V of the next item may come to where K is
     const int key = item.k_lo + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
                                                      params.dk_stride.token, key, item.seq.k_len,
