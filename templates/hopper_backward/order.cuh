@@ -1,4 +1,4 @@
-// Sums of dQ in a fixed order: of the tiles of keys that see a query tile, the first adds first. An item waits for items of
+// Sums of dQ in a fixed order: of the tiles of keys that see a query tile, the last adds first. An item waits for items of
 // smaller numbers alone, which have begun.
 #pragma once
 
@@ -6,20 +6,20 @@
 
 namespace flashjit {
 
-// For each query tile: 0, or one more than the last tile of keys that has added to it.
-__device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv; }
+// For each query tile: which tile of keys has added to it last, counted from 1; 0: none.
+__device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv + 1; }
 
-// The tile of keys before that of an item, and the query tiles that see it: if it does not add to one, none before it does.
-struct Before {
+// The tile of keys behind that of an item, and the query tiles that see it: if it does not add to one, none behind it does.
+struct Behind {
   int first, last;
 
   __device__ void find(const KernelParams& params, BackwardItem item, int head) {
-    item.k_lo -= kTileKv;
+    item.k_lo += kTileKv;
     item.seq.q_len =
         static_cast<int>(recompute(item.seq.q_len));  // or ptxas keeps the last tile, and a register spills
     item.seq.h = head;
     find_queries(params, item);
-    first = uniform(item.first), last = uniform(item.k_lo >= 0 ? item.last : -1);
+    first = uniform(item.first), last = uniform(item.last);
   }
   __device__ bool adds_to(int tile) const { return tile >= first && tile <= last; }
 };
@@ -34,17 +34,17 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
     BackwardItem item;
     if (!read_item(item, params, shared.item(place))) return;
     Steps at;
-    Before before;
+    Behind behind;
     if (at.begin(params, item)) {
-      before.find(params, item, at.head);
+      behind.find(params, item, at.head);
       do {
-        if (kGroup > 1 && config.ranges_differ) before.find(params, item, at.head);
+        if (kGroup > 1 && config.ranges_differ) behind.find(params, item, at.head);
         const u32 exchange = step % kExchanges;
         if (recompute(threadIdx.x) % 32 == 0) {  // kept, the lane would be one register too many
           wait_barrier(shared.exchange_empty(exchange), step / kExchanges % 2 ^ 1);  // all have seen its last turn
           const Int64 tile = workspace_tile(params, item.seq, at.head, at.tile);
-          const int turn = before.adds_to(at.tile) ? tile_of_keys(item) : 0;
-          while (load_acquired(added + tile) < turn) {
+          const int turn = behind.adds_to(at.tile) ? tile_of_keys(item) + 1 : 0;
+          while (load_acquired(added + tile) != turn) {
           }
           store_shared(shared.tile_of_turn(exchange), static_cast<u32>(tile));
           arrive(shared.turn(exchange));
@@ -67,7 +67,7 @@ __device__ inline void tell_steps(const KernelParams& params, const SharedMemory
     release(empty);
     wait_barrier(empty, step / kExchanges % 2);
     if (lane_id() == 0)
-      store_released(added + workspace_tile(params, item.seq, at.head, at.tile), tile_of_keys(item) + 1);
+      store_released(added + workspace_tile(params, item.seq, at.head, at.tile), tile_of_keys(item));
     ++step;
   } while (at.advance(params, item));
 }

@@ -72,7 +72,8 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
+// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
+// order begin with the last keys: under a causal mask each tile then comes to queries when the one behind it has been there.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
   const Place place =
       place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
@@ -83,7 +84,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
     item.k_lo = numbered.tile * kTileKv;
   } else {
     item.seq = sequence_of_place(params, place, config.heads_kv, kGroup);
-    item.k_lo = place.tile * kTileKv;
+    item.k_lo = (kOrdered ? key_tiles(params) - 1 - place.tile : place.tile) * kTileKv;
   }
   find_queries(params, item);
   return item;
@@ -102,8 +103,6 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
-// Sums in order go from the last to the first: so with windows, and with causal masks, a tile of keys comes to queries
-// when the tile before it has been there.
 struct Steps {
   int tile, head;
 
@@ -114,18 +113,16 @@ struct Steps {
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
-    tile = visible(params, item, kOrdered ? item.last : item.first);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, item.first);
+    return tile <= item.last || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
-    tile = visible(params, item, tile + kDirection);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, tile + 1);
+    return tile <= item.last || begin_next_head(params, item);
   }
 
  private:
-  static constexpr int kDirection = kOrdered ? -1 : 1;
-  __device__ bool inside(const BackwardItem& item) const { return kOrdered ? tile >= item.first : tile <= item.last; }
   __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
     if constexpr (kGroup > 1) {
       const int end = (item.seq.hk + 1) * kGroup;
@@ -134,8 +131,8 @@ struct Steps {
           item.seq.h = head;
           find_queries(params, item);
         }
-        tile = visible(params, item, kOrdered ? item.last : item.first);
-        if (inside(item)) return true;
+        tile = visible(params, item, item.first);
+        if (tile <= item.last) return true;
         if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
       }
     }
@@ -144,10 +141,9 @@ struct Steps {
   __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (config.mask_has_holes) {
       const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
-      while (tile >= item.first && tile <= item.last &&
-             !Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
-                               k_hi))
-        tile += kDirection;
+      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
+                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
+        ++tile;
     }
     return tile;
   }

@@ -291,7 +291,7 @@ std::string describe(const KernelConfig& c) {
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (adds_dq(c))
     return text + fmt::format("  dQ is added to sums in memory, {}\n",
-                              adds_in_order(c) ? "the first keys first" : "in any order");
+                              adds_in_order(c) ? "the last keys first" : "in any order");
   return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
                             kDqTileQ, dq_layout(c).tile_kv);
 }
