@@ -78,17 +78,12 @@ struct Dealer {
 // A warp that tells the last launch which heads are done, and with sums in order others which steps are.
 __device__ inline void count_items(const KernelParams& params, const SharedMemory& shared, int* counters, int* added) {
   u32 step = 0;  // of all items
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
-    wait_barrier(shared.k_full(place), parity);
-    BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
+  each_item(params, shared, [&](BackwardItem& item, u32 done, u32 parity) {
     if constexpr (kOrdered) tell_steps(params, shared, item, added, step);
-    release(shared.k_empty(place));
-    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
+    release(done);
+    wait_barrier(done, parity);  // all sums of the item have been added to
     if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
-  }
+  });
 }
 
 }  // namespace flashjit

@@ -311,17 +311,6 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
     }
   });
 }
-__device__ inline void zero_unvisited(const KernelParams& params, const SharedMemory& shared) {
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces;
-    wait_barrier(shared.k_full(place), round / kPlaces % 2);
-    BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
-    zero_unvisited(params, item);
-    release(shared.k_empty(place));
-  }
-}
 
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
@@ -332,8 +321,9 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
   BackwardItem item = {};
+  if constexpr (deals_to_clusters(config)) take_item(params, shared, counters);
   if constexpr (!kTakesItems) {
-    item = backward_item(params, blockIdx.x / config.cluster);
+    item = item_of_block(params, shared);
     if (kPacked && item.k_lo >= item.seq.k_len) return;
   }
   set_up(shared, params);
@@ -347,12 +337,25 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
       if (warp == 0) return producer.run();
       if (warp == 1) return Dealer{params, shared, dq_sums, counters}.run();
       if (kCounts && warp == 2) return count_items(params, shared, counters, added);
-      if constexpr (kOrdered) wait_for_turns(params, shared, added);
+      if constexpr (kOrdered) {
+        u32 step = 0;
+        each_item(params, shared, [&](BackwardItem& its, u32 done, u32) {
+          wait_for_turns(params, shared, its, added, step);
+          release(done);
+        });
+      }
       if constexpr (kZeroesItems) {
-        if (warp == 3) zero_unvisited(params, shared);
+        if (warp != 3) return;
+        each_item(params, shared, [&](const BackwardItem& its, u32 done, u32) {
+          zero_unvisited(params, its);
+          release(done);
+        });
       }
     } else {
-      if (warp == 0) producer.copy_item(item);
+      u32 step = 0;
+      if (warp == 0) return producer.copy_item(item);
+      if (kOrdered && warp == 1) return wait_for_turns(params, shared, item, added, step);
+      if (kOrdered && warp == 2) tell_steps(params, shared, item, added, step);
     }
   } else if (kInClusters && warpgroup == 2) {
     shrink_registers<kDqRoleRegisters>();

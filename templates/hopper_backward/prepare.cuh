@@ -80,7 +80,8 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
 
 // What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
 __device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added) {
-  if (adds_in_order(config) && threadIdx.x == 0) added[number] = 0;
+  if (adds_in_order(config) && threadIdx.x < config.cluster) added[number * config.cluster + threadIdx.x] = 0;
+  if (deals_to_clusters(config) && number == 0 && threadIdx.x == 0) counters[0] = 0;
   if constexpr (counts_items(config)) {
     if (number < heads_with_keys(params) && threadIdx.x == 0) {
       counters[number] = 0;

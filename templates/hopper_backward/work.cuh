@@ -21,6 +21,7 @@ constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradient
 constexpr int kItemReaders =
     kConsumerWarps + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
+constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // of steps at work at a time
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
@@ -209,9 +210,10 @@ struct SharedMemory {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
 
-  // With sums in order: it is the turn of a step's dQ, and where that is added to.
-  __device__ u32 tile_of_turn(u32 exchange) const { return base + kLayout.turns_offset + exchange * 4; }
-  __device__ u32 turn(u32 exchange) const { return exchange_full(2 * kExchanges + exchange); }
+  // With sums in order: it is the turn of a step's dQ, all of it has been added, and where to.
+  __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
+  __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
+  __device__ u32 tile_of_turn(u32 i) const { return base + kLayout.turns_offset + i * 4; }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
@@ -227,6 +229,7 @@ struct SharedMemory {
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 tile_number(u32 stage) const { return base + kLayout.numbers_offset + stage * 4; }
+  __device__ u32 dealt() const { return base + kLayout.dealt_offset; }
   __device__ u32 other_k_full() const { return barrier(2 + 2 * kStages); }
   __device__ u32 d_o_full(u32 step) const { return barrier(3 + 2 * kStages + step % kLayout.d_o_stages); }
   __device__ u32 d_o_empty(u32 step) const {
@@ -239,6 +242,19 @@ struct SharedMemory {
   __device__ u32 ds_empty(u32 stage) const { return ds_barrier(1, stage); }
   __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
+
+// All items of a block, for a warp, which releases each when it is done: visit(item, barrier, parity that it will have then).
+template <class Visit>
+__device__ inline void each_item(const KernelParams& params, const SharedMemory& shared, const Visit& visit) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
+    wait_barrier(shared.k_full(place), parity);
+    BackwardItem item;
+    if (!read_item(item, params, shared.item(place))) return;
+    visit(item, shared.k_empty(place), parity);
+  }
+}
 
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
@@ -276,6 +292,10 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
         init_barrier(shared.ds_full(i), 1);
         init_barrier(shared.ds_empty(i), 4 * config.cluster);
         init_barrier(shared.other_ds_full(i), 1);
+        if constexpr (kOrdered) {
+          init_barrier(shared.turn(i), 1);
+          init_barrier(shared.added(i), 4 + 1);
+        }
       }
     }
     publish_barriers();
@@ -286,6 +306,21 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   } else {
     __syncthreads();
   }
+}
+
+// Blocks of a cluster take the next item together. (Without queries no launch has been there that sets the counter to zero.)
+__device__ inline void take_item(const KernelParams& params, const SharedMemory& shared, int* counter) {
+  const bool leads = threadIdx.x == 0;
+  if (leads && cluster_rank() == 0)
+    store_shared(shared.dealt(), params.tiles_q > 0 ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
+  sync_cluster();
+  if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
+  __syncthreads();
+}
+// Where a block, or a cluster, has one item alone.
+__device__ inline BackwardItem item_of_block(const KernelParams& params, const SharedMemory& shared) {
+  return backward_item(params, deals_to_clusters(config) ? static_cast<int>(load_shared_word(shared.dealt()))
+                                                         : recompute(blockIdx.x) / config.cluster);
 }
 
 }  // namespace flashjit
