@@ -38,7 +38,7 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
   do {
     if (kGroup > 1 && config.ranges_differ) behind.find(params, item, at.head);
     const u32 i = step % kTurns;
-    if (recompute(threadIdx.x) % 32 == 0) {  // kept, the lane would be one register too many
+    if (recompute(threadIdx.x) % 32 == 0) {                  // kept, the lane would be one register too many
       wait_barrier(shared.added(i), step / kTurns % 2 ^ 1);  // all have seen its last turn
       const Int64 tile = workspace_tile(params, item.seq, at.head, at.tile);
       const int turn = behind.adds_to(at.tile) ? tile_of_keys(item) + 1 : 0;
