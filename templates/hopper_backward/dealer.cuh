@@ -13,13 +13,14 @@ struct Dealer {
   const SharedMemory& shared;
   float* dq_sums;
   int* counters;
+  int* next;  // where items come from
 
   // The next item, to where the others find it, and its number. Numbers of packed tiles may lie behind the end of a sequence.
   __device__ int find_item(BackwardItem& item, int& dealt) const {
     int number;
     do {
       // All from the counter: those of smaller numbers have then begun, whichever blocks run at the same time.
-      number = params.work_counters ? atomicAdd(params.work_counters, 1) : item_of_round(params, dealt++);
+      number = next ? atomicAdd(next, 1) : item_of_round(params, dealt++);
       item.k_lo = -1;
       if (number >= params.items) break;
       item = backward_item(params, number);
@@ -71,7 +72,7 @@ struct Dealer {
       if (kZeroesAhead && zeroes_ahead(params)) set_to_zero(number);
       wait_barrier(shared.item_wanted(), round % 2);
     }
-    if (lane_id() == 0) return_counters(params);
+    if (!kOrdered && lane_id() == 0) return_counters(params);
   }
 };
 

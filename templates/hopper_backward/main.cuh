@@ -316,12 +316,12 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr,
-                                       int* added = nullptr) {
+                                       int* added = nullptr, int* dealt = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
   BackwardItem item = {};
-  if constexpr (deals_to_clusters(config)) take_item(params, shared, counters);
+  if constexpr (deals_to_clusters(config)) take_item(shared, item_counter(params, dealt));
   if constexpr (!kTakesItems) {
     item = item_of_block(params, shared);
     if (kPacked && item.k_lo >= item.seq.k_len) return;
@@ -335,7 +335,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     if constexpr (kTakesItems) {
       // Each returns, so that ptxas does not keep which warp this is.
       if (warp == 0) return producer.run();
-      if (warp == 1) return Dealer{params, shared, dq_sums, counters}.run();
+      if (warp == 1) return Dealer{params, shared, dq_sums, counters, item_counter(params, dealt)}.run();
       if (kCounts && warp == 2) return count_items(params, shared, counters, added);
       if constexpr (kOrdered) {
         u32 step = 0;

@@ -308,11 +308,19 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   }
 }
 
-// Blocks of a cluster take the next item together. (Without queries no launch has been there that sets the counter to zero.)
-__device__ inline void take_item(const KernelParams& params, const SharedMemory& shared, int* counter) {
+// Where items come from. Those of sums in order wait for each other, and all come from a counter of the call: those of
+// smaller numbers have then begun, whichever blocks run at the same time. (Without queries none waits, and no launch has
+// been there that sets it to zero.)
+__device__ inline int* item_counter(const KernelParams& params, int* dealt) {
+  if constexpr (kOrdered) return params.tiles_q > 0 ? dealt : nullptr;
+  return params.work_counters;
+}
+
+// Blocks of a cluster take the next item together.
+__device__ inline void take_item(const SharedMemory& shared, int* counter) {
   const bool leads = threadIdx.x == 0;
   if (leads && cluster_rank() == 0)
-    store_shared(shared.dealt(), params.tiles_q > 0 ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
+    store_shared(shared.dealt(), counter ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
   sync_cluster();
   if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
   __syncthreads();

@@ -275,8 +275,9 @@ void finish(Plan& plan) {
   if (counts_items(c))
     add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
-  else if (deals_to_clusters(c)) add_buffer({"counters", "int", kInt, {}}, {{0, 4}, {1, 5}});
-  if (adds_in_order(c)) add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
+  if (!adds_in_order(c)) return;
+  add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
+  add_buffer({"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});
 }
 
 std::string describe(const KernelConfig& c) {
