@@ -61,8 +61,8 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 // ---- shared memory of the main loop ----
 //
 // [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items, as
-// many as places of K | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
-// two of them in turns, or with roles P as threads have it.
+// many as places of K | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step:
+// dS, two of them in turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
@@ -107,7 +107,7 @@ struct HopperBackwardLayout {
   int d_o_stages = 0;
   int k_places = 1, items_offset = 0;
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;  // in clusters
-  int turns_offset = 0, dropout_offset = 0;
+  int dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -147,8 +147,7 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
                (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
                (takes_items(c) ? 2 * s.k_places + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.turns_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
-  s.dropout_offset = s.turns_offset + (adds_in_order(c) ? 4 * exchanges(c) : 0);
+  s.dropout_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 

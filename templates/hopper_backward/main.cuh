@@ -81,17 +81,18 @@ struct Consumer {
     }
   }
 
+  // With sums in order: until a step's dQ may be added.
+  __device__ void wait_for_turn(int number) const {
+    if constexpr (kOrdered) wait_barrier(shared.turn(number % 2), number / 2 % 2);
+  }
   // dQ of a step, whose dS has been read.
   __device__ void give_dq(const QueryGradients& sums, int number, const Steps& at) {
     const u32 empty = shared.exchange_empty(number % 2);
+    if constexpr (!kOrdered) release(empty);
+    add_dq(sums, workspace_tile(params, item.seq, at.head, at.tile));
     if constexpr (kOrdered) {
-      wait_barrier(shared.turn(number % 2), number / 2 % 2);
-      add_dq(sums, load_shared_word(shared.tile_of_turn(number % 2)));
       __syncwarp();
       release(empty);
-    } else {
-      release(empty);
-      add_dq(sums, workspace_tile(params, item.seq, at.head, at.tile));
     }
   }
 
@@ -204,6 +205,8 @@ struct Consumer {
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
     if constexpr (kGradientTiles) put_gradients(at);
+    if (before.any())
+      wait_for_turn(number - 1);  // not in the warpgroup's turn at products, which would hold up the other
     turns.begin();
     if (before.any()) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
@@ -234,6 +237,7 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
+    wait_for_turn(number);
     give_dq(sums, number, last);
   }
 
@@ -255,7 +259,6 @@ struct Consumer {
         if constexpr (kDqApart) step_without_dq(number, at, before);
         else step(number, at, before);
         before = at;
-        if constexpr (kOrdered) before.tile = 0;  // what matters is that there was one
       } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);

@@ -44,7 +44,6 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
       const int turn = behind.adds_to(at.tile) ? tile_of_keys(item) + 1 : 0;
       while (load_acquired(added_to(added, tile)) != turn) {
       }
-      if constexpr (!kInClusters) store_shared(shared.tile_of_turn(i), static_cast<u32>(tile));
       arrive(shared.turn(i));
     }
     __syncwarp();

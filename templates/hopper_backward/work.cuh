@@ -210,10 +210,9 @@ struct SharedMemory {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
 
-  // With sums in order: it is the turn of a step's dQ, all of it has been added, and where to.
+  // With sums in order: it is the turn of a step's dQ, and all of it has been added.
   __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
   __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
-  __device__ u32 tile_of_turn(u32 i) const { return base + kLayout.turns_offset + i * 4; }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
