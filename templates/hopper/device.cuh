@@ -59,6 +59,17 @@ __device__ inline void store_in(u32 block, u32 address, const float4& value) {
       : "memory");
 }
 
+__device__ inline u32 load_from(u32 block, u32 address) {
+  u32 value;
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %1, %2;\n"
+      " ld.shared::cluster.u32 %0, [remote];\n}"
+      : "=r"(value)
+      : "r"(address), "r"(block)
+      : "memory");
+  return value;
+}
+
 // Bytes of shared memory to another block, where this one has `to` and `barrier`, at which they are counted there.
 __device__ inline void copy_to_block(u32 block, u32 to, u32 from, u32 bytes, u32 barrier) {
   asm volatile(

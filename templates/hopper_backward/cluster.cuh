@@ -52,9 +52,14 @@ __device__ inline void add_query_gradients(const SharedMemory& shared, float* dq
       wait_products<0>();
       pin_registers(sums);
       if (panel == panels - 1) release_ds(slot);
+      if (kOrdered && panel == 0) wait_barrier(shared.turn(slot), parity);
       add_panel(to + panel * (kRowsPerWarpgroup * columns), sums);
     }
     if (panels == 0) release_ds(slot);
+    if constexpr (kOrdered) {
+      __syncwarp();
+      release(shared.added(slot));
+    }
   }
 }
 

@@ -5,6 +5,9 @@
 
 namespace flashjit {
 
+// Tiles of keys add to a query tile one after the other, the last of them first: the same bits in every run.
+constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
+
 // A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
 // takes.
 
@@ -15,6 +18,8 @@ constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_
 // With roles and sums of dQ in memory two blocks are a cluster, and tile_kv what both have: they tell each other dS, and a
 // third warpgroup makes half of the columns of dQ, of the keys of both. So what goes to memory is half as much.
 constexpr bool in_clusters(const KernelConfig& c) { return c.cluster > 1; }
+// They begin in any order. Where one waits for others it takes the next tile of keys when it begins.
+constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
 constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.cluster; }
 
 // Of dK and dV of so many columns, those that a product takes, and the next one the rest: with the threads of a cluster's
@@ -25,8 +30,6 @@ constexpr int columns_at_once(const KernelConfig& c, int columns) {
 
 // Is dQ added up in memory, and not a launch of its own?
 constexpr bool adds_dq(const KernelConfig& c) { return c.dq != DqSums::launch; }
-// Tiles of keys add to a query tile one after the other, the first of them first: the same bits in every run.
-constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
 
 // What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
 // blocks of a cluster, share the columns, with more they share the queries.
@@ -61,8 +64,8 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 // ---- shared memory of the main loop ----
 //
 // [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
-// two | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
-// two of them in turns, or with roles P as threads have it.
+// two | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS, two of them in
+// turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
@@ -106,14 +109,14 @@ struct HopperBackwardLayout {
   int d_o_stages = 0;
   int k_places = 1, items_offset = 0;
   bool swaps = false;  // K of the next item comes to where V is, which is read for the last time before K is
-  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
-  int turns_offset = 0, dropout_offset = 0;
+  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;  // in clusters
+  int dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
 
 // [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
-//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | key of dropout ]. Behind row terms lies what is written once:
+//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row terms lies what is written once:
 // a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
 constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
@@ -127,9 +130,10 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
   s.ds_offset = s.exchange_offset + s.exchange_bytes;
   s.other_ds_offset = s.ds_offset + kDsStages * s.ds.bytes();
   s.barrier_offset = s.other_ds_offset + kDsStages * s.ds.bytes();
-  s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + 3 * kDsStages;
+  s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + (adds_in_order(c) ? 5 : 3) * kDsStages;
   s.numbers_offset = s.barrier_offset + s.barriers * 8;
-  s.dropout_offset = s.numbers_offset + kDsStages * 4;
+  s.dealt_offset = s.numbers_offset + kDsStages * 4;
+  s.dropout_offset = s.dealt_offset + (deals_to_clusters(c) ? 8 : 0);  // on 8 bytes
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
@@ -146,8 +150,7 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
                (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
                (takes_items(c) ? s.k_places + 2 * kItemPlaces + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.turns_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);
-  s.dropout_offset = s.turns_offset + (adds_in_order(c) ? 4 * exchanges(c) : 0);
+  s.dropout_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 

@@ -82,8 +82,10 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
 }
 
 // What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
-__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added) {
-  if (adds_in_order(config) && threadIdx.x == 0) added[number] = 0;
+__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added,
+                             int* dealt) {
+  if (adds_in_order(config) && threadIdx.x < config.cluster) added[number * config.cluster + threadIdx.x] = 0;
+  if (adds_in_order(config) && number == 0 && threadIdx.x == 0) *dealt = 0;
   if constexpr (counts_items(config)) {
     if (number < heads_with_keys(params) && threadIdx.x == 0) {
       counters[number] = 0;
@@ -101,7 +103,8 @@ __device__ inline void clear(const KernelParams& params, int number, float* dq_s
 
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr) {
+                                        float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr,
+                                        int* dealt = nullptr) {
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
@@ -111,7 +114,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int head = seq.h;
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
-  if constexpr (adds_dq(config)) clear(params, number, dq_sums, counters, added);
+  if constexpr (adds_dq(config)) clear(params, number, dq_sums, counters, added, dealt);
 
   // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);

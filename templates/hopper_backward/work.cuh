@@ -21,6 +21,7 @@ constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradient
 constexpr int kItemReaders =
     kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
+constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // of steps at work at a time
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
@@ -72,7 +73,8 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
+// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
+// order begin with the last keys: under a causal mask each tile then comes to queries when the one behind it has been there.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
   const Place place =
       place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
@@ -83,7 +85,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
     item.k_lo = numbered.tile * kTileKv;
   } else {
     item.seq = sequence_of_place(params, place, config.heads_kv, kGroup);
-    item.k_lo = place.tile * kTileKv;
+    item.k_lo = (kOrdered ? key_tiles(params) - 1 - place.tile : place.tile) * kTileKv;
   }
   find_queries(params, item);
   return item;
@@ -102,8 +104,6 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
-// Sums in order go from the last to the first: so with windows, and with causal masks, a tile of keys comes to queries
-// when the tile before it has been there.
 struct Steps {
   int tile, head;
 
@@ -114,18 +114,16 @@ struct Steps {
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
-    tile = visible(params, item, kOrdered ? item.last : item.first);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, item.first);
+    return tile <= item.last || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
-    tile = visible(params, item, tile + kDirection);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, tile + 1);
+    return tile <= item.last || begin_next_head(params, item);
   }
 
  private:
-  static constexpr int kDirection = kOrdered ? -1 : 1;
-  __device__ bool inside(const BackwardItem& item) const { return kOrdered ? tile >= item.first : tile <= item.last; }
   __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
     if constexpr (kGroup > 1) {
       const int end = (item.seq.hk + 1) * kGroup;
@@ -134,8 +132,8 @@ struct Steps {
           item.seq.h = head;
           find_queries(params, item);
         }
-        tile = visible(params, item, kOrdered ? item.last : item.first);
-        if (inside(item)) return true;
+        tile = visible(params, item, item.first);
+        if (tile <= item.last) return true;
         if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
       }
     }
@@ -144,10 +142,9 @@ struct Steps {
   __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (config.mask_has_holes) {
       const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
-      while (tile >= item.first && tile <= item.last &&
-             !Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
-                               k_hi))
-        tile += kDirection;
+      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
+                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
+        ++tile;
     }
     return tile;
   }
@@ -217,9 +214,9 @@ struct SharedMemory {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
 
-  // With sums in order: it is the turn of a step's dQ, and where that is added to.
-  __device__ u32 tile_of_turn(u32 exchange) const { return base + kLayout.turns_offset + exchange * 4; }
-  __device__ u32 turn(u32 exchange) const { return exchange_full(2 * kExchanges + exchange); }
+  // With sums in order: it is the turn of a step's dQ, and all of it has been added.
+  __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
+  __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
@@ -235,6 +232,7 @@ struct SharedMemory {
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 tile_number(u32 stage) const { return base + kLayout.numbers_offset + stage * 4; }
+  __device__ u32 dealt() const { return base + kLayout.dealt_offset; }
   __device__ u32 other_k_full() const { return barrier(2 + 2 * kStages); }
   __device__ u32 d_o_full(u32 step) const { return barrier(3 + 2 * kStages + step % kLayout.d_o_stages); }
   __device__ u32 d_o_empty(u32 step) const {
@@ -253,6 +251,17 @@ __device__ inline bool wait_for_item(BackwardItem& item, const KernelParams& par
                                      int round) {
   wait_barrier(shared.item_full(round % kItemPlaces), round / kItemPlaces % 2);
   return read_item(item, params, shared.item(round % kItemPlaces));
+}
+
+// All items of a block, for a warp, which releases each when it is done: visit(item, barrier, parity that it will have then).
+template <class Visit>
+__device__ inline void each_item(const KernelParams& params, const SharedMemory& shared, const Visit& visit) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    BackwardItem item;
+    if (!wait_for_item(item, params, shared, round)) return;
+    visit(item, shared.item_empty(round % kItemPlaces), round / kItemPlaces % 2);
+  }
 }
 
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
@@ -292,6 +301,10 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
         init_barrier(shared.ds_full(i), 1);
         init_barrier(shared.ds_empty(i), 4 * config.cluster);
         init_barrier(shared.other_ds_full(i), 1);
+        if constexpr (kOrdered) {
+          init_barrier(shared.turn(i), 1);
+          init_barrier(shared.added(i), 4 + 1);
+        }
       }
     }
     publish_barriers();
@@ -302,6 +315,29 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   } else {
     __syncthreads();
   }
+}
+
+// Where items come from. Those of sums in order wait for each other, and all come from a counter of the call: those of
+// smaller numbers have then begun, whichever blocks run at the same time. (Without queries none waits, and no launch has
+// been there that sets it to zero.)
+__device__ inline int* item_counter(const KernelParams& params, int* dealt) {
+  if constexpr (kOrdered) return params.tiles_q > 0 ? dealt : nullptr;
+  return params.work_counters;
+}
+
+// Blocks of a cluster take the next item together.
+__device__ inline void take_item(const SharedMemory& shared, int* counter) {
+  const bool leads = threadIdx.x == 0;
+  if (leads && cluster_rank() == 0)
+    store_shared(shared.dealt(), counter ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
+  sync_cluster();
+  if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
+  __syncthreads();
+}
+// Where a block, or a cluster, has one item alone.
+__device__ inline BackwardItem item_of_block(const KernelParams& params, const SharedMemory& shared) {
+  return backward_item(params, deals_to_clusters(config) ? static_cast<int>(load_shared_word(shared.dealt()))
+                                                         : recompute(blockIdx.x) / config.cluster);
 }
 
 }  // namespace flashjit
