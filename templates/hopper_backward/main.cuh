@@ -34,7 +34,7 @@ struct Consumer {
   Turns turns;
   u32 keys;  // of the item's, the first of this warpgroup
   BackwardItem item;
-  u32 k, v;  // where they are
+  u32 k, v;   // where they are
   u32 place;  // of K
   Ones ones;
 
@@ -58,8 +58,7 @@ struct Consumer {
     const u32 rows = kColumns ? 0 : keys * kPanelWidth;
     const u32 columns =
         kColumns ? turns.warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
-    multiply_dq(sums, descriptor(shared.exchange(exchange) + rows),
-                descriptor(k + columns, kLayout.k.panel_bytes()));
+    multiply_dq(sums, descriptor(shared.exchange(exchange) + rows), descriptor(k + columns, kLayout.k.panel_bytes()));
   }
 
   __device__ void hand_out_ds(u32 exchange) {
@@ -277,13 +276,15 @@ struct Consumer {
     }
     release(shared.v_empty());
     turns.leave();
-    end_keys(number, before);  // before dK and dV are stored: V of the next item may come to where K is
+    // Before dK and dV are stored, if V of the next item comes to where K is.
+    if constexpr (kLayout.swaps) end_keys(number, before);
     const int key = item.k_lo + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
                                                      params.dk_stride.token, key, item.seq.k_len,
                                                      config.scale * kDropoutFactor, dk);
     store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
                                                     params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
+    if constexpr (!kLayout.swaps) end_keys(number, before);
   }
 
   __device__ void run() {

@@ -175,8 +175,8 @@ constexpr bool kCapped = config.score_cap > 0 && config.score_cap <= 1024;
 struct ExponentAndSlope {
   float exponent, slope;
 };
-__device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params, const InputWords& words,
-                                                      const ScorePlace& place, int i) {
+__device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params,
+                                                      const InputWords& words, const ScorePlace& place, int i) {
   if constexpr (kCapped) {
     const float power = exp2_approx(product * (config.score_factor * 2 * kLog2e));
     const float squashed = 1.0f - 2.0f * reciprocal_approx(power + 1.0f);

@@ -181,9 +181,7 @@ struct SharedMemory {
 
   __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
   // `place`: of K of the same item.
-  __device__ u32 v(u32 place = 0) const {
-    return kLayout.swaps ? k(place ^ 1) : base + kLayout.v_offset;
-  }
+  __device__ u32 v(u32 place = 0) const { return kLayout.swaps ? k(place ^ 1) : base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
     return base + kLayout.d_o_offset + step % kLayout.d_o_stages * kLayout.d_o.bytes();

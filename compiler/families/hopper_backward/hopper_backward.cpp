@@ -173,7 +173,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kBytesOfPass = 4;
   constexpr double kItemClocks = 4000, kBlockClocks = 8000;  // of a tile of keys; the next one waits for it
-  constexpr double kWaits = 1.06;  // for their turn
+  constexpr double kWaits = 1.06;                            // for their turn
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
@@ -194,7 +194,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
   Prediction p;
   p.waves = blocks / target.sm_count;
-  p.compute = (tiles * clocks / sms + p.waves * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
+  p.compute =
+      (tiles * clocks / sms + p.waves * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
   // Launches before and after: O and dO are read, and with sums dQ is written, read and written.
   const double passes = rows * spec.d_v * kBytesOfPass + (apart ? 0 : 2.5 * rows * spec.d_qk * sizeof(float));
