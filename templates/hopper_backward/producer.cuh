@@ -54,7 +54,7 @@ __device__ inline void prefetch_inputs(const KernelParams& params, const TensorM
 }
 
 // What the score reads at every query and key of a step, for each warpgroup its keys: as soon as it has read what it needs
-// for the step before, which is before that step's Q is free.
+// for the step before, which is after Q of the one before that is free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {
   Sequence seq = item.seq;
@@ -138,12 +138,12 @@ struct Producer {
     }
     bool has_values = !kTakesItems;
     do {
-      if constexpr (kHasInputs) {
-        if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
-      }
       Sequence seq = item.seq;
       seq.h = at.head;
       copy_queries(seq, at);
+      if constexpr (kHasInputs) {
+        if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
+      }
       ++step;
       if (!has_values) copy_values(item, round);
       has_values = true;
