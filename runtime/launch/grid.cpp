@@ -15,14 +15,16 @@ std::int64_t cached_bytes(const Plan& plan) {
   return elements + (plan.config.dq != DqSums::launch ? std::int64_t{plan.spec.d_qk} * size_of(Dtype::F32) : 0);
 }
 
-// With sums in order more heads are better, as tiles of keys of one head wait for each other. So where a mask lets few
-// queries see a tile of keys, however long the sequence is, those are all that counts: of the first tile, one in the middle
-// and the last. (Windows of 1024 at 16k: d=64 378 TFLOP/s with 16 heads for 322 with 4, d=128 387 for 380 with 2; causal
-// d=128 532 with 4 heads for 576 with 2, which L2 holds; H200, 2026-11-25.)
+// With sums in order tiles of keys of one head wait for each other, most of all where a tile is no longer than a step. More
+// heads are better then, as many as L2 holds: where a mask lets few queries see a tile of keys, however long the sequence
+// is, those are all that counts, of the first tile, one in the middle and the last. (Windows of 1024 at 16k, d=64: 374
+// TFLOP/s with 32 heads for 316 with 4. But d=128, with two steps for a tile: 380 with 16 heads for 390 with 2; H200,
+// 2026-11-25.)
 std::int64_t most_rows(const Plan& plan) {
   constexpr std::int64_t kLong = 1 << 24;
   const Expr& mask = plan.spec.mask;
-  if (plan.config.dq != DqSums::ordered || !mask || uses(mask, Op::Load) || uses(mask, Op::Scalar)) return kLong;
+  const bool waits = plan.config.dq == DqSums::ordered && plan.config.tile_q >= plan.config.tile_kv;
+  if (!waits || !mask || uses(mask, Op::Load) || uses(mask, Op::Scalar)) return kLong;
   Environment at;
   const auto set = [&](Variable variable, std::int64_t value) { at.variables[static_cast<int>(variable)] = value; };
   set(Variable::QLen, kLong);

@@ -62,8 +62,8 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
 }
 
 TEST(Arguments, WithSumsInOrderAWindowIsAllThatL2Holds) {
-  const auto group = [](const std::string& mask, const char* dq) {
-    const auto spec = parse_spec("bwd bf16 d=64 heads=64 " + mask);
+  const auto group = [](const std::string& mask, const char* dq, const char* head_dim = "64") {
+    const auto spec = parse_spec("bwd bf16 heads=64 d=" + std::string(head_dim) + " " + mask);
     EXPECT_TRUE(spec);
     const auto plan =
         make_plan(*spec, **find_target("sm_90a"), *parse_schedule(std::string("family=hopper_backward,dq=") + dq));
@@ -76,6 +76,7 @@ TEST(Arguments, WithSumsInOrderAWindowIsAllThatL2Holds) {
   EXPECT_EQ(group("mask=\"window(1024, 0)\"", "ordered"), (32 << 20) / ((1024 + 128) * 512));
   EXPECT_EQ(group("mask=\"window(0, 1024)\"", "ordered"), (32 << 20) / ((1024 + 128) * 512));
   EXPECT_EQ(group("mask=\"window(1024, 0)\"", "atomics"), 4);
+  EXPECT_EQ(group("mask=\"window(1024, 0)\"", "ordered", "128"), 2);  // two steps for a tile of keys
 }
 
 TEST(Arguments, PackedTensorsThatTmaCannotReach) {
