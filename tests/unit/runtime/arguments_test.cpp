@@ -62,21 +62,21 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
 }
 
 TEST(Arguments, WithSumsInOrderAWindowIsAllThatL2Holds) {
-  const auto group = [](const std::string& mask, const char* dq, const char* head_dim = "64") {
-    const auto spec = parse_spec("bwd bf16 heads=64 d=" + std::string(head_dim) + " " + mask);
-    EXPECT_TRUE(spec);
-    const auto plan =
-        make_plan(*spec, **find_target("sm_90a"), *parse_schedule(std::string("family=hopper_backward,dq=") + dq));
+  const auto group = [](const std::string& rest, const std::string& dq) {
+    const auto spec = parse_spec("bwd bf16 heads=64 " + rest);
+    EXPECT_TRUE(spec) << rest;
+    const auto plan = make_plan(*spec, **find_target("sm_90a"), *parse_schedule("family=hopper_backward,dq=" + dq));
     EXPECT_TRUE(plan) << plan.error().message;
     return HeadGroups(*plan).heads({.batch = 1, .q_len = 16384, .k_len = 16384});
   };
-  // A query is 512 bytes of Q, dO and sums of dQ.
-  EXPECT_EQ(group("", "ordered"), 4);
-  EXPECT_EQ(group("mask=\"causal\"", "ordered"), 4);
-  EXPECT_EQ(group("mask=\"window(1024, 0)\"", "ordered"), (32 << 20) / ((1024 + 128) * 512));
-  EXPECT_EQ(group("mask=\"window(0, 1024)\"", "ordered"), (32 << 20) / ((1024 + 128) * 512));
-  EXPECT_EQ(group("mask=\"window(1024, 0)\"", "atomics"), 4);
-  EXPECT_EQ(group("mask=\"window(1024, 0)\"", "ordered", "128"), 2);  // two steps for a tile of keys
+  // A query is 512 bytes of Q, dO and sums of dQ; of a window of 1024, and the 128 keys of a tile that sees it, so many fit.
+  constexpr int kFit = (32 << 20) / ((1024 + 128) * 512);
+  EXPECT_EQ(group("d=64", "ordered"), 4);
+  EXPECT_EQ(group("d=64 mask=\"causal\"", "ordered"), 4);
+  EXPECT_EQ(group("d=64 mask=\"window(1024, 0)\"", "ordered"), kFit);
+  EXPECT_EQ(group("d=64 mask=\"window(0, 1024)\"", "ordered"), kFit);
+  EXPECT_EQ(group("d=64 mask=\"window(1024, 0)\"", "atomics"), 4);
+  EXPECT_EQ(group("d=128 mask=\"window(1024, 0)\"", "ordered"), 2);  // two steps for a tile of keys
 }
 
 TEST(Arguments, PackedTensorsThatTmaCannotReach) {
@@ -176,11 +176,7 @@ TEST(Arguments, RefusedTensors) {
           {"null", "", [](Arguments& a) { a.v.data = nullptr; }, "v.data: null"},
           {"dtype", "", [](Arguments& a) { a.q.dtype = "fp16"; }, "q.dtype: 'fp16', must be bf16"},
           {"no dtype", "", [](Arguments& a) { a.q.dtype = ""; }, "q.dtype: ''"},
-          {"rank", "",
-           [](Arguments& a) {
-             a.q.shape = {1, 2, 3};
-           },
-           "q.shape: 3 dimensions, must have 4"},
+          {"rank", "", [](Arguments& a) { a.q.shape = {1, 2, 3}; }, "q.shape: 3 dimensions, must have 4"},
           {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 1, 2, 3, 4}; }, "q.shape: 6 dimensions, at most 5"},
           {"negative size", "", [](Arguments& a) { a.q.shape[1] = -1; }, "q.shape[1]: -1 is negative"},
           {"heads of q", "", [](Arguments& a) { a.q.shape[2] = 3; }, "q.shape[2]: 3, must be 4 (query heads"},
@@ -189,46 +185,24 @@ TEST(Arguments, RefusedTensors) {
           {"tokens of v", "", [](Arguments& a) { a.v.shape[1] = 8; }, "v.shape[1]: 8, must be 9 (tokens of k)"},
           {"tokens of o", "", [](Arguments& a) { a.o.shape[1] = 4; }, "o.shape[1]: 4, must be 5 (tokens of q)"},
           {"batch", "", [](Arguments& a) { a.k.shape[0] = 3; }, "k.shape[0]: 3, must be 2 (batch of q)"},
-          {"strides short", "",
-           [](Arguments& a) {
-             a.q.strides = {1, 2};
-           },
-           "q.strides: 2 of them for 4 dimensions"},
-          {"strides negative", "",
-           [](Arguments& a) {
-             a.q.strides = {1280, -256, 64, 1};
-           },
+          {"strides short", "", [](Arguments& a) { a.q.strides = {1, 2}; }, "q.strides: 2 of them for 4 dimensions"},
+          {"strides negative", "", [](Arguments& a) { a.q.strides = {1280, -256, 64, 1}; },
            "q.strides[1]: -256 is negative"},
-          {"last dimension", "",
-           [](Arguments& a) {
-             a.q.strides = {1280, 256, 1, 4};
-           },
+          {"last dimension", "", [](Arguments& a) { a.q.strides = {1280, 256, 1, 4}; },
            "q.strides[3]: 4, the last dimension must be contiguous"},
-          {"overlapping output", "",
-           [](Arguments& a) {
-             a.o.strides = {1280, 64, 64, 1};
-           },
+          {"overlapping output", "", [](Arguments& a) { a.o.strides = {1280, 64, 64, 1}; },
            "o.strides[2]: 64 makes elements of this output share"},
-          {"expanded output", "",
-           [](Arguments& a) {
-             a.o.strides = {0, 256, 64, 1};
-           },
+          {"expanded output", "", [](Arguments& a) { a.o.strides = {0, 256, 64, 1}; },
            "o.strides[0]: 0 makes elements"},
           {"pointer alignment", "", [](Arguments& a) { a.q.data = address(0x1008); },
            "q.data: aligned to 8 bytes only, the kernel was made for 16; add bytes=8"},
-          {"stride alignment", "",
-           [](Arguments& a) {
-             a.k.strides = {9 * 130, 130, 66, 1};
-           },
+          {"stride alignment", "", [](Arguments& a) { a.k.strides = {9 * 130, 130, 66, 1}; },
            "k.strides: aligned to 4 bytes only, the kernel was made for 16; add bytes=4"},
           {"odd address", " bytes=2", [](Arguments& a) { a.q.data = address(0x1001); },
            "q.data: the address is no multiple of 2"},
           {"too large", "", [](Arguments& a) { a.q.shape[0] = std::int64_t{1} << 60; },
            "q: shape and strides reach beyond 2^56"},
-          {"stride too large", "",
-           [](Arguments& a) {
-             a.q.strides = {std::int64_t{1} << 62, 256, 64, 1};
-           },
+          {"stride too large", "", [](Arguments& a) { a.q.strides = {std::int64_t{1} << 62, 256, 64, 1}; },
            "reach beyond 2^56"},
       },
       dense);
@@ -240,10 +214,7 @@ TEST(Arguments, RefusedSizes) {
           {"pinned", " q_len=1", [](Arguments&) {}, "q_len: 5, the spec pins q_len=1"},
           {"bounded", " k_len<=8", [](Arguments&) {}, "k_len: 9 is outside 0..8"},
           {"batch bound", " b<=1", [](Arguments&) {}, "b: 2 is outside 0..1"},
-          {"offsets of a dense layout", "",
-           [](Arguments& a) {
-             a.offsets_q = {address(0x80000), "i32", {3}, {}};
-           },
+          {"offsets of a dense layout", "", [](Arguments& a) { a.offsets_q = {address(0x80000), "i32", {3}, {}}; },
            "the spec's layout is not packed"},
           {"grid", "",
            [](Arguments& a) {
@@ -262,10 +233,7 @@ TEST(Arguments, RefusedOptionalTensors) {
       {
           {"lse not asked for", "", lse, "lse: given, and the spec does not ask for it; add lse=ln"},
           {"lse missing", " lse=ln", [](Arguments&) {}, "lse: missing"},
-          {"lse shape", " lse=log2",
-           [](Arguments& a) {
-             a.lse = {address(0x90000), "fp32", {kBatch, kQ, 4}, {}};
-           },
+          {"lse shape", " lse=log2", [](Arguments& a) { a.lse = {address(0x90000), "fp32", {kBatch, kQ, 4}, {}}; },
            "lse.shape[1]: 5, must be 4"},
           {"lse overlap", " lse=ln",
            [&](Arguments& a) {
@@ -274,10 +242,7 @@ TEST(Arguments, RefusedOptionalTensors) {
            },
            "lse.strides[0]: 0 makes elements"},
           {"max_logit not asked for", "",
-           [](Arguments& a) {
-             a.max_logit = {address(0x90000), "fp32", {kBatch, 4, kQ}, {}};
-           },
-           "max_logit: given"},
+           [](Arguments& a) { a.max_logit = {address(0x90000), "fp32", {kBatch, 4, kQ}, {}}; }, "max_logit: given"},
           {"strides differ", " lse=ln max_logit",
            [&](Arguments& a) {
              lse(a);
@@ -286,16 +251,9 @@ TEST(Arguments, RefusedOptionalTensors) {
            },
            "max_logit.strides: differ from those of lse"},
           {"sink missing", " sink", [](Arguments&) {}, "sink: missing"},
-          {"sink size", " sink",
-           [](Arguments& a) {
-             a.sink = {address(0x90000), "fp32", {2}, {}};
-           },
+          {"sink size", " sink", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {2}, {}}; },
            "sink.shape[0]: 2, must be 4"},
-          {"sink not asked for", "",
-           [](Arguments& a) {
-             a.sink = {address(0x90000), "fp32", {4}, {}};
-           },
-           "sink: given"},
+          {"sink not asked for", "", [](Arguments& a) { a.sink = {address(0x90000), "fp32", {4}, {}}; }, "sink: given"},
       },
       dense);
 }
@@ -341,20 +299,11 @@ TEST(Arguments, RefusedParameters) {
            "scalars.pos: the spec declares a tensor"},
           {"dtype", spec, [](Arguments& a) { a.params["pos"].dtype = "bf16"; },
            "params.pos.dtype: 'bf16', must be fp32"},
-          {"rank", spec,
-           [](Arguments& a) {
-             a.params["pos"].shape = {4, kQ};
-           },
+          {"rank", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ}; },
            "params.pos.shape: 2 dimensions, must have 3"},
-          {"too small", spec,
-           [](Arguments& a) {
-             a.params["pos"].shape = {4, kQ, kK - 1};
-           },
+          {"too small", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ, kK - 1}; },
            "params.pos: index 2 (`k`) runs from 0 to 8 at these sizes (b=2, q_len=5, k_len=9), the tensor has 8"},
-          {"heads", spec,
-           [](Arguments& a) {
-             a.params["pos"].shape = {3, kQ, kK};
-           },
+          {"heads", spec, [](Arguments& a) { a.params["pos"].shape = {3, kQ, kK}; },
            "params.pos: index 0 (`h`) runs from 0 to 3"},
           {"null", spec, [](Arguments& a) { a.params["pos"].data = nullptr; }, "params.pos.data: null"},
           {"many unknown", "",
@@ -469,10 +418,7 @@ TEST(Arguments, PagedCallsThatAreRefused) {
              a.params.erase("k_lens");
            },
            "block_table: given, and the spec's layout is not paged"},
-          {"offsets", " layout=paged(16)",
-           [](Arguments& a) {
-             a.offsets_k = {address(0x1), "i32", {3}, {}};
-           },
+          {"offsets", " layout=paged(16)", [](Arguments& a) { a.offsets_k = {address(0x1), "i32", {3}, {}}; },
            "offsets_k: given, and"},
       },
       paged);
