@@ -168,7 +168,7 @@ void configure(const Problem& problem, KernelConfig& c) {
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
 // Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps products
-// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics.
+// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kBytesOfPass = 4;
