@@ -55,9 +55,9 @@ Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClust
     if ((1 << i) > team.most || sizes.k_len <= std::int64_t{blocks} * team.least_keys) break;
     blocks = 1 << i;
   }
-  const bool any_keys = even && items * blocks >= team.enough_blocks;
-  const int most = even ? team.most_keys : team.most_uneven_keys;
-  if (!any_keys && sizes.k_len > std::int64_t{blocks} * most) return {};
+  const bool busy = items * blocks * 8 >= blocks_at_once * 7, enough = items * blocks >= team.enough_blocks;
+  const int most = !even ? team.most_uneven_keys : enough ? team.many_keys : team.most_keys;
+  if (!(even && busy) && sizes.k_len > std::int64_t{blocks} * most) return {};
   return {blocks, static_cast<int>(items), of_sequence};
 }
 

@@ -19,12 +19,13 @@ struct CallSizes {
 
 // Teams: clusters of blocks that have items with all of their keys to themselves. The blocks of a team run at the same
 // time and share the keys evenly; launches that add up what blocks leave of an item are left out. Where one item may be
-// longer than another, or there are too few blocks to read as fast as all SMs do, teams are for few keys only.
+// longer than another, or many SMs have no block, teams are for few keys only.
 struct TeamRule {
   int most = 1;              // blocks of a team, a power of two; 1: there are none
   int least_keys = 1;        // of a block: more blocks would have nothing to do
-  int enough_blocks = 0;     // read as fast as all do
-  int most_keys = 0;         // of a block, if there are fewer, or ...
+  int enough_blocks = 0;     // read nearly as fast as all do
+  int many_keys = 0;         // of a block at most, where an eighth of the SMs have none
+  int most_keys = 0;         // ... if there are not even enough, or ...
   int most_uneven_keys = 0;  // ... if lengths differ
   bool even = false;         // they do not
 };
@@ -68,6 +69,7 @@ struct KernelLaunch {
   GridRule grid;
   bool tensor_maps = false;
   bool adds_up = false;   // what blocks of the launch before have left of items: not where those are of teams
+  bool of_teams = false;  // of several blocks: where there are such, it is for the launches that are not of teams
   bool overlaps = false;  // it begins while the launch before it runs, and waits for its end itself: first of all, or,
                           // if it adds up, when it knows what
   std::vector<int> buffers;  // numbers in Plan::workspace

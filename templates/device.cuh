@@ -201,12 +201,10 @@ __device__ inline void wait_for_launch_before() {
 // ---- counters: what a thread has seen written before it adds is seen by who finds the sum ----
 
 __device__ inline void add_released(int* counter, int value) {
-  __threadfence();
-  asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 __device__ inline void store_released(int* counter, int value) {
-  __threadfence();
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 __device__ inline int load_acquired(const int* counter) {
   int value;

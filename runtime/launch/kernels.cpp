@@ -62,7 +62,6 @@ CuLaunchAttribute clusters_of(int blocks) {
 
 Result<ResidentClusters> resident_clusters(const GpuContext& gpu, CuFunction function, const KernelLaunch& launch) {
   ResidentClusters resident = {};
-  if (launch.grid.team.most == 1) return resident;
   const CurrentContext current(gpu);
   FLASHJIT_TRY(current.status());
   for (std::size_t i = 0; i < resident.size(); ++i) {
@@ -89,8 +88,11 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
   FLASHJIT_ASSIGN(library, LoadedLibrary::load(gpu, compiled.binary->payload));
   for (const KernelLaunch& launch : plan.launches) {
     FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
-    FLASHJIT_ASSIGN(resident, resident_clusters(gpu, function, launch));
-    kernel->entries_.push_back({function, launch, resident});
+    if (launch.of_teams) {
+      FLASHJIT_ASSIGN(resident, resident_clusters(gpu, function, launch));
+      kernel->resident_ = resident;
+    }
+    kernel->entries_.push_back({function, launch});
   }
   if (plan.append) {
     FLASHJIT_ASSIGN(function, library->function(plan.append->entry, plan.append->smem_bytes));
@@ -122,7 +124,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.work_counters = pair;
   }
   const Entry& first = entries_.front();
-  const Teams teams = teams_of(first.launch.grid, sizes, first.resident);
+  const Teams teams = teams_of(first.launch.grid, sizes, resident_);
   params.blocks = blocks_of(first.launch.grid, sizes, sm_count_);
   params.team = teams.blocks;
   params.team_items = teams.items;
@@ -142,7 +144,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   for (const Entry& entry : entries_) {
-    if (teams.count > 0 && entry.launch.adds_up) continue;
+    if (entry.launch.of_teams != (teams.blocks > 1) || (teams.count > 0 && entry.launch.adds_up)) continue;
     FLASHJIT_TRY(start(entry));
   }
   return {};

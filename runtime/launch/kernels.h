@@ -52,7 +52,6 @@ class GpuKernel : public RunnableKernel {
   struct Entry {
     CuFunction function;
     KernelLaunch launch;
-    ResidentClusters resident = {};  // where it may have teams
   };
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
@@ -60,6 +59,7 @@ class GpuKernel : public RunnableKernel {
   // What the family's launches get in place of the call's Q.
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
+  ResidentClusters resident_ = {};     // of the one of teams
   std::optional<Entry> append_;        // before them
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;

@@ -22,8 +22,8 @@ struct TilesOf<true> {
 using KvTiles = TilesOf<has_ring(config)>::type;
 
 // This warp's part of a segment to its place in shared memory: O row after row, then the states of the rows.
-__device__ inline void store_part(float* part, const Output& o, const SoftmaxRows& rows) {
-  const int g = lane_id() / 4, i = lane_id() % 4;
+__device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {
+  const int g = lane_id() / 4, i = lane_id() % 4, count = rows_of(s);
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
 #pragma unroll
@@ -32,73 +32,89 @@ __device__ inline void store_part(float* part, const Output& o, const SoftmaxRow
       if (config.head_dim_v % kValueColumns != 0 && column >= config.head_dim_v) continue;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float* to = part + (r * kOctet + i * 2 + e) * kPartRow + column;
+        const int row = r * kOctet + i * 2 + e;
+        if (row >= count) continue;
+        const u32 to = part + (row * kPartRow + column) * 4;
         const auto& w = o[r];
 #pragma unroll
         for (int m = 0; m < kValueProducts; m += 2) {
           const auto &first = w[j * kValueProducts + m], &second = w[j * kValueProducts + m + 1];
-          *reinterpret_cast<float4*>(to + m * 2) = make_float4(first[e], first[e + 2], second[e], second[e + 2]);
+          store_floats(to + m * 8, make_float4(first[e], first[e + 2], second[e], second[e + 2]));
         }
       }
     }
     const float sum = quad_sum(rows.sum[r]);
     if (i == 0) {
-      *reinterpret_cast<float4*>(part + kTileRows * kPartRow + (r * kOctet + g) * kRowState) =
-          make_float4(rows.reference[r], sum, rows.top[r], 0.0f);
+      store_floats(part + (kTileRows * kPartRow + (r * kOctet + g) * kRowState) * 4,
+                   make_float4(rows.reference[r], sum, rows.top[r], 0.0f));
     }
   }
 }
 
-// Where the warps of a block leave their parts.
+// Where the warps of a block leave their parts, and what these are together.
 struct WarpParts {
-  float* first;
-  int step = kPartFloats;
-  __device__ float* of(int warp) const { return first + warp * step; }
-};
-__device__ inline WarpParts warp_parts(bool pushes, unsigned char* shared) {
-  if (pushes) return {reinterpret_cast<float*>(shared + kLayout.team_part_offset), kLayout.team_part_step / 4};
-  return {reinterpret_cast<float*>(shared + kLayout.part_offset)};
-}
+  u32 first;
+  int step;
+  __device__ u32 of(int warp) const { return first + warp * step; }
 
-// The parts of all warps together: to the outputs, to who adds them up in a team, or to the block's part of the tile.
-__device__ inline void merge_warps(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
-                                   const TeamShares& shares, bool pushes, float* parts) {
-  constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
-  const int rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
-  for (int i = threadIdx.x; i < rows * kQuads; i += kThreads) {
-    const int row = i / kQuads, column = i % kQuads * 4;
-    const int state_at = kTileRows * kPartRow + row * kRowState;
-    Quad whole;
-    whole.clear();
-#pragma unroll
-    for (int w = 0; w < config.warps; ++w)
-      whole.state.reference = fmaxf(whole.state.reference, of_warps.of(w)[state_at]);
+  __device__ Quad sum_of(int row, int column) const {
+    float4 states[config.warps];
+    Quad sum;
+    sum.clear();
 #pragma unroll
     for (int w = 0; w < config.warps; ++w) {
-      const float4 state = *reinterpret_cast<const float4*>(of_warps.of(w) + state_at);
-      const float weight = weight_of(state.x, whole.state.reference);
-      whole.state.sum += state.y * weight;
-      whole.state.top = fmaxf(whole.state.top, state.z);
-      add_scaled(whole.o, *reinterpret_cast<const float4*>(of_warps.of(w) + row * kPartRow + column), weight);
+      states[w] = load_floats(of(w) + (kTileRows * kPartRow + row * kRowState) * 4);
+      sum.state.reference = fmaxf(sum.state.reference, states[w].x);
     }
-    if (pushes) {
-      shares.push(kFixedParts ? s.part_number : shares.rank, i, whole);
-    } else if (s.part < 0) {
-      store_quad(params, s.seq, s.row_lo + row, column, whole);
-    } else if (folds_parts(params)) {
-      // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
-      float* first = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
-      const int turn = s.part_number % 2;
-      Quad sum = whole;
-      if (s.part_number > 0) {
-        sum = load_quad(first + (1 - turn) * kPartFloats, row, column);
-        sum.add(whole);
-      }
-      if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, sum);
-      else save_quad(first + turn * kPartFloats, row, column, sum);
-    } else {
-      save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
+#pragma unroll
+    for (int w = 0; w < config.warps; ++w) {
+      const float weight = weight_of(states[w].x, sum.state.reference);
+      sum.state.sum += states[w].y * weight;
+      sum.state.top = fmaxf(sum.state.top, states[w].z);
+      add_scaled(sum.o, load_floats(of(w) + (row * kPartRow + column) * 4), weight);
     }
+    return sum;
+  }
+};
+
+__device__ inline WarpParts parts_beside_rings(u32 shared) { return {shared + kLayout.part_offset, kPartFloats * 4}; }
+// For who is done with these.
+__device__ inline WarpParts parts_in_rings(u32 shared) {
+  return {shared + kLayout.team_part_offset, kLayout.team_part_step};
+}
+
+// A block alone adds each fixed part to those before.
+__device__ inline bool folds_parts(const KernelParams& params) { return kHasTeams && kFixedParts && params.team == 1; }
+
+// Four columns of a row of what a block alone has of a segment: to the outputs, or to the block's part of the tile.
+__device__ inline void store_sum(const KernelParams& params, const Segment& s, int row, int column, const Quad& whole,
+                                 float* parts) {
+  if (s.part < 0) {
+    store_quad(params, s.seq, s.row_lo + row, column, whole);
+  } else if (folds_parts(params)) {
+    // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
+    float* first = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
+    const int turn = s.part_number % 2;
+    Quad sum = whole;
+    if (s.part_number > 0) {
+      sum = load_quad(first + (1 - turn) * kPartFloats, row, column);
+      sum.add(whole);
+    }
+    if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, sum);
+    else save_quad(first + turn * kPartFloats, row, column, sum);
+  } else {
+    save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
+  }
+}
+
+// What the warps of this block have of each place of a row tile, by threads: i, its row, its first column, the sum.
+template <class Use>
+__device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps, const Use& use) {
+  constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
+  const int places = rows_of(s) * kQuads;
+  for (int i = threadIdx.x; i < places; i += kThreads) {
+    const int row = i / kQuads, column = i % kQuads * 4;
+    use(i, row, column, of_warps.sum_of(row, column));
   }
 }
 
@@ -134,21 +150,21 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
   }
 }
 
-// What a block is at: a segment of its range, or of a row tile of its team.
+// What a block is at: a segment of its range, or of a row tile that is its alone.
 struct Course {
   const KernelParams& params;
   Segment segment;
-  bool of_team;
-  int item;                    // of the team
+  bool has_items;
+  int item;                    // if so
   int range, side, step, end;  // else
   Place place;
 
   // Is there anything to do?
   __device__ bool begin(int* scratch) {
     prefetch_table<kThreads>(params);
-    of_team = kHasTeams && params.team > 0;
-    if (of_team) {
-      item = static_cast<int>(blockIdx.x) >> team_shift(params);
+    has_items = kHasTeams && params.team > 0;
+    if (has_items) {
+      item = static_cast<int>(blockIdx.x);
       return find_item(params, item, segment);
     }
     const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
@@ -163,8 +179,8 @@ struct Course {
     return true;
   }
   __device__ bool next() {
-    if (of_team) {
-      item += static_cast<int>(gridDim.x) >> team_shift(params);
+    if (has_items) {
+      item += static_cast<int>(gridDim.x);
       return find_item(params, item, segment);
     }
     step += segment.steps;
@@ -180,9 +196,7 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
   Course course = {params};
   if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
   Segment segment = course.segment;
-  const bool pushes = pushes_parts(params, segment);
-  const WarpParts of_warps = warp_parts(pushes, shared);
-  if (pushes) arrive_at_cluster();
+  const WarpParts of_warps = parts_beside_rings(shared_address(shared));
   KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment), next_tile = 0;
   tiles.where.look_ahead(segment, tile);
@@ -204,30 +218,60 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
     SoftmaxRows rows;
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
-    goes_on = kFixedParts && done.last_of_part < done.last_tile;
+    goes_on = segment.next_part();
     const bool is_last = !goes_on && ends;
-    if (goes_on) {
-      if (done.part >= 0) ++segment.part, ++segment.part_number;
-      segment.last_of_part = min(done.last_of_part + done.part_tiles, done.last_tile);
-    } else if (!ends) {
+    if (!goes_on && !ends) {
       // The next tiles and queries are on their way while the warps put together what they have.
       segment = course.segment;
       tile = next_tile;
       ends = begin_segment();
     }
     if (is_last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
-    store_part(of_warps.of(warp_id()), o, rows);
+    store_part(of_warps.of(warp_id()), done, o, rows);
     __syncthreads();
-    const TeamShares shares(params, min(kTileRows, done.seq.q_len * kGroup - done.row_lo),
-                            shared_address(shared) + kLayout.team_offset);
-    if (pushes) wait_for_cluster();  // all blocks are there, and can be pushed to
-    // A fixed part is stored by who has computed it; where there are none, by the first block.
-    const bool has_part = !kFixedParts || !course.of_team || done.steps > 0 || shares.rank == 0;
-    if (has_part) merge_warps(params, done, of_warps, shares, pushes, parts);
-    if (kHasTeams && params.team > 1 && !goes_on) add_up_team(params, done, shares, pushes, parts);
+    for_each_sum(done, of_warps,
+                 [&](int, int row, int column, const Quad& sum) { store_sum(params, done, row, column, sum, parts); });
     if (is_last) return;
     __syncthreads();  // the places of the parts are free again
   }
+}
+
+// A block of a team of several: its share of a row tile, which may be none.
+__device__ inline void decode_share(const KernelParams& params, const TensorMaps* maps, float* parts) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  prefetch_table<kThreads>(params);
+  Segment segment;
+  if (!item_at<true>(params, static_cast<int>(blockIdx.x) >> team_shift(params), segment)) return;
+  KvTiles tiles(params, maps, shared);
+  int tile = first_of_warp(params, segment);
+  tiles.where.look_ahead(segment, tile);
+  Queries queries;
+  load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+  tiles.begin(segment, tile);
+  const TeamShares shares(params, segment, shared_address(shared));
+  if (shares.pushes()) shares.meet();
+  prepare_queries(queries);
+  const WarpParts of_warps =
+      shares.pushes() ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
+  bool goes_on;  // with the next fixed part
+#pragma unroll 1
+  do {
+    Output o;
+    SoftmaxRows rows;
+    attend(params, segment, queries, tiles, tile, o, rows);
+    store_part(of_warps.of(warp_id()), segment, o, rows);
+    __syncthreads();
+    // A fixed part is stored by who has computed it; where there are none, by the first block.
+    if (!kFixedParts || segment.steps > 0 || shares.rank == 0) {
+      for_each_sum(segment, of_warps, [&](int place, int row, int column, const Quad& sum) {
+        if (shares.pushes()) shares.push(kFixedParts ? segment.part_number : shares.rank, place, sum);
+        else store_sum(params, segment, row, column, sum, parts);
+      });
+    }
+    goes_on = segment.next_part();
+    if (goes_on) __syncthreads();  // the places of the parts are free again
+  } while (goes_on);
+  add_up_team(params, segment, shares, parts);
 }
 
 __device__ inline void decode_forward(const KernelParams& params, float* parts) {
@@ -235,6 +279,10 @@ __device__ inline void decode_forward(const KernelParams& params, float* parts) 
 }
 __device__ inline void decode_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
   decode_segments(params, &maps, parts);
+}
+__device__ inline void decode_team(const KernelParams& params, float* parts) { decode_share(params, nullptr, parts); }
+__device__ inline void decode_team(const KernelParams& params, const TensorMaps& maps, float* parts) {
+  decode_share(params, &maps, parts);
 }
 
 }  // namespace flashjit

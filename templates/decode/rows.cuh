@@ -82,6 +82,17 @@ struct Quad {
   }
 };
 
+// Four floats in shared memory.
+__device__ inline float4 load_floats(u32 address) {
+  const uint4 bits = load_shared(address);
+  return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                     __uint_as_float(bits.w));
+}
+__device__ inline void store_floats(u32 address, const float4& x) {
+  store_shared(address,
+               make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)));
+}
+
 // A part of a row tile's result: O row after row, then the states of the rows.
 __device__ inline Quad load_quad(const float* part, int row, int column) {
   const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);

@@ -115,11 +115,19 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
     if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, query.seq, query.q);
   }
 }
-// What has to wait for them.
+// What has to wait for them. Words that products take as they are go through a shuffle which leaves each where it is: else
+// ptxas moves them to their places, and so waits for them, before K and V are asked for.
 __device__ inline void prepare_queries(Queries& queries) {
-  if constexpr (kProduct != config.element) {
 #pragma unroll
-    for (int r = 0; r < kOctets; ++r) queries.scale[r] *= to_halves(queries, r);
+  for (int r = 0; r < kOctets; ++r) {
+    if constexpr (kProduct != config.element) {
+      queries.scale[r] *= to_halves(queries, r);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+        for (u32& word : queries.words[j][r]) word = __shfl_sync(0xffffffff, word, lane_id());
+    }
   }
 }
 

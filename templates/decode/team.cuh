@@ -3,38 +3,41 @@
 #pragma once
 
 #include "templates/decode/combine.cuh"
+#include "templates/decode/tiles.cuh"
 
 namespace flashjit {
-
-__device__ inline float4 load_floats(u32 address) {
-  const uint4 bits = load_shared(address);
-  return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                     __uint_as_float(bits.w));
-}
-
-// Do the blocks of a team push what they have of a row tile to each other? Not several fixed parts of a block: the place of
-// what others push is that of its next tiles. Those go through memory as they do to the second launch, and are added up as
-// there; a block alone adds each to those before.
-__device__ inline bool pushes_parts(const KernelParams& params, const Segment& s) {
-  if (!kHasTeams || params.team <= 1) return false;
-  if (!kFixedParts) return true;
-  const int parts = tiles_of(params, s.seq.b).row_steps();
-  return parts > 1 && parts <= params.team;
-}
-__device__ inline bool folds_parts(const KernelParams& params) { return kHasTeams && kFixedParts && params.team == 1; }
 
 // Who of a team adds up which places (four columns of a row), and where he gets them from the others.
 struct TeamShares {
   int rank, team, shift;
-  int all;  // places of the row tile
-  u32 memory;
+  int all;    // places of the row tile
+  int parts;  // of it; with fixed parts there may be more than blocks, or only one
+  u32 memory, barrier;
 
-  __device__ TeamShares(const KernelParams& params, int rows, u32 memory)
+  __device__ TeamShares(const KernelParams& params, const Segment& s, u32 shared)
       : rank(rank_in_team(params)),
         team(params.team),
-        shift(__ffs(team) - 1),
-        all(rows * (config.head_dim_v / 4)),
-        memory(memory) {}
+        shift(team_shift(params)),
+        all(rows_of(s) * (config.head_dim_v / 4)),
+        parts(kFixedParts ? tiles_of(params, s.seq.b).row_steps() : team),
+        memory(shared + kLayout.team_offset),
+        barrier(shared + kLayout.scratch_offset) {}  // a team adds up no lengths
+
+  // Do the blocks push what they have to each other? Not several fixed parts of a block: the place of what others push is
+  // that of its next tiles. Those go through memory as they do to the second launch, and are added up as there.
+  __device__ bool pushes() const { return !kFixedParts || (parts > 1 && parts <= team); }
+  // All blocks are there and can be pushed to, and know how many bytes come.
+  __device__ void meet() const {
+    if (threadIdx.x == 0) {
+      const int groups = all / kGroupedPlaces, rest = all % kGroupedPlaces;
+      const int own = (groups + team - 1 - rank >> shift) * kGroupedPlaces + ((groups & team - 1) == rank ? rest : 0);
+      init_barrier(barrier, 1);
+      publish_barriers();
+      arrive_expecting(barrier, parts * own * kPlaceBytes);
+    }
+    arrive_at_cluster();
+    wait_for_cluster();
+  }
   __device__ int of_block() const { return (all + kGroupedPlaces * team - 1) >> shift & -kGroupedPlaces; }  // at most
   __device__ u32 block_of(int place) const { return place / kGroupedPlaces & (team - 1); }
   __device__ int number_of(int place) const {
@@ -48,8 +51,9 @@ struct TeamShares {
   // As number `from` of those that are added up.
   __device__ void push(int from, int place, const Quad& quad) const {
     const u32 to = address(from, number_of(place));
-    store_in(block_of(place), to, quad.o);
-    store_in(block_of(place), to + 16, make_float4(quad.state.reference, quad.state.sum, quad.state.top, 0.0f));
+    store_in(block_of(place), to, quad.o, barrier);
+    store_in(block_of(place), to + 16, make_float4(quad.state.reference, quad.state.sum, quad.state.top, 0.0f),
+             barrier);
   }
   __device__ Quad pushed(int from, int number) const {
     const float4 state = load_floats(address(from, number) + 16);
@@ -73,33 +77,33 @@ struct TeamShares {
     }
     return sum;
   }
-  // The same of `count` fixed parts, one after the other.
-  __device__ Quad sum_in_order(int number, int count) const {
+  // The same of fixed parts, one after the other.
+  __device__ Quad sum_in_order(int number) const {
     Quad sum = pushed(0, number);
 #pragma unroll
     for (int i = 1; i < config.team; ++i) {
-      const Quad part = pushed(min(i, count - 1), number);
-      if (i < count) sum.add(part);
+      const Quad part = pushed(min(i, parts - 1), number);
+      if (i < parts) sum.add(part);
     }
     return sum;
   }
 };
 
 // The rows of a tile that several blocks have parts of.
-__device__ inline void add_up_team(const KernelParams& params, const Segment& s, const TeamShares& shares, bool pushed,
+__device__ inline void add_up_team(const KernelParams& params, const Segment& s, const TeamShares& shares,
                                    const float* parts) {
   constexpr int kQuads = config.head_dim_v / 4;
-  const int fixed_parts = kFixedParts ? tiles_of(params, s.seq.b).row_steps() : 0;
-  if (kFixedParts && fixed_parts <= 1) return;  // its block has stored the rows
-  sync_cluster();
+  if (shares.pushes()) wait_barrier(shares.barrier, 0);
+  else if (shares.parts <= 1) return;  // its block has stored the rows
+  else sync_cluster();
   const int first_part = kFixedParts ? first_part_of(params, s.seq.b, s.row_lo / kTileRows, s.seq.hk) : 0;
   for (int number = static_cast<int>(threadIdx.x);; number += decode_threads(config)) {
     const int place = shares.place_of(number);
     if (place >= shares.all) return;
     const int row = place / kQuads, column = place % kQuads * 4;
     const auto fixed_sum = [&] {
-      if (pushed) return shares.sum_in_order(number, fixed_parts);
-      return add_fixed_parts(parts + static_cast<Int64>(first_part) * kPartFloats, fixed_parts, row, column);
+      if (shares.pushes()) return shares.sum_in_order(number);
+      return add_fixed_parts(parts + static_cast<Int64>(first_part) * kPartFloats, shares.parts, row, column);
     };
     const Quad sum = kFixedParts ? fixed_sum() : shares.sum_of(number);
     store_quad(params, s.seq, s.row_lo + row, column, sum);

@@ -93,11 +93,12 @@ constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
 // Behind the last: none is left.
+__device__ inline int tiles_apart(const Segment& s) { return config.warps << s.sharing; }
 __device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
   if (config.mask_has_holes) {
     while (tile <= s.last_tile &&
            !Variant::may_see(p, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      tile += config.warps;
+      tile += tiles_apart(s);
     }
   }
   return tile;
@@ -106,7 +107,7 @@ __device__ inline int first_of_warp(const KernelParams& p, const Segment& s) {
   return visible_tile(p, s, s.first_tile + warp_id());
 }
 __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int tile) {
-  return visible_tile(p, s, tile + config.warps);
+  return visible_tile(p, s, tile + tiles_apart(s));
 }
 
 // Where the rows of a warp's tiles lie. Keys that no query sees at the end are taken for the last that one sees: what lies
@@ -121,7 +122,7 @@ struct TileRowsIn {
 
   __device__ u32 page_of_lane(const Segment& s, int tile) const {
     if constexpr (kTileInPage) {
-      const int of_lane = tile + lane_id() * config.warps;
+      const int of_lane = tile + lane_id() * tiles_apart(s);
       return keys_of(params.k, params.k_stride, s)
           .page_id(first_key(s, of_lane) / static_cast<int>(Rows::kPage), of_lane <= s.last_tile);
     } else {
@@ -140,11 +141,11 @@ struct TileRowsIn {
   // The number of the page that a tile begins in.
   __device__ u32 page_of(const Segment& s, int tile) {
     if constexpr (!kTileInPage) return 0;
-    if (tile - first >= 32 * config.warps) {
+    if (tile - first >= 32 * tiles_apart(s)) {
       page = page_of_lane(s, tile);
       first = tile;
     }
-    return __shfl_sync(0xffffffff, page, (tile - first) / config.warps);
+    return __shfl_sync(0xffffffff, page, (tile - first >> s.sharing) / config.warps);
   }
   // The first row of a tile of this segment, in K or V.
   __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile,
@@ -278,7 +279,7 @@ struct RingTiles {
     if (kChunks < kLanes && chunk >= kChunks) return;
     to += chunk / 8 * kLayout.k.panel_bytes();
     const int column = chunk * kLaneColumns;
-    if (kTileInPieces || is_cut(s, ahead)) {
+    if (kTileInPieces || is_cut(s, ahead)) [[unlikely]] {
 #pragma unroll 2
       for (int row = first; row < kTileKv; row += kRowsAtOnce)
         copy_once(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, policy);

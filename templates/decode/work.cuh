@@ -161,6 +161,7 @@ struct Segment {
   Sequence seq;               // h: the first head of the group
   int row_lo;                 // its first row: query * group + head of the group
   int first_tile, last_tile;  // visited from the first to the last
+  int sharing = 0;            // so many blocks, as a power of two, take the tiles of their warps in turns
   int last_of_part;           // with fixed parts: of the one that comes next
   int part_tiles;
   int full_begin, full_end;  // keys in between are visible to every query
@@ -169,9 +170,18 @@ struct Segment {
   int part_number;           // with fixed parts: in the row tile
   int steps;
 
+  // Goes on with the next fixed part, if there is one.
+  __device__ bool next_part() {
+    if (!kFixedParts || last_of_part >= last_tile) return false;
+    if (part >= 0) ++part, ++part_number;
+    last_of_part = min(last_of_part + part_tiles, last_tile);
+    return true;
+  }
   __device__ int q_lo() const { return row_lo / kGroup; }
   __device__ int q_hi() const { return min(row_lo + kTileRows - 1, seq.q_len * kGroup - 1) / kGroup; }
 };
+
+__device__ inline int rows_of(const Segment& s) { return min(kTileRows, s.seq.q_len * kGroup - s.row_lo); }
 
 // A row tile, and how many of its steps lie before a place.
 struct RowTile {
@@ -226,20 +236,29 @@ __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, 
 __device__ inline int team_shift(const KernelParams& p) { return __ffs(p.team) - 1; }
 __device__ inline int rank_in_team(const KernelParams& p) { return static_cast<int>(blockIdx.x) & (p.team - 1); }
 
-// The row tile of a team, or the next one from number `item` on that there is: what a block does of it, an even share of
-// the steps, which may be none. Neighbouring teams have neighbouring heads.
+// Row tile number `item`, of a block alone or of a team: what a block does of it, its share, which may be none. Not all
+// numbers have one. Neighbouring ones have neighbouring heads. The warps of all blocks of a team take tiles in turns; fixed
+// parts are dealt out as evenly.
+template <bool of_team>
+__device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
+  const int shift = of_team ? team_shift(p) : 0, rank = of_team ? rank_in_team(p) : 0;
+  const int b = p.batch == 1 ? 0 : item / p.team_items, of_sequence = item - b * p.team_items;
+  const int hk = of_sequence % config.heads_kv, row_tile = of_sequence / config.heads_kv;
+  const Sequence seq = sequence_of(p, b, hk * kGroup);
+  if (row_tile * kTileRows >= seq.q_len * kGroup) return false;
+  const Tiles tiles = tiles_of(p, b);
+  const int all = tiles.row_steps(), up = (1 << shift) - 1;  // the first block has some if there are any
+  const int begin = kFixedParts ? all * rank + up >> shift : rank * config.warps;
+  const int end = kFixedParts ? all * (rank + 1) + up >> shift : all;
+  s = segment_of(p, tiles, {seq, row_tile * kTileRows, begin}, end - begin);
+  if (!kFixedParts) s.sharing = shift;
+  return true;
+}
+
+// The next row tile of a block alone, from number `item` on.
 __device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
-  const int shift = team_shift(p), rank = rank_in_team(p);
-  for (; item < p.team_items * p.batch; item += static_cast<int>(gridDim.x) >> shift) {
-    const int b = p.batch == 1 ? 0 : item / p.team_items, of_sequence = item - b * p.team_items;
-    const int hk = of_sequence % config.heads_kv, row_tile = of_sequence / config.heads_kv;
-    const Sequence seq = sequence_of(p, b, hk * kGroup);
-    if (row_tile * kTileRows >= seq.q_len * kGroup) continue;
-    const Tiles tiles = tiles_of(p, b);
-    const int all = tiles.row_steps(), up = p.team - 1;  // the first block has some if there are any
-    const int begin = all * rank + up >> shift, end = all * (rank + 1) + up >> shift;
-    s = segment_of(p, tiles, {seq, row_tile * kTileRows, begin}, end - begin);
-    return true;
+  for (; item < p.team_items * p.batch; item += static_cast<int>(gridDim.x)) {
+    if (item_at<false>(p, item, s)) return true;
   }
   return false;
 }

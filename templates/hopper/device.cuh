@@ -50,13 +50,27 @@ __device__ inline void sync_cluster() {
 // The same in two: that a block is there takes others no waiting, and nothing has been written yet.
 __device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// 16 bytes into the shared memory of a block, where this one has `address`.
-__device__ inline void store_in(u32 block, u32 address, const float4& value) {
+// 16 bytes into the shared memory of a block, where this one has `to` and `barrier`, at which they are counted there: who
+// waits for that needs no fence, which would be one of the whole GPU.
+__device__ inline void store_in(u32 block, u32 to, const float4& value, u32 barrier) {
   asm volatile(
-      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
-      "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %2;\n"
+      " mapa.shared::cluster.u32 counted, %1, %2;\n"
+      " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counted];\n}" ::"r"(
+          to),
+      "r"(barrier), "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
       : "memory");
+}
+
+__device__ inline u32 load_from(u32 block, u32 address) {
+  u32 value;
+  asm volatile(
+      "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %1, %2;\n"
+      " ld.shared::cluster.u32 %0, [remote];\n}"
+      : "=r"(value)
+      : "r"(address), "r"(block)
+      : "memory");
+  return value;
 }
 
 // Bytes of shared memory to another block, where this one has `to` and `barrier`, at which they are counted there.
@@ -120,6 +134,12 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
       "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared),
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
+}
+// To L2.
+__device__ inline void prefetch_box(const TensorMap& map, int x0, int x1, int x2, int x3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(x0), "r"(x1),
+               "r"(x2), "r"(x3)
+               : "memory");
 }
 // To the same place in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
 __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,

@@ -49,12 +49,17 @@ __device__ inline void add_query_gradients(const SharedMemory& shared, float* dq
       multiply_dq_of_other(sums, descriptor(shared.other_ds(slot)),
                            descriptor(shared.other_k() + panel * kLayout.k.panel_bytes()));
       commit_products();
+      if (kOrdered && panel == 0) wait_barrier(shared.turn(slot), parity);
       wait_products<0>();
       pin_registers(sums);
       if (panel == panels - 1) release_ds(slot);
       add_panel(to + panel * (kRowsPerWarpgroup * columns), sums);
     }
     if (panels == 0) release_ds(slot);
+    if constexpr (kOrdered) {
+      __syncwarp();
+      release(shared.added(slot));
+    }
   }
 }
 

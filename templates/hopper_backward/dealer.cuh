@@ -13,13 +13,14 @@ struct Dealer {
   const SharedMemory& shared;
   float* dq_sums;
   int* counters;
+  int* next;  // where items come from
 
   // The next item, to where the others find it, and its number. Numbers of packed tiles may lie behind the end of a sequence.
   __device__ int find_item(BackwardItem& item, int& dealt) const {
     int number;
     do {
       // All from the counter: those of smaller numbers have then begun, whichever blocks run at the same time.
-      number = params.work_counters ? atomicAdd(params.work_counters, 1) : item_of_round(params, dealt++);
+      number = next ? atomicAdd(next, 1) : item_of_round(params, dealt++);
       item.k_lo = -1;
       if (number >= params.items) break;
       item = backward_item(params, number);
@@ -56,8 +57,8 @@ struct Dealer {
     int dealt = 0;
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      const u32 place = round % kPlaces;
-      wait_barrier(shared.k_empty(place), round / kPlaces % 2 ^ 1);
+      const u32 place = round % kItemPlaces;
+      wait_barrier(shared.item_empty(place), round / kItemPlaces % 2 ^ 1);
       int number = 0;
       if (lane_id() == 0) {
         number = find_item(shared.item(place), dealt);
@@ -71,24 +72,19 @@ struct Dealer {
       if (kZeroesAhead && zeroes_ahead(params)) set_to_zero(number);
       wait_barrier(shared.item_wanted(), round % 2);
     }
-    if (lane_id() == 0) return_counters(params);
+    if (!kOrdered && lane_id() == 0) return_counters(params);
   }
 };
 
 // A warp that tells the last launch which heads are done, and with sums in order others which steps are.
 __device__ inline void count_items(const KernelParams& params, const SharedMemory& shared, int* counters, int* added) {
   u32 step = 0;  // of all items
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces, parity = round / kPlaces % 2;
-    wait_barrier(shared.k_full(place), parity);
-    BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
+  each_item(params, shared, [&](BackwardItem& item, u32 done, u32 parity) {
     if constexpr (kOrdered) tell_steps(params, shared, item, added, step);
-    release(shared.k_empty(place));
-    wait_barrier(shared.k_empty(place), parity);  // all sums of the item have been added to
+    release(done);
+    wait_barrier(done, parity);  // all sums of the item have been added to
     if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
-  }
+  });
 }
 
 }  // namespace flashjit

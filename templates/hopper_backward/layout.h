@@ -5,6 +5,9 @@
 
 namespace flashjit {
 
+// Tiles of keys add to a query tile one after the other, the last of them first: the same bits in every run.
+constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
+
 // A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
 // takes.
 
@@ -15,6 +18,8 @@ constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_
 // With roles and sums of dQ in memory two blocks are a cluster, and tile_kv what both have: they tell each other dS, and a
 // third warpgroup makes half of the columns of dQ, of the keys of both. So what goes to memory is half as much.
 constexpr bool in_clusters(const KernelConfig& c) { return c.cluster > 1; }
+// They begin in any order. Where one waits for others it takes the next tile of keys when it begins.
+constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
 constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.cluster; }
 
 // Of dK and dV of so many columns, those that a product takes, and the next one the rest: with the threads of a cluster's
@@ -25,8 +30,6 @@ constexpr int columns_at_once(const KernelConfig& c, int columns) {
 
 // Is dQ added up in memory, and not a launch of its own?
 constexpr bool adds_dq(const KernelConfig& c) { return c.dq != DqSums::launch; }
-// Tiles of keys add to a query tile one after the other, the first of them first: the same bits in every run.
-constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
 
 // What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
 // blocks of a cluster, share the columns, with more they share the queries.
@@ -46,7 +49,10 @@ constexpr int dq_columns(const KernelConfig& c) {
 constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
 // add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
-// in the same rows. With dropout no product adds -D (dropout.cuh), and but for clusters it is a float for each row.
+// in the same rows. With dropout no product adds -D (dropout.cuh), and where scores are made of products themselves none
+// adds -LSE: but for clusters that is a float for each row then, at the same place, -LSE as an exponent of 2.
+constexpr bool scores_apart(const KernelConfig& c) { return c.has_score && !c.score_adds; }
+constexpr bool lse_is_float(const KernelConfig& c) { return scores_apart(c) && !in_clusters(c); }
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 1 : 2) * c.tile_q * kTermBytes; }
 // In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the
@@ -57,9 +63,9 @@ constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many thread
 
 // ---- shared memory of the main loop ----
 //
-// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items, as
-// many as places of K | with sums in order, tiles of queries whose turn it is | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS,
-// two of them in turns, or with roles P as threads have it.
+// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
+// two | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS, two of them in
+// turns, or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
@@ -79,11 +85,10 @@ constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offse
 
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 
-// Without roles a block takes one tile of keys after the other. Where there is room, K of the next is copied while the
-// last queries of the one before it are worked on. (Steps of 128 queries, dropout, gradients of
-// parameters, and scores that are more than a sum leave no registers for it.)
+// Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
+// on. Where there is room, K of the next is copied then, too.
 constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
-constexpr int kItemBytes = 64;
+constexpr int kItemBytes = 64, kItemPlaces = 2;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.
 constexpr bool counts_items(const KernelConfig& c) {
@@ -103,14 +108,15 @@ struct HopperBackwardLayout {
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
   int k_places = 1, items_offset = 0;
-  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0;  // in clusters
-  int turns_offset = 0, dropout_offset = 0;
+  bool swaps = false;  // K of the next item comes to where V is, which is read for the last time before K is
+  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;  // in clusters
+  int dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
 
 // [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
-//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | key of dropout ]. Behind row terms lies what is written once:
+//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row terms lies what is written once:
 // a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
 constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
@@ -124,15 +130,16 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
   s.ds_offset = s.exchange_offset + s.exchange_bytes;
   s.other_ds_offset = s.ds_offset + kDsStages * s.ds.bytes();
   s.barrier_offset = s.other_ds_offset + kDsStages * s.ds.bytes();
-  s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + 3 * kDsStages;
+  s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + (adds_in_order(c) ? 5 : 3) * kDsStages;
   s.numbers_offset = s.barrier_offset + s.barriers * 8;
-  s.dropout_offset = s.numbers_offset + kDsStages * 4;
+  s.dealt_offset = s.numbers_offset + kDsStages * 4;
+  s.dropout_offset = s.dealt_offset + (deals_to_clusters(c) ? 8 : 0);  // on 8 bytes
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
 constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfig& c) {
   s.terms_step = row_terms_room(c);
-  s.v_offset = s.k_places * s.k.bytes();
+  s.v_offset = s.swaps ? s.k.bytes() : s.k_places * s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
@@ -141,10 +148,9 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
   s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
   s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
                (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
-               (takes_items(c) ? 2 * s.k_places + 2 : 0);
+               (takes_items(c) ? s.k_places + 2 * kItemPlaces + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.turns_offset = s.items_offset + (takes_items(c) ? s.k_places * kItemBytes : 0);
-  s.dropout_offset = s.turns_offset + (adds_in_order(c) ? 4 * exchanges(c) : 0);
+  s.dropout_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
@@ -168,8 +174,9 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.d_o_stages = c.stages;
   s.k_places = takes_items(c) ? 2 : 1;
   place_outside_clusters(s, c);
-  if (s.bytes > kSharedMemoryBesideL1) {
-    s.k_places = 1;
+  if (takes_items(c) && s.bytes > kSharedMemoryBesideL1) {
+    s.swaps = c.head_dim_qk == c.head_dim_v;
+    s.k_places = s.swaps ? 2 : 1;
     place_outside_clusters(s, c);
   }
   return s;

@@ -34,6 +34,7 @@ struct Consumer {
   Turns turns;
   u32 keys;  // of the item's, the first of this warpgroup
   BackwardItem item;
+  u32 k, v;   // where they are
   u32 place;  // of K
   Ones ones;
 
@@ -57,8 +58,7 @@ struct Consumer {
     const u32 rows = kColumns ? 0 : keys * kPanelWidth;
     const u32 columns =
         kColumns ? turns.warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
-    multiply_dq(sums, descriptor(shared.exchange(exchange) + rows),
-                descriptor(shared.k(place) + columns, kLayout.k.panel_bytes()));
+    multiply_dq(sums, descriptor(shared.exchange(exchange) + rows), descriptor(k + columns, kLayout.k.panel_bytes()));
   }
 
   __device__ void hand_out_ds(u32 exchange) {
@@ -81,17 +81,18 @@ struct Consumer {
     }
   }
 
+  // With sums in order: until a step's dQ may be added.
+  __device__ void wait_for_turn(int number) const {
+    if constexpr (kOrdered) wait_barrier(shared.turn(number % 2), number / 2 % 2);
+  }
   // dQ of a step, whose dS has been read.
   __device__ void give_dq(const QueryGradients& sums, int number, const Steps& at) {
     const u32 empty = shared.exchange_empty(number % 2);
+    if constexpr (!kOrdered) release(empty);
+    add_dq(sums, workspace_tile(params, item.seq, at.head, at.tile));
     if constexpr (kOrdered) {
-      wait_barrier(shared.turn(number % 2), number / 2 % 2);
-      add_dq(sums, load_shared_word(shared.tile_of_turn(number % 2)));
       __syncwarp();
       release(empty);
-    } else {
-      release(empty);
-      add_dq(sums, workspace_tile(params, item.seq, at.head, at.tile));
     }
   }
 
@@ -119,9 +120,9 @@ struct Consumer {
     }
     if constexpr (kGradientTiles) ones.set(0, recompute(threadIdx.x));  // kept, it would be one register too many
     begin_products();
-    issue_scores(s, shared, ones, shared.k(place) + keys * kPanelWidth, stage);
+    issue_scores(s, shared, ones, k + keys * kPanelWidth, stage);
     commit_products();
-    issue_dp(dp, shared, ones, keys, stage, stage);
+    issue_dp(dp, shared, ones, v + keys * kPanelWidth, stage, stage);
     commit_products();
     turns.end();
     if constexpr (kDrops && !kDrawsFirst) draw(kept, shared, item, keys, at);
@@ -204,6 +205,8 @@ struct Consumer {
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
     if constexpr (kGradientTiles) put_gradients(at);
+    if (before.any())
+      wait_for_turn(number - 1);  // not in the warpgroup's turn at products, which would hold up the other
     turns.begin();
     if (before.any()) wait_barrier(shared.exchange_full(exchange ^ 1), (number - 1) / 2 % 2);
     begin_products();
@@ -234,7 +237,17 @@ struct Consumer {
     commit_products();
     wait_products<0>();
     pin_registers(sums);
+    release(shared.k_empty(place));
+    wait_for_turn(number);
     give_dq(sums, number, last);
+  }
+
+  // The last reads of K.
+  __device__ void end_keys(int number, const Steps& last) {
+    if constexpr (!kDqApart) {
+      if (last.any()) return add_last_dq(number, last);
+    }
+    release(shared.k_empty(place));
   }
 
   // All of an item. `number` is that of the last step, of all items.
@@ -255,7 +268,6 @@ struct Consumer {
         if constexpr (kDqApart) step_without_dq(number, at, before);
         else step(number, at, before);
         before = at;
-        if constexpr (kOrdered) before.tile = 0;  // what matters is that there was one
       } while (advance(at, before));
       wait_products<0>();
       pin_registers(dk);
@@ -264,16 +276,15 @@ struct Consumer {
     }
     release(shared.v_empty());
     turns.leave();
+    // Before dK and dV are stored, if V of the next item comes to where K is.
+    if constexpr (kLayout.swaps) end_keys(number, before);
     const int key = item.k_lo + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
                                                      params.dk_stride.token, key, item.seq.k_len,
                                                      config.scale * kDropoutFactor, dk);
     store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
                                                     params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
-    // Only now: ptxas serialises all products if these sums are live beside dK and dV.
-    if constexpr (!kDqApart) {
-      if (before.any()) add_last_dq(number, before);
-    }
+    if constexpr (!kLayout.swaps) end_keys(number, before);
   }
 
   __device__ void run() {
@@ -281,12 +292,13 @@ struct Consumer {
     int number = -1;
 #pragma unroll 1
     for (int round = 0;; ++round) {
+      if (!wait_for_item(item, params, shared, round)) return;
       place = uniform(round % kPlaces);
+      k = uniform(shared.k(place)), v = uniform(shared.v(place));
       wait_barrier(shared.k_full(place), round / kPlaces % 2);
-      if (!read_item(item, params, shared.item(place))) return;
       wait_barrier(shared.v_full(), round % 2);
       visit(number);
-      release(shared.k_empty(place));
+      release(shared.item_empty(uniform(round % kItemPlaces)));
     }
   }
 };
@@ -311,29 +323,19 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
     }
   });
 }
-__device__ inline void zero_unvisited(const KernelParams& params, const SharedMemory& shared) {
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces;
-    wait_barrier(shared.k_full(place), round / kPlaces % 2);
-    BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
-    zero_unvisited(params, item);
-    release(shared.k_empty(place));
-  }
-}
 
 // One block for each tile of keys of each KV head and batch index, or as many as there are SMs for all of them.
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr,
-                                       int* added = nullptr) {
+                                       int* added = nullptr, int* dealt = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
   BackwardItem item = {};
+  if constexpr (deals_to_clusters(config)) take_item(shared, item_counter(params, dealt));
   if constexpr (!kTakesItems) {
-    item = backward_item(params, blockIdx.x / config.cluster);
+    item = item_of_block(params, shared);
     if (kPacked && item.k_lo >= item.seq.k_len) return;
   }
   set_up(shared, params);
@@ -345,14 +347,27 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     if constexpr (kTakesItems) {
       // Each returns, so that ptxas does not keep which warp this is.
       if (warp == 0) return producer.run();
-      if (warp == 1) return Dealer{params, shared, dq_sums, counters}.run();
+      if (warp == 1) return Dealer{params, shared, dq_sums, counters, item_counter(params, dealt)}.run();
       if (kCounts && warp == 2) return count_items(params, shared, counters, added);
-      if constexpr (kOrdered) wait_for_turns(params, shared, added);
+      if constexpr (kOrdered) {
+        u32 step = 0;
+        each_item(params, shared, [&](BackwardItem& its, u32 done, u32) {
+          wait_for_turns(params, shared, its, added, step);
+          release(done);
+        });
+      }
       if constexpr (kZeroesItems) {
-        if (warp == 3) zero_unvisited(params, shared);
+        if (warp != 3) return;
+        each_item(params, shared, [&](const BackwardItem& its, u32 done, u32) {
+          zero_unvisited(params, its);
+          release(done);
+        });
       }
     } else {
-      if (warp == 0) producer.copy_item(item);
+      u32 step = 0;
+      if (warp == 0) return producer.copy_item(item);
+      if (kOrdered && warp == 1) return wait_for_turns(params, shared, item, added, step);
+      if (kOrdered && warp == 2) tell_steps(params, shared, item, added, step);
     }
   } else if (kInClusters && warpgroup == 2) {
     shrink_registers<kDqRoleRegisters>();

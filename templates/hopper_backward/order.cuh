@@ -1,4 +1,4 @@
-// Sums of dQ in a fixed order: of the tiles of keys that see a query tile, the first adds first. An item waits for items of
+// Sums of dQ in a fixed order: of the tiles of keys that see a query tile, the last adds first. An item waits for items of
 // smaller numbers alone, which have begun.
 #pragma once
 
@@ -6,68 +6,62 @@
 
 namespace flashjit {
 
-// For each query tile: 0, or one more than the last tile of keys that has added to it.
-__device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv; }
+// For each query tile, and each block of a cluster: which tile of keys has added to it last, counted from 1; 0: none.
+__device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv + 1; }
+template <class Number>
+__device__ inline Number* added_to(Number* added, Int64 tile) {
+  return added + (tile * config.cluster + cluster_rank());
+}
 
-// The tile of keys before that of an item, and the query tiles that see it: if it does not add to one, none before it does.
-struct Before {
+// The tile of keys behind that of an item, and the query tiles that see it: if it does not add to one, none behind it does.
+struct Behind {
   int first, last;
 
   __device__ void find(const KernelParams& params, BackwardItem item, int head) {
-    item.k_lo -= kTileKv;
+    item.k_lo += kTileKv;
     item.seq.q_len =
         static_cast<int>(recompute(item.seq.q_len));  // or ptxas keeps the last tile, and a register spills
     item.seq.h = head;
     find_queries(params, item);
-    first = uniform(item.first), last = uniform(item.k_lo >= 0 ? item.last : -1);
+    first = uniform(item.first), last = uniform(item.last);
   }
   __device__ bool adds_to(int tile) const { return tile >= first && tile <= last; }
 };
 
-// A warp that lets dQ of each step go when it is its turn.
-__device__ inline void wait_for_turns(const KernelParams& params, const SharedMemory& shared, const int* added) {
-  u32 step = 0;  // of all items
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const u32 place = round % kPlaces;
-    wait_barrier(shared.k_full(place), round / kPlaces % 2);
-    BackwardItem item;
-    if (!read_item(item, params, shared.item(place))) return;
-    Steps at;
-    Before before;
-    if (at.begin(params, item)) {
-      before.find(params, item, at.head);
-      do {
-        if (kGroup > 1 && config.ranges_differ) before.find(params, item, at.head);
-        const u32 exchange = step % kExchanges;
-        if (recompute(threadIdx.x) % 32 == 0) {  // kept, the lane would be one register too many
-          wait_barrier(shared.exchange_empty(exchange), step / kExchanges % 2 ^ 1);  // all have seen its last turn
-          const Int64 tile = workspace_tile(params, item.seq, at.head, at.tile);
-          const int turn = before.adds_to(at.tile) ? tile_of_keys(item) : 0;
-          while (load_acquired(added + tile) < turn) {
-          }
-          store_shared(shared.tile_of_turn(exchange), static_cast<u32>(tile));
-          arrive(shared.turn(exchange));
-        }
-        __syncwarp();
-        ++step;
-      } while (at.advance(params, item));
+// A warp lets dQ of each step of an item go when it is its turn. `step`: of all items.
+__device__ inline void wait_for_turns(const KernelParams& params, const SharedMemory& shared, BackwardItem& item,
+                                      const int* added, u32& step) {
+  Steps at;
+  if (!at.begin(params, item)) return;
+  Behind behind;
+  behind.find(params, item, at.head);
+  do {
+    if (kGroup > 1 && config.ranges_differ) behind.find(params, item, at.head);
+    const u32 i = step % kTurns;
+    if (recompute(threadIdx.x) % 32 == 0) {                  // kept, the lane would be one register too many
+      wait_barrier(shared.added(i), step / kTurns % 2 ^ 1);  // all have seen its last turn
+      const Int64 tile = workspace_tile(params, item.seq, at.head, at.tile);
+      const int turn = behind.adds_to(at.tile) ? tile_of_keys(item) + 1 : 0;
+      while (load_acquired(added_to(added, tile)) != turn) {
+      }
+      arrive(shared.turn(i));
     }
-    release(shared.k_empty(place));
-  }
+    __syncwarp();
+    ++step;
+  } while (at.advance(params, item));
 }
 
-// A warp tells the others what has been added: it is one of those that a step's exchange waits for, so it misses none.
+// A warp tells the others what has been added: it is one of those that have to be done with a step, so it misses none.
 __device__ inline void tell_steps(const KernelParams& params, const SharedMemory& shared, BackwardItem& item,
                                   int* added, u32& step) {
   Steps at;
   if (!at.begin(params, item)) return;
   do {
-    const u32 empty = shared.exchange_empty(step % kExchanges);
-    release(empty);
-    wait_barrier(empty, step / kExchanges % 2);
+    const u32 barrier = shared.added(step % kTurns);
+    release(barrier);
+    wait_barrier(barrier, step / kTurns % 2);
     if (lane_id() == 0)
-      store_released(added + workspace_tile(params, item.seq, at.head, at.tile), tile_of_keys(item) + 1);
+      store_released(added_to(added, workspace_tile(params, item.seq, at.head, at.tile)), tile_of_keys(item));
     ++step;
   } while (at.advance(params, item));
 }

@@ -41,6 +41,7 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   return sum;
 }
 
+constexpr float kExponentScale = config.scale * kLog2e;  // of products, to exponents of 2
 // The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
@@ -60,7 +61,8 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
 // Of one row, to its place in `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;
-  const uint4 of_scores = in_three_parts(hidden ? kHidesRow : -lse * (1.0f / config.scale));
+  const float minus_lse = hidden ? kHidesRow : -lse * (1.0f / config.scale);
+  const uint4 of_scores = in_three_parts(minus_lse);
   if constexpr (in_clusters(config)) {
     // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
     // the first row says whether there is any.
@@ -72,15 +74,18 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
     if (has_row)
       terms[row] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
   } else if (has_row) {
-    terms[row] = of_scores;
+    if constexpr (lse_is_float(config)) reinterpret_cast<float*>(terms)[row] = minus_lse * kExponentScale;
+    else terms[row] = of_scores;
     if constexpr (kDrops) reinterpret_cast<float*>(terms + config.tile_q)[row] = hidden ? 0.0f : -sum;
     else terms[config.tile_q + row] = in_three_parts(hidden ? 0.0f : -sum);
   }
 }
 
 // What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
-__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added) {
-  if (adds_in_order(config) && threadIdx.x == 0) added[number] = 0;
+__device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added,
+                             int* dealt) {
+  if (adds_in_order(config) && threadIdx.x < config.cluster) added[number * config.cluster + threadIdx.x] = 0;
+  if (adds_in_order(config) && number == 0 && threadIdx.x == 0) *dealt = 0;
   if constexpr (counts_items(config)) {
     if (number < heads_with_keys(params) && threadIdx.x == 0) {
       counters[number] = 0;
@@ -98,7 +103,8 @@ __device__ inline void clear(const KernelParams& params, int number, float* dq_s
 
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr) {
+                                        float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr,
+                                        int* dealt = nullptr) {
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
@@ -108,7 +114,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const int head = seq.h;
   if (kPacked && tile * config.tile_q >= seq.q_len) return;
   const Int64 at = number;
-  if constexpr (adds_dq(config)) clear(params, number, dq_sums, counters, added);
+  if constexpr (adds_dq(config)) clear(params, number, dq_sums, counters, added, dealt);
 
   // All of a thread's rows are on their way before the first is looked at.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);

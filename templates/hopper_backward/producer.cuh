@@ -39,12 +39,27 @@ __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemor
               (first + panel) * kLayout.k.panel_columns(), key);
 }
 
+// Brings to L2 what the score reads at the queries of a step, of all keys: there is one place for it, and from memory it
+// would come too late.
+__device__ inline void prefetch_inputs(const KernelParams& params, const TensorMaps& maps, const Sequence& seq, int key,
+                                       int query) {
+  Variant::visit_inputs(params, seq, [&](auto input, int x, int y) {
+    constexpr int i = decltype(input)::value, keys = kPanelWidth / input_bytes_per_key(config, i);
+#pragma unroll 1
+    for (int k = 0; k < kTileKv; k += keys)
+#pragma unroll
+      for (int row = 0; row < kTileQ; row += input_rows(config, i))
+        prefetch_box(maps.inputs[input_number(config, i)], key + k, query + row, x, y);
+  });
+}
+
 // What the score reads at every query and key of a step, for each warpgroup its keys: as soon as it has read what it needs
-// for the step before, which is before that step's Q is free.
+// for the step before, which is after Q of the one before that is free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {
   Sequence seq = item.seq;
   seq.h = at.head;
+  if (lane_id() == 0) prefetch_inputs(params, maps, seq, item.k_lo, (at.tile + 1) * kTileQ);
 #pragma unroll 1
   for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
     const u32 full = shared.inputs_full(warpgroup);
@@ -95,15 +110,27 @@ struct Producer {
                       seq, at.tile * kTileQ);
   }
 
-  // V of an item of this round. Its place is free later than that of the first queries.
+  // Until there is room for K, or V, of this round.
+  __device__ void wait_for_k_place(int round) const {
+    if constexpr (!kTakesItems) return;
+    if constexpr (kLayout.swaps) wait_barrier(shared.v_empty(), round % 2 ^ 1);
+    else wait_barrier(shared.k_empty(round % kPlaces), round / kPlaces % 2 ^ 1);
+  }
+  __device__ void wait_for_v_place(int round) const {
+    if constexpr (!kTakesItems) return;
+    if constexpr (kLayout.swaps) wait_barrier(shared.k_empty(round % 2 ^ 1), (round + 1) / 2 % 2 ^ 1);
+    else wait_barrier(shared.v_empty(), round % 2 ^ 1);
+  }
+  // That is free later than the place of the first queries.
   __device__ void copy_values(const BackwardItem& item, int round) const {
-    if constexpr (kTakesItems) wait_barrier(shared.v_empty(), round % 2 ^ 1);
-    if (leads()) copy_key_tile(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
+    wait_for_v_place(round);
+    if (leads()) copy_key_tile(shared.v(round % kPlaces), kLayout.v, maps.v, shared.v_full(), item);
   }
 
   // All steps of an item, which there are, from `at` on.
   __device__ void copy_steps(BackwardItem& item, Steps& at, int round) {
     const u32 place = round % kPlaces;
+    wait_for_k_place(round);
     if (leads()) copy_key_tile(shared.k(place), kLayout.k, maps.k, shared.k_full(place), item);
     if constexpr (!kTakesItems) copy_values(item, round);
     if constexpr (kInClusters) {
@@ -111,12 +138,12 @@ struct Producer {
     }
     bool has_values = !kTakesItems;
     do {
-      if constexpr (kHasInputs) {
-        if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
-      }
       Sequence seq = item.seq;
       seq.h = at.head;
       copy_queries(seq, at);
+      if constexpr (kHasInputs) {
+        if (maps.has_inputs) copy_inputs(params, maps, shared, item, at, step);
+      }
       ++step;
       if (!has_values) copy_values(item, round);
       has_values = true;
@@ -133,19 +160,18 @@ struct Producer {
   __device__ void run() {
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      const u32 place = round % kPlaces;
-      wait_barrier(shared.item_full(place), round / kPlaces % 2);
       BackwardItem item;
-      const bool more = read_item(item, params, shared.item(place));
+      if (!wait_for_item(item, params, shared, round)) return;
       Steps at;
-      if (more && at.begin(params, item)) {
+      if (at.begin(params, item)) {
         copy_steps(item, at, round);
       } else {
-        if (leads()) arrive(shared.k_full(place));
-        if (!more) return;
-        wait_barrier(shared.v_empty(), round % 2 ^ 1);
+        wait_for_k_place(round);
+        if (leads()) arrive(shared.k_full(round % kPlaces));
+        wait_for_v_place(round);
         if (leads()) arrive(shared.v_full());
       }
+      release(shared.item_empty(round % kItemPlaces));
       if (leads()) arrive(shared.item_wanted());
     }
   }

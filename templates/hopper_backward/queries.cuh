@@ -110,8 +110,12 @@ struct DqConsumer {
       const int q = min(query(h), item.seq.q_len - 1);
       const auto* terms = reinterpret_cast<const uint4*>(
           row_terms + workspace_tile(params, item.seq, item.seq.h, q / kTileQ) * row_terms_bytes(config));
-      const uint4 lse = terms[q % kTileQ];
-      minus_lse[h] = sum_of_parts(lse.x, lse.y) * kExponentScale;
+      if constexpr (lse_is_float(config)) {
+        minus_lse[h] = reinterpret_cast<const float*>(terms)[q % kTileQ];
+      } else {
+        const uint4 lse = terms[q % kTileQ];
+        minus_lse[h] = sum_of_parts(lse.x, lse.y) * kExponentScale;
+      }
       if constexpr (kDrops) {
         minus_d[h] = reinterpret_cast<const float*>(terms + kTileQ)[q % kTileQ];
       } else {

@@ -26,8 +26,9 @@ struct RoleSums {
   }
   // What item it is of is found out once more: kept through the loop it would cost registers.
   template <Element output>
-  __device__ void store(const KernelParams& params, void* tensor, const Strides& strides, float scale) const {
-    const BackwardItem item = backward_item(params, recompute(blockIdx.x) / config.cluster);
+  __device__ void store(const KernelParams& params, const SharedMemory& shared, void* tensor, const Strides& strides,
+                        float scale) const {
+    const BackwardItem item = item_of_block(params, shared);
     const Int64 begin = key_begin(strides, item.seq);
     const int row = item.k_lo + static_cast<int>(first_key_of_block());
     store_rows<output, kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
@@ -138,7 +139,7 @@ struct ScoreRole : Role {
     const bool any =
         visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
     if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
-    dv.store<config.output_dv>(params, params.dv, params.dv_stride, kDropoutFactor);
+    dv.store<config.output_dv>(params, shared, params.dv, params.dv_stride, kDropoutFactor);
   }
 };
 
@@ -184,7 +185,7 @@ struct GradientRole : Role {
     wait_for_step(number);
     wait_for_d_o(number);
     begin_products();
-    issue_dp(s, shared, ones, 0, stage, number);
+    issue_dp(s, shared, ones, shared.v(), stage, number);
     commit_products();
     if constexpr (kDrops) draw(kept, shared, item, first_key_of_block(), at);
     wait_for_scores(number);
@@ -216,7 +217,7 @@ struct GradientRole : Role {
       steps = number + 1;
     });
     if constexpr (kInClusters) end_ds(steps);
-    dk.store<config.output_dk>(params, params.dk, params.dk_stride, config.scale * kDropoutFactor);
+    dk.store<config.output_dk>(params, shared, params.dk, params.dk_stride, config.scale * kDropoutFactor);
   }
 };
 

@@ -12,9 +12,8 @@
 namespace flashjit {
 
 constexpr int kScores = kTileQ / 2, kQuerySteps = kTileQ / 16;
-constexpr float kExponentScale = config.scale * kLog2e;
 // Does a score function need the products themselves? If it only adds to them, they are relative to the LSE all the same.
-constexpr bool kScoresApart = config.has_score && !config.score_adds;
+constexpr bool kScoresApart = scores_apart(config);
 #define kHidden (config.has_score || config.scale > 0 ? -kInfinity : kInfinity)  // a score that becomes 0
 using Scores = float[kScores];
 using Fragments = u32[kQuerySteps][4];
@@ -53,11 +52,11 @@ __device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shar
   multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
 template <int scores>
-__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 keys, u32 stage,
+__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 v, u32 stage,
                                 u32 d_o_step) {
   if constexpr (!kDrops)
     multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));
-  multiply_dp(dp, descriptor(shared.v() + keys * kPanelWidth), descriptor(shared.d_o(d_o_step)));
+  multiply_dp(dp, descriptor(v), descriptor(shared.d_o(d_o_step)));
 }
 
 // dS of 64 keys to a panel, not transposed: a row for each query.
@@ -170,28 +169,58 @@ __device__ inline void add_to_scores(Scores& s, const KernelParams& params, Scor
   }
 }
 
+// A logit as an exponent of 2, and its derivative by the scaled product. softcap() is close to tanh in absolute terms
+// alone, near 1e-7: of such caps an error that P in 16 bits does not show.
+constexpr bool kCapped = config.score_cap > 0 && config.score_cap <= 1024;
+struct ExponentAndSlope {
+  float exponent, slope;
+};
+__device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params,
+                                                      const InputWords& words, const ScorePlace& place, int i) {
+  if constexpr (kCapped) {
+    const float power = exp2_approx(product * (config.score_factor * 2 * kLog2e));
+    const float squashed = 1.0f - 2.0f * reciprocal_approx(power + 1.0f);
+    return {squashed * (config.score_cap * kLog2e), 1.0f - squashed * squashed};
+  }
+  const auto both =
+      Variant::score_and_slope(words.params(params, i), place.seq, product * config.scale,
+                               min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
+  return {both.score * kLog2e, both.slope};
+}
+
+// What the logits of scores first..first + 3 are relative to: of their two queries, as exponents of 2.
+struct MinusLse {
+  float of[2];
+  __device__ MinusLse(u32 terms, int first) {
+    const u32 query = recompute(threadIdx.x) % 4 * 2 + first * 2;
+    u32 pair[2];
+    if constexpr (lse_is_float(config)) {
+      load_shared_pair(pair[0], pair[1], terms + query * static_cast<u32>(sizeof(float)));
+      of[0] = __uint_as_float(pair[0]), of[1] = __uint_as_float(pair[1]);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        load_shared_pair(pair[0], pair[1], terms + (query + c) * kTermBytes);
+        of[c] = sum_of_parts(pair[0], pair[1]) * kExponentScale;
+      }
+    }
+  }
+};
+
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
 __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
                                     bool mixed, const InputWords& words) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
-    float relative[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      u32 first, second;
-      load_shared_pair(first, second, terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
-      relative[c] = sum_of_parts(first, second) * kExponentScale;
-    }
+    const MinusLse minus_lse(terms, j);
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
       float slope[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int i = j + e + c;
-        const auto both =
-            Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale,
-                                     min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
-        s[i] = exp2_approx(both.score * kLog2e + relative[c]);
+        const ExponentAndSlope both = exponent_and_slope(s[i], params, words, place, i);
+        s[i] = exp2_approx(both.exponent + minus_lse.of[c]);
         slope[c] = both.slope;
       }
       p[j / 8][j % 8 / 2 + e / 2] = pack<config.element>(s[j + e], s[j + e + 1]);
@@ -219,17 +248,13 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
-    float relative[2], of_p[4], of_ds[4];
+    float relative[2] = {0, 0}, of_p[4], of_ds[4];  // scores that are not apart are relative already
     // Opaque, as in hides().
     place.query = static_cast<int>(recompute(place.query));
     place.key = static_cast<int>(recompute(place.key));
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      relative[c] = 0;  // scores that are not apart are relative already
-      if constexpr (!kScoresApart) continue;
-      u32 first, second;
-      load_shared_pair(first, second, by_weight.terms + ((recompute(threadIdx.x) % 4) * 2 + j * 2 + c) * kTermBytes);
-      relative[c] = sum_of_parts(first, second) * kExponentScale;
+    if constexpr (kScoresApart) {
+      const MinusLse minus_lse(by_weight.terms, j);
+      relative[0] = minus_lse.of[0], relative[1] = minus_lse.of[1];
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {

@@ -13,14 +13,15 @@ constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
-constexpr int kPlaces = kLayout.k_places;                          // of K, and of what is known of an item
+constexpr int kPlaces = kLayout.k_places;                          // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
 constexpr bool kOrdered = adds_in_order(config);
 constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
 constexpr int kItemReaders =
-    kConsumerWarps + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
+    kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
+constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // of steps at work at a time
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
@@ -72,7 +73,8 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster.
+// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
+// order begin with the last keys: under a causal mask each tile then comes to queries when the one behind it has been there.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
   const Place place =
       place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
@@ -83,7 +85,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
     item.k_lo = numbered.tile * kTileKv;
   } else {
     item.seq = sequence_of_place(params, place, config.heads_kv, kGroup);
-    item.k_lo = place.tile * kTileKv;
+    item.k_lo = (kOrdered ? key_tiles(params) - 1 - place.tile : place.tile) * kTileKv;
   }
   find_queries(params, item);
   return item;
@@ -102,8 +104,6 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
-// Sums in order go from the last to the first: so with windows, and with causal masks, a tile of keys comes to queries
-// when the tile before it has been there.
 struct Steps {
   int tile, head;
 
@@ -114,18 +114,16 @@ struct Steps {
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
-    tile = visible(params, item, kOrdered ? item.last : item.first);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, item.first);
+    return tile <= item.last || begin_next_head(params, item);
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
-    tile = visible(params, item, tile + kDirection);
-    return inside(item) || begin_next_head(params, item);
+    tile = visible(params, item, tile + 1);
+    return tile <= item.last || begin_next_head(params, item);
   }
 
  private:
-  static constexpr int kDirection = kOrdered ? -1 : 1;
-  __device__ bool inside(const BackwardItem& item) const { return kOrdered ? tile >= item.first : tile <= item.last; }
   __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
     if constexpr (kGroup > 1) {
       const int end = (item.seq.hk + 1) * kGroup;
@@ -134,8 +132,8 @@ struct Steps {
           item.seq.h = head;
           find_queries(params, item);
         }
-        tile = visible(params, item, kOrdered ? item.last : item.first);
-        if (inside(item)) return true;
+        tile = visible(params, item, item.first);
+        if (tile <= item.last) return true;
         if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
       }
     }
@@ -144,10 +142,9 @@ struct Steps {
   __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (config.mask_has_holes) {
       const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
-      while (tile >= item.first && tile <= item.last &&
-             !Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
-                               k_hi))
-        tile += kDirection;
+      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
+                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
+        ++tile;
     }
     return tile;
   }
@@ -183,7 +180,8 @@ struct SharedMemory {
   char* memory;
 
   __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
-  __device__ u32 v() const { return base + kLayout.v_offset; }
+  // `place`: of K of the same item.
+  __device__ u32 v(u32 place = 0) const { return kLayout.swaps ? k(place ^ 1) : base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
     return base + kLayout.d_o_offset + step % kLayout.d_o_stages * kLayout.d_o.bytes();
@@ -204,18 +202,19 @@ struct SharedMemory {
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
   __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
   __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
-  // The next item has been found, and is to be found.
-  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - 2 * kPlaces - 1 + place); }
-  __device__ u32 item_wanted() const { return barrier(kLayout.barriers - 2 * kPlaces - 2); }
+  // An item has been found, all are done with it, and the next is to be found.
+  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - kPlaces - 2 - place); }
+  __device__ u32 item_empty(u32 place) const { return item_full(kItemPlaces + place); }
+  __device__ u32 item_wanted() const { return item_full(2 * kItemPlaces); }
 
-  // What the block works on, or will, as the producer found it.
+  // What the block works on, or will.
   __device__ BackwardItem& item(u32 place) const {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
 
-  // With sums in order: it is the turn of a step's dQ, and where that is added to.
-  __device__ u32 tile_of_turn(u32 exchange) const { return base + kLayout.turns_offset + exchange * 4; }
-  __device__ u32 turn(u32 exchange) const { return exchange_full(2 * kExchanges + exchange); }
+  // With sums in order: it is the turn of a step's dQ, and all of it has been added.
+  __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
+  __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 
   // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
   template <int i>
@@ -231,6 +230,7 @@ struct SharedMemory {
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 tile_number(u32 stage) const { return base + kLayout.numbers_offset + stage * 4; }
+  __device__ u32 dealt() const { return base + kLayout.dealt_offset; }
   __device__ u32 other_k_full() const { return barrier(2 + 2 * kStages); }
   __device__ u32 d_o_full(u32 step) const { return barrier(3 + 2 * kStages + step % kLayout.d_o_stages); }
   __device__ u32 d_o_empty(u32 step) const {
@@ -244,16 +244,35 @@ struct SharedMemory {
   __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
 
+// The item of a round, for all warps that read it. False: there are no more.
+__device__ inline bool wait_for_item(BackwardItem& item, const KernelParams& params, const SharedMemory& shared,
+                                     int round) {
+  wait_barrier(shared.item_full(round % kItemPlaces), round / kItemPlaces % 2);
+  return read_item(item, params, shared.item(round % kItemPlaces));
+}
+
+// All items of a block, for a warp, which releases each when it is done: visit(item, barrier, parity that it will have then).
+template <class Visit>
+__device__ inline void each_item(const KernelParams& params, const SharedMemory& shared, const Visit& visit) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    BackwardItem item;
+    if (!wait_for_item(item, params, shared, round)) return;
+    visit(item, shared.item_empty(round % kItemPlaces), round / kItemPlaces % 2);
+  }
+}
+
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
     init_barrier(shared.v_full(), 1);
-    for (int i = 0; kTakesItems && i < kPlaces; ++i) {
-      init_barrier(shared.k_empty(i), kItemReaders);
-      init_barrier(shared.item_full(i), 1);
-    }
     if constexpr (kTakesItems) {
+      for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
+      for (int i = 0; i < kItemPlaces; ++i) {
+        init_barrier(shared.item_full(i), 1);
+        init_barrier(shared.item_empty(i), kItemReaders);
+      }
       init_barrier(shared.v_empty(), kConsumerWarps);
       init_barrier(shared.item_wanted(), 1);
     }
@@ -280,6 +299,10 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
         init_barrier(shared.ds_full(i), 1);
         init_barrier(shared.ds_empty(i), 4 * config.cluster);
         init_barrier(shared.other_ds_full(i), 1);
+        if constexpr (kOrdered) {
+          init_barrier(shared.turn(i), 1);
+          init_barrier(shared.added(i), 4 + 1);
+        }
       }
     }
     publish_barriers();
@@ -290,6 +313,29 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   } else {
     __syncthreads();
   }
+}
+
+// Where items come from. Those of sums in order wait for each other, and all come from a counter of the call: those of
+// smaller numbers have then begun, whichever blocks run at the same time. (Without queries none waits, and no launch has
+// been there that sets it to zero.)
+__device__ inline int* item_counter(const KernelParams& params, int* dealt) {
+  if constexpr (kOrdered) return params.tiles_q > 0 ? dealt : nullptr;
+  return params.work_counters;
+}
+
+// Blocks of a cluster take the next item together.
+__device__ inline void take_item(const SharedMemory& shared, int* counter) {
+  const bool leads = threadIdx.x == 0;
+  if (leads && cluster_rank() == 0)
+    store_shared(shared.dealt(), counter ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
+  sync_cluster();
+  if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
+  __syncthreads();
+}
+// Where a block, or a cluster, has one item alone.
+__device__ inline BackwardItem item_of_block(const KernelParams& params, const SharedMemory& shared) {
+  return backward_item(params, deals_to_clusters(config) ? static_cast<int>(load_shared_word(shared.dealt()))
+                                                         : recompute(blockIdx.x) / config.cluster);
 }
 
 }  // namespace flashjit

@@ -76,10 +76,17 @@ const FixedCase kCases[] = {
     {"bwd-items-no-queries","bwd bf16 d=64 heads=64", {0, 0, 0, 0}, {300, 300, 300, 300}},
     {"bwd-items-same-bits","bwd bf16 d=128 heads=64 mask=\"causal\" numerics=deterministic", {70, 70}, {136, 136}},
     // dQ added up in the order of keys, of more tiles than there are blocks.
-    {"bwd-order",        "bwd bf16 d=72 heads=40/20 numerics=deterministic", {40, 140, 40, 140}, {460, 260, 460, 260}},
+    {"bwd-order-d72",    "bwd bf16 d=72 heads=40/20 numerics=deterministic", {40, 140, 40, 140}, {460, 260, 460, 260}},
     {"bwd-order-window", "bwd bf16 d=128 heads=32 mask=\"window(400, 0)\" numerics=deterministic", {900}, {900}},
     {"bwd-order-dropout","bwd bf16 d=64 heads=32 mask=\"causal\" dropout=0.1 numerics=deterministic", {500, 500}, {500, 500}},
     {"bwd-order-bias",   "bwd bf16 d=96 heads=64 score=\"bias(t, bf16)\" numerics=deterministic", {270, 270}, {264, 264}},
+    {"bwd-order-causal", "bwd bf16 d=128 heads=64 mask=\"causal\" numerics=deterministic", {300}, {300}},
+    {"bwd-order-ahead",  "bwd bf16 d=64 heads=64 mask=\"window(0, 200)\" numerics=deterministic", {300}, {300}},
+    // The same of blocks in clusters.
+    {"bwd-order-d256",   "bwd bf16 d=256 heads=40/20 numerics=deterministic", {70, 40}, {460, 260}},
+    {"bwd-order-wide",   "bwd fp16 d=192/128 heads=32 mask=\"causal\" numerics=deterministic", {300}, {300}},
+    {"bwd-order-panel",  "bwd bf16 d=64/256 heads=32 mask=\"window(150, 0)\" numerics=deterministic", {300}, {300}},
+    {"bwd-order-none",   "bwd bf16 d=256 heads=2 numerics=deterministic", {0}, {200}},
     {"bwd-neighbours",   "bwd bf16 d=64 heads=2 layout=packed mask=\"causal\"", {70, 65, 129, 64}, {70, 65, 150, 64}, Data::Neighbours},
     {"bwd-sharp",        "bwd fp16 d=64 heads=2", {200}, {200}, Data::Sharp},
     {"bwd-equal",        "bwd bf16 d=64 heads=2", {200}, {200}, Data::Equal},

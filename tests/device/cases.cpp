@@ -55,9 +55,11 @@ const FixedCase kCases[] = {
     {"d256-8",          "fwd bf16 d=256/8 heads=2 lse=ln", {100}, {100}},
     // lengths
     {"decode",          "fwd bf16 d=128 heads=32/8 lse=ln", {1, 1, 1}, {1500, 1500, 1500}},
-    // row tiles of teams: of eight blocks, of two, of one with several parts, whose rows lie in several warps; fixed parts
-    // that blocks push, of which some have none, and that are more than blocks
-    {"decode-team-8",   "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln max_logit", {1}, {3000}},
+    // row tiles of teams: of as many blocks as there may be, of seven or so, of two, of one with several parts, whose rows
+    // lie in several warps; fixed parts that blocks push, of which some have none, and that are more than blocks
+    {"decode-team-14",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln max_logit", {1}, {3000}},
+    {"decode-team-16",  "fwd bf16 d=128 heads=32/4 q_len=2 lse=ln", {2}, {8000}},
+    {"decode-team-7",   "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(16) lse=ln", {1, 1}, {3000, 1700}},
     {"decode-team-2",   "fwd fp16 d=128/72 heads=16/8 q_len=1 sink lse=ln", Lens(8, 1), Lens(8, 500)},
     {"decode-parts-8",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {1000}},
     {"decode-parts-5",  "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(64) lse=ln max_logit numerics=batch_invariant", {1, 1}, {600, 300}},
@@ -154,6 +156,16 @@ const FixedCase kCases[] = {
     {"fp8-blocks-128",  "fwd e4m3 d=64 heads=4/2 layout=bhsd scales=block(128) k_lens lse=ln", {300, 300}, {500, 129}},
     {"fp8-blocks-long", "fwd e4m3 d=128 heads=4/2 scales=block(128) lse=ln", {300, 300}, {1333, 1333}, Data::Scales},
     {"fp8-blocks-far",  "fwd e5m2 d=64 heads=32/16 scales=block(192) lse=ln", {150, 150}, {400, 400}, Data::Scales},
+    {"fp8-block-packed",     "fwd e4m3 d=128 heads=4/2 layout=packed scales=block(64) mask=\"causal\" lse=ln max_logit", {70, 1, 0, 129, 300}, {70, 33, 5, 129, 500}},
+    {"fp8-block-packed-lens","fwd e5m2 kv=e4m3 d=64 heads=8/2 layout=packed scales=block(128) k_lens lse=ln", {100, 3, 200}, {900, 64, 333}, Data::Scales},
+    {"fp8-block-packed-16bit","fwd bf16 kv=e4m3 d=64 heads=4/2 layout=packed scales=block(64) mask=\"window(90, 0)\" lse=ln", {130, 7}, {300, 129}},
+    {"fp8-block-paged",      "fwd e4m3 d=128 heads=4/2 layout=paged(128) scales=block(128) mask=\"causal\" lse=ln", {70, 70, 70, 70}, {70, 400, 128, 129}},
+    {"fp8-block-paged-many", "fwd e4m3 d=64 heads=8/2 layout=paged(256) scales=block(64) lse=ln max_logit", {200, 200}, {700, 257}, Data::Scales},
+    {"fp8-block-paged-mixed","fwd e4m3 d=128 heads=16/2 layout=packed/paged(64) scales=block(64) mask=\"causal\" lse=ln", {100, 1, 3, 1, 70}, {100, 64, 600, 1, 65}},
+    {"fp8-block-paged-decode","fwd e4m3 d=128 heads=32/8 q_len=1 layout=paged(128) scales=block(64) lse=ln", {1, 1, 1}, {1500, 3, 700}},
+    {"fp8-block-paged-16bit","fwd bf16 kv=e5m2 d=128 heads=8/2 layout=packed/paged(128) scales=block(64) append mask=\"causal\" lse=ln", {1, 20, 3}, {600, 20, 131}},
+    {"fp8-block-paged-latent","fwd e4m3 d=576/512 heads=16/1 q_len=1 v_in_k layout=paged(64) scales=block(64) lse=ln", {1, 1}, {500, 70}},
+    {"fp8-block-paged-shared","fwd bf16 kv=e4m3 d=128 heads=16/4 layout=paged(64) q_len=1 scales=block(64) lse=ln shared_prefix", Lens(4, 1), {900, 800, 1000, 899}},
     {"fp8-blocks-16bit","fwd bf16 kv=e4m3 d=64 heads=4/2 scales=block(64) append lse=ln", {40, 40}, {300, 300}},
     {"fp8-decode",      "fwd e4m3 d=128 heads=32/8 q_len=1 lse=ln max_logit", {1, 1, 1}, {1500, 1500, 1500}},
     {"fp8-decode-e5m2", "fwd e5m2 d=64 heads=16/2 q_len=1 layout=paged(64) lse=ln", {1, 1, 1}, {3000, 1, 65}},

@@ -52,13 +52,16 @@ GridRule combine_grid(const KernelConfig& c) {
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 
-// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128.
+// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128. Of many:
+// 64 of 132 SMs in teams and all in ranges read 537 MB in 135.5 and 137.4 us, 2.1 GB in 552 and 495 (2026-11-25).
+constexpr int kManyKeys = 16384;
 TeamRule team_rule(const KernelConfig& c, const Target& target) {
   const double in_flight = 1.0 * c.stages * c.warps * c.tile_kv * (c.head_dim_qk + c.head_dim_v) * cache_bytes(c);
   const double enough = target.memory_tbs * 1e6 * kLoadUs / in_flight;
   return {.most = c.team,
           .least_keys = c.warps * c.tile_kv,
           .enough_blocks = static_cast<int>(std::ceil(enough)),
+          .many_keys = kManyKeys,
           .most_keys = in_flight >= 64 << 10 ? 1024 : 256,
           .most_uneven_keys = 512,
           .even = c.sequences != Sequences::packed && !c.k_lens && !c.ranges_differ};
@@ -67,14 +70,15 @@ TeamRule team_rule(const KernelConfig& c, const Target& target) {
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool boxes = c.copies == Copies::boxes;
-  plan.launches = {{.entry = "flashjit_decode",
-                    .threads = decode_threads(c),
-                    .smem_bytes = decode_layout(c).bytes,
-                    .grid = decode_grid(c, plan.target),
-                    .tensor_maps = boxes,
-                    .buffers = {0},
-                    .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
-                    .call = boxes ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"},
+  const KernelLaunch decode = {.entry = "flashjit_decode",
+                               .threads = decode_threads(c),
+                               .smem_bytes = decode_layout(c).bytes,
+                               .grid = decode_grid(c, plan.target),
+                               .tensor_maps = boxes,
+                               .buffers = {0},
+                               .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
+                               .call = boxes ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"};
+  plan.launches = {decode,
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
@@ -84,6 +88,12 @@ void finish(Plan& plan) {
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 1",
                     .call = "decode_combine(params, parts)"}};
+  if (c.team > 1) {
+    KernelLaunch& team = plan.launches.emplace_back(decode);
+    team.entry = "flashjit_decode_team";
+    team.of_teams = true;
+    team.call = boxes ? "decode_team(params, maps, parts)" : "decode_team(params, parts)";
+  }
   plan.workspace = {parts_buffer(plan)};
 }
 

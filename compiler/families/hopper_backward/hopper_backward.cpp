@@ -85,20 +85,16 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
     return {32 + sums + c.tile_q * 3 / 4 + score_registers(problem.spec), backward_consumer_registers(c)};
   // With 128 queries and a score that is more than a sum 68 bytes spill.
   const Expr& score = problem.spec.score;
-  const int fragments = c.tile_q > 64 && c.has_score && !c.score_adds ? 16 : 0;
+  const int fragments = c.tile_q > 64 && scores_apart(c) && c.score_cap == 0 ? 16 : 0;
   const bool reads = c.has_score && c.gradients == 0 && loads_at_places(score, copied_inputs(problem.spec, c));
   return {kBase + sums + c.tile_q + fragments + (reads ? score_registers(problem.spec) : 0),
           backward_consumer_registers(c)};
 }
 
-// Blocks of a cluster begin in any order, and tiles of packed sequences are not counted; with gradients of parameters all
-// warps have something to do. Whose turn it is at a query tile follows from the tile of keys before, where those that see it
+// Tiles of packed sequences are not counted; with gradients of parameters all warps have something to do. Whose turn it is at a query tile follows from the tile of keys before, where those that see it
 // follow each other.
 std::string why_not_in_order(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
-  if (needs_roles(spec))
-    return fmt::format("sums in order are for head dims up to 256 together, here they are {} and {}; use dq=launch",
-                       spec.d_qk, spec.d_v);
   if (spec.mask && !(problem.tiles.line_is_range && analyse_tiles(spec.mask, Axis::Queries).line_is_range))
     return "sums in order are for masks of which each query sees one range of keys, and each key is seen by one of queries; use dq=launch";
   if (is_packed(spec)) return "sums in order are not for packed sequences; use dq=launch";
@@ -164,18 +160,20 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.ranges_differ = keys_differ_by_head(problem);
   c.queries_are_range = c.has_mask && analyse_tiles(problem.spec.mask, Axis::Queries).line_is_range;
   c.score_adds = problem.score.adds;
+  c.score_cap = problem.score.cap;
+  c.score_factor = problem.score.factor;
   set_inputs(problem.spec, inputs_of(problem), c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
 // Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps products
-// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 1.04 to 1.12 without a mask and 1.19 to
-// 1.35 with causal, where one tile of keys after another begins at the diagonal (2026-11-25).
+// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
-  constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kItemClocks = 8000, kBytesOfPass = 4;
-  constexpr double kWaits = 1.06, kWaitsMasked = 1.26;  // for their turn
+  constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kBytesOfPass = 4;
+  constexpr double kItemClocks = 4000, kBlockClocks = 8000;  // of a tile of keys; the next one waits for it
+  constexpr double kWaits = 1.06;                            // for their turn
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
@@ -186,7 +184,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
   tile.exp = times * scores / target.exp_per_clock;
   tile.issue = scores * times * (score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
-  const double waits = !adds_in_order(c) ? 1.0 : spec.mask ? kWaitsMasked : kWaits;
+  const double waits = adds_in_order(c) ? kWaits : 1.0;
   const double clocks =
       (tile.mma / (apart ? kBusyApart : kBusy) + 0.3 * tile.exp + tile.issue + times * kTileClocks) * waits;
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
@@ -196,7 +194,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
   Prediction p;
   p.waves = blocks / target.sm_count;
-  p.compute = (tiles * clocks / sms + p.waves * kItemClocks) / (target.clock_ghz * 1e3);
+  p.compute =
+      (tiles * clocks / sms + p.waves * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
   // Launches before and after: O and dO are read, and with sums dQ is written, read and written.
   const double passes = rows * spec.d_v * kBytesOfPass + (apart ? 0 : 2.5 * rows * spec.d_qk * sizeof(float));
@@ -276,10 +275,13 @@ void finish(Plan& plan) {
       add_argument(with.call, plan.workspace.back().name, place);
     }
   };
-  if (!counts_items(c)) return;
-  add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * static_cast<int>(sizeof(int)), {{&CallSizes::batch}}},
-             {{0, 4}, {1, 5}, {2, 2}});
-  if (adds_in_order(c)) add_buffer(of_tiles("added", "int", sizeof(int)), {{0, 5}, {1, 6}});
+  constexpr int kInt = sizeof(int);
+  if (counts_items(c))
+    add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
+               {{0, 4}, {1, 5}, {2, 2}});
+  if (!adds_in_order(c)) return;
+  add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
+  add_buffer({"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});
 }
 
 std::string describe(const KernelConfig& c) {
@@ -291,7 +293,7 @@ std::string describe(const KernelConfig& c) {
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (adds_dq(c))
     return text + fmt::format("  dQ is added to sums in memory, {}\n",
-                              adds_in_order(c) ? "the first keys first" : "in any order");
+                              adds_in_order(c) ? "the last keys first" : "in any order");
   return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
                             kDqTileQ, dq_layout(c).tile_kv);
 }

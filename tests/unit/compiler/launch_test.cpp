@@ -15,8 +15,13 @@ constexpr ResidentClusters kH200 = {132, 66, 32, 15};
 
 GridRule rule(bool even) {
   GridRule rule = {.queries = 4, .keys = 16, .heads = 8, .blocks_per_sm = 1};
-  rule.team = {
-      .most = 8, .least_keys = 128, .enough_blocks = 40, .most_keys = 1024, .most_uneven_keys = 512, .even = even};
+  rule.team = {.most = 8,
+               .least_keys = 128,
+               .enough_blocks = 40,
+               .many_keys = 4096,
+               .most_keys = 1024,
+               .most_uneven_keys = 512,
+               .even = even};
   return rule;
 }
 
@@ -70,18 +75,20 @@ TEST(Teams, OfABlockTakeSeveralItemsWhereTheseKeepAllSmsBusy) {
 }
 
 TEST(Teams, LeaveLongCallsToAllSms) {
+  expect_teams(teams_of(rule(true), sizes(1, 32768), kH200), 8, 8, 8);  // 64 blocks
+  expect_teams(teams_of(rule(true), sizes(1, 32769), kH200), 0, 0, 0);
+  expect_teams(teams_of(rule(true), sizes(8, 1 << 20), kH200), 2, 64, 8);  // 128 blocks
   GridRule few = rule(true);
   few.team.enough_blocks = 65;
   expect_teams(teams_of(few, sizes(1, 8192), kH200), 8, 8, 8);
   expect_teams(teams_of(few, sizes(1, 8193), kH200), 0, 0, 0);
-  expect_teams(teams_of(rule(true), sizes(1, 1 << 20), kH200), 8, 8, 8);  // 64 blocks are enough
 }
 
 TEST(Teams, OfUnevenSequencesAreForFewKeys) {
   expect_teams(teams_of(rule(false), sizes(2, 2048), kH200), 4, 16, 8);
   expect_teams(teams_of(rule(false), sizes(2, 2049), kH200), 0, 0, 0);
   expect_teams(teams_of(rule(false), sizes(64, 128), kH200), 0, 0, 0);
-  expect_teams(teams_of(rule(false), sizes(1, 1 << 20), kH200), 8, 8, 8);  // one is as long as itself
+  expect_teams(teams_of(rule(false), sizes(1, 32768), kH200), 8, 8, 8);  // one is as long as itself
 }
 
 TEST(Teams, AreNoneWithoutClustersOrItems) {

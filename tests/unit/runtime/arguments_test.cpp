@@ -61,6 +61,24 @@ TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
   EXPECT_EQ(group(0, 3, false), 6 * 4);
 }
 
+TEST(Arguments, WithSumsInOrderAWindowIsAllThatL2Holds) {
+  const auto group = [](const std::string& rest, const std::string& dq) {
+    const auto spec = parse_spec("bwd bf16 heads=64 " + rest);
+    EXPECT_TRUE(spec) << rest;
+    const auto plan = make_plan(*spec, **find_target("sm_90a"), *parse_schedule("family=hopper_backward,dq=" + dq));
+    EXPECT_TRUE(plan) << plan.error().message;
+    return HeadGroups(*plan).heads({.batch = 1, .q_len = 16384, .k_len = 16384});
+  };
+  // A query is 512 bytes of Q, dO and sums of dQ; of a window of 1024, and the 128 keys of a tile that sees it, so many fit.
+  constexpr int kFit = (32 << 20) / ((1024 + 128) * 512);
+  EXPECT_EQ(group("d=64", "ordered"), 4);
+  EXPECT_EQ(group("d=64 mask=\"causal\"", "ordered"), 4);
+  EXPECT_EQ(group("d=64 mask=\"window(1024, 0)\"", "ordered"), kFit);
+  EXPECT_EQ(group("d=64 mask=\"window(0, 1024)\"", "ordered"), kFit);
+  EXPECT_EQ(group("d=64 mask=\"window(1024, 0)\"", "atomics"), 4);
+  EXPECT_EQ(group("d=128 mask=\"window(1024, 0)\"", "ordered"), 2);  // two steps for a tile of keys
+}
+
 TEST(Arguments, PackedTensorsThatTmaCannotReach) {
   const auto filled = [](bool tensor_maps, std::int64_t tokens) {
     Plan plan = plan_of(kSpec + " layout=packed");

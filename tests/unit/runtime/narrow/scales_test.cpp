@@ -50,6 +50,49 @@ TEST(Scales, OfQueriesAndBlocks) {
   expect_refused(blocks, arguments, "scale_q.shape[1]: 70, must be 2 (blocks of tokens of q)");
 }
 
+// 3 sequences of 170 and 300 tokens, of which the longest has 100 and 129.
+TEST(Scales, OfBlocksOfPackedSequences) {
+  void *const somewhere = reinterpret_cast<void*>(0x10000), *const elsewhere = reinterpret_cast<void*>(0x1000000);
+  float scales[24] = {};
+  Arguments arguments;
+  arguments.q = {somewhere, "e4m3", {170, 4, 64}, {}};
+  arguments.k = arguments.v = {somewhere, "e4m3", {300, 2, 64}, {}};
+  arguments.o = {elsewhere, "bf16", {170, 4, 64}, {}};
+  arguments.offsets_q = arguments.offsets_k = {somewhere, "i32", {4}, {}};
+  arguments.max_q_len = 100, arguments.max_k_len = 129;
+  arguments.params["scale_q"] = {scales, "fp32", {3, 2, 4}, {}};
+  arguments.params["scale_k"] = {scales, "fp32", {3, 3, 2}, {}};
+  const std::string spec = "fwd e4m3 d=64 heads=4/2 layout=packed scales=block(64)";
+  const auto params = fill(spec, arguments);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->scale_k_stride.batch, 6);
+  EXPECT_EQ(params->scale_k_stride.token, 2);
+  arguments.max_k_len = 0;
+  expect_refused(spec, arguments, "scale_k.shape[1]: 3, must be 5 (blocks of tokens of k)");
+  arguments.max_k_len = 129;
+  arguments.params["scale_q"].shape = {2, 2, 4};
+  expect_refused(spec, arguments, "scale_q.shape[0]: 2, must be 3 (batch of q)");
+}
+
+TEST(Scales, OfBlocksOfPages) {
+  float scales[40] = {};
+  Arguments arguments = narrow_call(scales);
+  arguments.k = arguments.v = {arguments.k.data, "e4m3", {5, 128, 2, 64}, {}};
+  arguments.params["k_lens"] = {arguments.k.data, "i32", {2}, {}};
+  arguments.params["block_table"] = {arguments.k.data, "i32", {2, 3}, {}};
+  arguments.params["scale_q"].shape = {2, 2, 4};
+  arguments.params["scale_k"] = {scales, "fp32", {5, 2, 2}, {}};
+  const std::string spec = "fwd e4m3 d=64 heads=4/2 layout=paged(128) scales=block(64)";
+  const auto params = fill(spec, arguments);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->scale_k_stride.batch, 4);
+  EXPECT_EQ(params->scale_k_stride.token, 2);
+  arguments.params["scale_k"].shape = {2, 6, 2};
+  expect_refused(spec, arguments, "scale_k.shape[0]: 2, must be 5 (pages of k)");
+  arguments.params["scale_k"].shape = {5, 128, 2};
+  expect_refused(spec, arguments, "scale_k.shape[1]: 128, must be 2 (blocks of a page in the spec)");
+}
+
 TEST(Scales, OfQueriesAreOfEightBits) {
   float scale = 1;
   Arguments arguments = narrow_call(&scale);
