@@ -34,7 +34,7 @@ struct Plan {
   Target target;
   Schedule schedule;                             // complete
   KernelConfig config;                           // GPU families
-  std::optional<KernelLaunch> append;            // before all others: new rows of K and V (append.h)
+  std::optional<KernelLaunch> before;            // all others: new rows of K and V (append.h), or V of 8 bits transposed
   std::vector<KernelLaunch> launches;            // in this order; none on a host
   std::vector<WorkspaceBuffer> workspace;        // what they pass on
   int rotated_q = -1;                            // of these the one that `launches` find Q in; none: Q is as given

@@ -19,6 +19,7 @@ enum class RowSum : unsigned char { adds, matrix };         // matrix: from a co
 enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
 enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
+enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 // Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
@@ -106,6 +107,7 @@ struct KernelConfig {
   RowSum row_sum = RowSum::adds;
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
+  Transpose transpose = Transpose::none;
   // of the decode loop
   Copies copies = Copies::rows;
   int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size

@@ -92,9 +92,9 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
     FLASHJIT_ASSIGN(resident, resident_clusters(gpu, function, launch));
     kernel->entries_.push_back({function, launch, resident});
   }
-  if (plan.append) {
-    FLASHJIT_ASSIGN(function, library->function(plan.append->entry, plan.append->smem_bytes));
-    kernel->append_ = Entry{function, *plan.append};
+  if (plan.before) {
+    FLASHJIT_ASSIGN(function, library->function(plan.before->entry, plan.before->smem_bytes));
+    kernel->before_ = Entry{function, *plan.before};
   }
   kernel->library_ = std::move(library);
   if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
@@ -133,8 +133,8 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.items = static_cast<int>(items_of(entry.launch.grid, sizes));
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
-  if (append_) {
-    FLASHJIT_TRY(start(*append_));
+  if (before_) {
+    FLASHJIT_TRY(start(*before_));
     if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
   }
   if (!mapped_.empty()) {

@@ -60,7 +60,7 @@ class GpuKernel : public RunnableKernel {
   // What the family's launches get in place of the call's Q.
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
-  std::optional<Entry> append_;        // before them
+  std::optional<Entry> before_;        // all of them
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;

@@ -184,6 +184,8 @@ constexpr std::string_view kFamilies[] = {"family=sync_narrow",
                                           "family=sync",
                                           "family=sync_backward,dq=launch",
                                           "family=hopper",
+                                          "family=hopper,transpose=loop",
+                                          "family=hopper,transpose=launch",
                                           "family=decode",
                                           "family=decode,stages=2,copies=rows",
                                           "family=decode,stages=2,copies=boxes"};
