@@ -58,6 +58,7 @@ struct KernelConfig {
   int gradients = 0;           // backward: so many of KernelParams::d_extra are
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
+  bool v_transposed = false;   // KernelParams::v has its keys along rows; `token` of v_stride is from column to column
   bool token_scales = false;   // scales of K and V of 8 bits are those of each key
   int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
   bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first

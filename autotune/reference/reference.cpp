@@ -210,6 +210,19 @@ std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, st
   return {static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]], k - number * spec_->page_size};
 }
 
+// V as [batch, head, column, token], packed without the batch.
+void Problem::gather_transposed(std::int64_t b, std::int64_t hk, std::int64_t length, std::vector<float>& out) const {
+  const Tensor& v = arguments_->v;
+  const std::vector<std::int64_t> steps = strides_of(v);
+  const std::size_t head = v.shape.size() - 3;
+  const std::int64_t first = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b]
+                                            : b * steps[0];
+  for (std::int64_t k = 0; k < length; ++k) {
+    for (int c = 0; c < spec_->d_v; ++c)
+      out.push_back(load_float(dtype_of(v), v.data, first + hk * steps[head] + c * steps[head + 1] + k * steps[head + 2]));
+  }
+}
+
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
   KeysValues kv;
   if (merge(*spec_)) return kv;
@@ -223,7 +236,8 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
   if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
-  gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
+  if (spec_->v_transposed) gather_transposed(b, hk, length, kv.v);
+  else gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
     kv.scale_v.push_back(element_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk, k));

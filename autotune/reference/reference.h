@@ -112,6 +112,7 @@ class Problem {
 
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
+  void gather_transposed(std::int64_t b, std::int64_t hk, std::int64_t length, std::vector<float>& out) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;

@@ -59,7 +59,8 @@ enum class OperandRole { Input, Output };
 // Where the parameter block has its strides.
 enum class OperandStrides {
   None,   // contiguous
-  Token,  // at `strides`, and the layout of the spec orders its dimensions
+  Token,  // at `strides`, and the layout of the spec orders its dimensions; of one that is transposed `token` is that of
+          // columns
   Row,    // row_stride_batch and row_stride_head, which all of these share
   Table,  // table_stride_batch and table_stride_page
   Parts   // at `part_strides`, in whatever order the layout has them
@@ -79,6 +80,7 @@ struct Operand {
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
   Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
+  bool (*is_transposed)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Heads, columns, and tokens along rows
   bool aligned = false;                                   // as the spec says; else to its elements, or
   int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
   std::size_t pointer = 0;                                // where KernelParams has its address
@@ -135,6 +137,7 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
             .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
             .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, and quantize x; leave it out",
+            .is_transposed = [](const AttentionSpec& spec) { return spec.v_transposed; },
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/engine/without_exceptions.h"
+#include "templates/values/layout.h"
 
 namespace flashjit {
 
@@ -136,6 +137,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   if (before_) {
     FLASHJIT_TRY(start(*before_));
     if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
+    if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
   }
   if (!mapped_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
@@ -146,6 +148,12 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(start(entry));
   }
   return {};
+}
+
+void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {
+  const Int64 head = value_row_bytes(config_), token = head * config_.heads_kv;
+  params.v = rows;
+  params.v_stride = {.batch = sizes.k_len * token, .head = head, .token = token};
 }
 
 void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const {

@@ -76,32 +76,68 @@ struct Transposer {
   }
 };
 
-// Ahead of the loop: a block for each tile of keys of each KV head. Behind the end of a sequence there are zeros.
-__device__ inline void transpose_values(const KernelParams& params, char* transposed) {
-  const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
-  const auto [b, tile] = tile_of_keys(params, number);
-  const Sequence seq = sequence_of(params, b, head * group_size(config));
-  const int key = tile * kTileKv;
-  if (key >= seq.k_len) return;
+// ---- ahead of the loop ----
+
+// A tile of `keys` keys, and behind them zeros, from rows of V to `tile`.
+__device__ inline void transpose_rows(const char* rows, Int64 stride, int keys, uint4* tile) {
   extern __shared__ __align__(1024) char memory[];
   constexpr int kChunks = config.head_dim_v / kChunkBytes;
   const u32 from = shared_address(memory), to = from + round_up(kGivenV.bytes(), 1024);
-  const char* rows = static_cast<const char*>(params.v) + key_begin(params.v_stride, seq) + key * params.v_stride.token;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kTileKv * kChunks; i += kTransposingThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     copy_async<kChunkBytes>(
         from + chunk / 8 * kGivenV.panel_bytes() + row * kPanelWidth + (chunk % 8 ^ row % 8) * kChunkBytes,
-        rows + row * params.v_stride.token + chunk * kChunkBytes, key + row < seq.k_len);
+        rows + row * stride + chunk * kChunkBytes, row < keys);
   }
   commit_copies();
   wait_copies<0>();
   __syncthreads();
   transpose_tile<kTransposingThreads / 32>(to, from, threadIdx.x / 32);
   __syncthreads();
-  auto* tiles = reinterpret_cast<uint4*>(transposed + static_cast<Int64>(blockIdx.x) * kLayout.v.bytes());
   for (int i = threadIdx.x; i < kLayout.v.bytes() / kChunkBytes; i += kTransposingThreads)
-    tiles[i] = load_shared(to + i * kChunkBytes);
+    tile[i] = load_shared(to + i * kChunkBytes);
+}
+
+// The next 16 keys of a column, of which there are so many. Packed sequences begin anywhere.
+__device__ inline uint4 load_keys(const unsigned char* at, int keys) {
+  if (keys >= kChunkBytes && reinterpret_cast<u64>(at) % kChunkBytes == 0) return *reinterpret_cast<const uint4*>(at);
+  u32 words[4] = {};
+#pragma unroll
+  for (int i = 0; i < kChunkBytes; ++i)
+    if (i < keys) words[i / 4] |= static_cast<u32>(at[i]) << i % 4 * 8;
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The same from columns of V^T: keys change places, and that is all.
+__device__ inline void order_columns(const char* columns, Int64 stride, int keys, uint4* tile) {
+  constexpr int kChunks = kTileKv / kChunkBytes;
+  for (int i = threadIdx.x; i < config.head_dim_v * kChunks; i += kTransposingThreads) {
+    const int column = i / kChunks, chunk = i % kChunks, first = chunk * kChunkBytes;
+    const auto* at = reinterpret_cast<const unsigned char*>(columns) + column * stride + first;
+    const uint4 given = load_keys(at, keys - first);
+    tile[column * (kPanelWidth / kChunkBytes) + (chunk ^ column % 8)] =
+        make_uint4(__byte_perm(given.x, given.z, 0x5410), __byte_perm(given.x, given.z, 0x7632),
+                   __byte_perm(given.y, given.w, 0x5410), __byte_perm(given.y, given.w, 0x7632));
+  }
+}
+
+// A block for each tile of keys of each KV head.
+__device__ inline void transpose_values(const KernelParams& params, char* transposed) {
+  const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
+  const auto [b, tile] = tile_of_keys(params, number);
+  const Sequence seq = sequence_of(params, b, head * group_size(config));
+  const int key = tile * kTileKv, keys = seq.k_len - key;
+  if (keys <= 0) return;
+  const Strides& stride = params.v_stride;
+  auto* to = reinterpret_cast<uint4*>(transposed + static_cast<Int64>(blockIdx.x) * kLayout.v.bytes());
+  if constexpr (config.v_transposed) {
+    const char* columns = static_cast<const char*>(params.v) + value_column(stride, seq, key);
+    order_columns(columns, stride.token, keys, to);
+  } else {
+    const char* rows = static_cast<const char*>(params.v) + key_begin(stride, seq) + key * stride.token;
+    transpose_rows(rows, stride.token, keys, to);
+  }
 }
 
 }  // namespace flashjit

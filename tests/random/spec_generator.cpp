@@ -15,6 +15,7 @@
 #include "tests/random/operations/dropout_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/operations/prefix_generator.h"
+#include "tests/random/operations/transposed_generator.h"
 #include "tests/random/operations/without_keys.h"
 #include "compiler/spec/half.h"
 
@@ -488,13 +489,18 @@ class Generator {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
-  return draw_backward(Generator(seed, options).draw());
+  return draw_transposed(draw_backward(Generator(seed, options).draw()));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
   if (auto made = make_without_keys(seed, row)) return *std::move(made);
-  return take_backward(Generator(seed, {}).make(row));
+  FixedCase plain = row;  // V is drawn as rows
+  std::string text(row.spec);
+  const std::size_t transposed = text.find(kTransposed);
+  if (transposed != text.npos) plain.spec = text.erase(transposed, kTransposed.size());
+  Case made = take_backward(Generator(seed, {}).make(plain));
+  return transposed == text.npos ? made : with_transposed_values(std::move(made));
 }
 
 }  // namespace flashjit::testing_random

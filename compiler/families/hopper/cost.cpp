@@ -40,6 +40,9 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
+  double transpose_clocks = 6.5;  // of 32 keys by 16 columns, which warps of the loop transpose
+  double transpose_us = 2;        // of a launch that does, and of its bytes those of the copy's rate (0.8)
+  double transposed_rate = 0.8;
 };
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit =
@@ -84,9 +87,18 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
+  if (transposes_values(c)) clocks += kCalibration.transpose_clocks * (c.tile_kv / 32) * (c.head_dim_v / 16);
   if (!alone && *s.exclusive != Exclusive::issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
   return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem, box_time(c)}) *
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
+}
+
+// Of the launch before the loop: V is read and written.
+double transposing_us(const AttentionSpec& spec, const Target& target, const Shape& shape, const KernelConfig& c) {
+  if (!reads_transposed(c)) return 0;
+  const double tiles = static_cast<double>(shape.b) * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv);
+  const double bytes = tiles * spec.heads_kv * (c.tile_kv * c.head_dim_v + hopper_layout(c).v.bytes());
+  return kCalibration.transpose_us + bytes / (kCalibration.transposed_rate * target.memory_tbs * 1e6);
 }
 
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
@@ -117,7 +129,7 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double empty = mixes_lengths(c) && c.head_tiles == HeadTiles::single ? kCalibration.single_heads : 1;
   p.compute = empty * makespan(items, slots, mean, longest, *s.order == TileOrder::longest_first) / clocks_per_us;
   add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
-  p.latency = kCalibration.launch_us;
+  p.latency = kCalibration.launch_us + transposing_us(spec, target, shape, c);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
 }
