@@ -40,9 +40,9 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
-  double transpose_clocks = 6.5;  // of 32 keys by 16 columns, which warps of the loop transpose
-  double transpose_us = 2;        // of a launch that does, and of its bytes those of the copy's rate (0.8)
-  double transposed_rate = 0.8;
+  // Of a launch that transposes V: itself, and its bytes at so much of the memory's rate. What warps of the loop take for it
+  // shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
+  double transpose_us = 2, transpose_rate = 0.8;
 };
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit =
@@ -87,7 +87,6 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
-  if (transposes_values(c)) clocks += kCalibration.transpose_clocks * (c.tile_kv / 32) * (c.head_dim_v / 16);
   if (!alone && *s.exclusive != Exclusive::issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
   return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem, box_time(c)}) *
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
@@ -98,7 +97,7 @@ double transposing_us(const AttentionSpec& spec, const Target& target, const Sha
   if (!reads_transposed(c)) return 0;
   const double tiles = static_cast<double>(shape.b) * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv);
   const double bytes = tiles * spec.heads_kv * (c.tile_kv * c.head_dim_v + hopper_layout(c).v.bytes());
-  return kCalibration.transpose_us + bytes / (kCalibration.transposed_rate * target.memory_tbs * 1e6);
+  return kCalibration.transpose_us + bytes / (kCalibration.transpose_rate * target.memory_tbs * 1e6);
 }
 
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
