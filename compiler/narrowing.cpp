@@ -23,7 +23,7 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, cons
     part.rope_base = spec.rope_base;
   }
   part.align_bytes = spec.align_bytes;
-  if (spec.layout != Layout::Packed) {  // whose tokens are those of one sequence here
+  if (spec.layout != Layout::Packed || is_packed(part)) {  // else its tokens are those of one sequence here
     part.batch = spec.batch;
     part.q_len = tokens;
   }
@@ -39,16 +39,9 @@ constexpr std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) 
 
 }  // namespace
 
-NarrowingError narrowing_error(const AttentionSpec& spec) {
-  // x86-64, 2026-11-25: flashjit run 'fwd bf16 compute=e4m3 d=128 heads=4 ...' --shape b=1,q=4096 --check [--data outliers]
-  constexpr NarrowingError kPlain[2] = {{.0464, .0943}, {.0468, .0727}};    // scales of heads, of blocks
-  constexpr NarrowingError kRotated[2] = {{.0456, .0635}, {.0480, .0550}};  // likewise
-  return (spec.rotate ? kRotated : kPlain)[spec.scale_block > 0];
-}
-
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys) {
   const std::int64_t tokens = keys ? call.k_tokens : call.q_tokens;
-  if (is_packed(spec)) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
+  if (is_packed(spec) && spec.scale_block == 0) return {.batch = 1, .q_len = tokens, .k_len = 1, .q_tokens = tokens};
   return {.batch = call.batch, .q_len = keys ? call.k_len : call.q_len, .k_len = 1, .q_tokens = tokens};
 }
 

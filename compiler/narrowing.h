@@ -13,15 +13,7 @@ struct Narrowing {
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec);
 
-// Measured: how far O is, relative to its size, from attention to Q, K and V that are not rounded. On normal numbers, and
-// with outliers, 10 times a normal number added to one of 1000 elements.
-struct NarrowingError {
-  double normal = 0, outliers = 0;
-};
-NarrowingError narrowing_error(const AttentionSpec& spec);
-inline constexpr std::string_view kNarrowingMeasured = "d=128, 4096 keys, on a processor";
-
-// The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there.
+// The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there, unless blocks have scales.
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);
 
 // Where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.

@@ -3,25 +3,26 @@
 #pragma once
 
 #include "templates/paged_rows.cuh"
-#include "templates/sequence.cuh"
+#include "templates/scales.cuh"
 #include "templates/tile_copy.cuh"
 
 namespace flashjit {
 
-template <class T, Rows rows>
+template <class T, Rows rows, int page_size>
 struct KeyRowsOf {
   using type = StridedRows<T>;
 };
-template <class T>
-struct KeyRowsOf<T, Rows::paged> {
-  using type = PagedRows<T, config.page_size>;
+template <class T, int page_size>
+struct KeyRowsOf<T, Rows::paged, page_size> {
+  using type = PagedRows<T, page_size>;
 };
-template <class T>
-using KeyRows = typename KeyRowsOf<T, kKeyRows>::type;
+template <class T, int page_size = config.page_size>
+using KeyRows = typename KeyRowsOf<T, kKeyRows, page_size>::type;
 
 // `first`: K or V and key_begin() of its strides.
-template <class T>
-__device__ inline KeyRows<T> key_rows(const KernelParams& p, const Strides& s, const T* first, const Sequence& seq) {
+template <int page_size = config.page_size, class T>
+__device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const Strides& s, const T* first,
+                                                 const Sequence& seq) {
   if constexpr (kKeyRows == Rows::paged) {
     return {first, s.token, s.batch, p.block_table + seq.b * p.table_stride_batch, p.table_stride_page, p.pages};
   } else {
@@ -29,11 +30,14 @@ __device__ inline KeyRows<T> key_rows(const KernelParams& p, const Strides& s, c
   }
 }
 
-// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block.
+// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block. Those of
+// blocks lie in pages as keys do, and else by the sequence, also where that is packed.
 constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {
-  return scales ? *key_rows(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
+  if (config.scale_block > 0 && kKeyRows != Rows::paged) return scale_of(scales, s, seq.b, seq.hk, key);
+  constexpr int kScalesOfPage = config.page_size / kKeysOfScale;
+  return scales ? *key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
 }
 
 }  // namespace flashjit

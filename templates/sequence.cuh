@@ -42,8 +42,11 @@ __device__ inline Int64 value_column(const Strides& s, const Sequence& seq, int 
 // ---- how long sequences are ----
 
 // From one offset to the next, or what the launch says: the same for all. Keys may be fewer than there is room for.
-__device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
+__device__ inline void find_query_length(Sequence& seq, const KernelParams& p) {
   seq.q_len = kRows == Rows::packed ? p.offsets_q[seq.b + 1] - static_cast<int>(seq.q_token) : p.q_len;
+}
+__device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
+  find_query_length(seq, p);
   seq.k_len = kKeyRows == Rows::packed ? p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token) : p.k_len;
   if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
 }

@@ -39,7 +39,7 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Queries: return spec.layout == Layout::Packed ? shape.q_tokens() : shape.longest_q();
     case Dim::QueryBlocks: return blocks_of(shape.longest_q(), spec);
     case Dim::KeyBlocks: return blocks_of(shape.longest_k(), spec);
-    case Dim::Keys: return is_packed(spec) ? shape.k_tokens() : shape.longest_k();
+    case Dim::Keys: return has_packed_keys(spec) ? shape.k_tokens() : shape.longest_k();
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
     case Dim::Positions: {  // all that there is room for: whole pages, or all that rows of x or of Q can be at

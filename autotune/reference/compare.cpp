@@ -151,6 +151,23 @@ void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::siz
   for (std::thread& thread : threads) thread.join();
 }
 
+Comparison compare_narrowed(const Problem& problem, const CompareOptions& options) {
+  const Narrowed narrowed(problem.spec(), problem.arguments());
+  Comparison result;
+  auto rounded = Problem::create(narrowed.spec(), narrowed.arguments(), problem.semantics());
+  if (!rounded) {
+    result.problem = rounded.error().message;
+    return result;
+  }
+  if (problem.spec().rope != Rope::none || problem.spec().rotate) rounded->set_doubts(narrowed.doubts());
+  rounded->round_weights_to(flashjit::name(problem.weights()));
+  result = compare(*rounded, options);
+  add_unrounded_errors(problem, options, result);
+  return result;
+}
+
+}  // namespace
+
 void add_unrounded_errors(const Problem& problem, const CompareOptions& options, Comparison& result) {
   struct Sums {
     double squares = 0, norm = 0, count = 0;
@@ -172,23 +189,6 @@ void add_unrounded_errors(const Problem& problem, const CompareOptions& options,
   result.unrounded_rel_err = std::sqrt(all.squares / (all.norm > 0 ? all.norm : 1));
   result.unrounded_rms = std::sqrt(all.squares / std::max(1.0, all.count));
 }
-
-Comparison compare_narrowed(const Problem& problem, const CompareOptions& options) {
-  const Narrowed narrowed(problem.spec(), problem.arguments());
-  Comparison result;
-  auto rounded = Problem::create(narrowed.spec(), narrowed.arguments(), problem.semantics());
-  if (!rounded) {
-    result.problem = rounded.error().message;
-    return result;
-  }
-  if (problem.spec().rope != Rope::none) rounded->set_doubts(narrowed.doubts());
-  rounded->round_weights_to(flashjit::name(problem.weights()));
-  result = compare(*rounded, options);
-  add_unrounded_errors(problem, options, result);
-  return result;
-}
-
-}  // namespace
 
 Comparison compare(const Problem& problem, const CompareOptions& options) {
   if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);

@@ -7,7 +7,8 @@
 // argument reduction each lose at most a few units of 2^-23; the rest is room for the order of the sum.
 //
 // With compute=, all this of attention to Q, K and V rounded by definition. How far that is from attention to Q, K and V
-// as they are is reported, and not judged: it is what was asked for.
+// as they are is reported, and not judged: it is what was asked for. So it is for Q, K and V of 8 bits whose numbers
+// before rounding are known.
 //
 // For dQ, dK and dV: each of them as O, and each row of them by itself: its error stays within 2x of the recipe's, or
 // five standard deviations, whichever is larger. A row of small gradients that is wrong is lost among others otherwise.
@@ -34,13 +35,15 @@ struct Comparison {
   double rel_err = 0, rel_limit = 0, recipe_rel_err = 0;
   double lse_err = 0;  // largest error over its limit: above 1 is a failure
   double max_logit_err = 0;
-  double unrounded_rel_err = 0, unrounded_rms = 0;  // of compute=: from the result of Q, K and V that are not rounded
+  double unrounded_rel_err = 0, unrounded_rms = 0;  // from the result of Q, K and V that are not rounded
   double row_err = 0;                               // of gradients: the largest error of a row over its limit
   std::string problem;                              // empty when ok: what is wrong and at which element
   std::string unchecked;                            // tensors that would take too long
 };
 
 Comparison compare(const Problem& problem, const CompareOptions& options = {});
+// `unrounded`: the numbers of a problem of 8 bits, and what the kernel wrote for it.
+void add_unrounded_errors(const Problem& unrounded, const CompareOptions& options, Comparison& result);
 // Of bwd; what compare() does for it.
 Comparison compare_gradients(const Problem& problem, const CompareOptions& options);
 

@@ -2,70 +2,111 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {
+namespace {
 
-Narrowed::Narrowed(const AttentionSpec& spec, const Arguments& arguments) : spec_(spec), arguments_(arguments) {
-  spec_.dtype = spec_.kv_dtype = *spec.compute;
-  spec_.compute.reset();
-  spec_.rotate = false;
-  spec_.rope = Rope::none;
-  spec_.rope_dims = 0;
-  AttentionSpec of_values = spec;
+AttentionSpec rounded_spec(const AttentionSpec& given) {
+  AttentionSpec spec = given;
+  spec.dtype = spec.kv_dtype = *given.compute;
+  spec.compute.reset();
+  spec.rotate = false;
+  spec.rope = Rope::none;
+  spec.rope_dims = 0;
+  return spec;
+}
+
+// Where the tokens of what has scales of its own begin, and the last ends.
+std::vector<std::int64_t> begins_of(bool by_offsets, const Tensor& offsets, std::int64_t batch, std::int64_t tokens) {
+  std::vector<std::int64_t> begins;
+  if (by_offsets) {
+    const auto* values = static_cast<const std::int32_t*>(offsets.data);
+    begins.assign(values, values + offsets.shape[0]);
+  } else {
+    for (std::int64_t b = 0; b <= batch; ++b) begins.push_back(b * tokens);
+  }
+  return begins;
+}
+
+}  // namespace
+
+Narrowed::Narrowed(const AttentionSpec& given, const Arguments& arguments)
+    : Narrowed(given, rounded_spec(given), arguments) {}
+
+Narrowed::Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const Arguments& arguments)
+    : spec_(spec), arguments_(arguments) {
+  AttentionSpec of_values = given;
   of_values.rotate = false;
   of_values.rope = Rope::none;
-  const std::size_t tokens = spec.layout == Layout::Bhsd ? 2 : 1;
-  const bool at_the_end = spec.rope != Rope::none && spec.alignment == Alignment::BottomRight;
+  const std::size_t tokens = given.layout == Layout::Bhsd ? 2 : 1;
+  const bool at_the_end = given.rope != Rope::none && given.alignment == Alignment::BottomRight;
   const std::int64_t first = at_the_end ? arguments.k.shape[tokens] - arguments.q.shape[tokens] : 0;
-  narrow(spec, arguments, arguments_.q, "scale_q", first, doubts_.q);
-  narrow(spec, arguments, arguments_.k, "scale_k", 0, doubts_.k);
+  narrow(given, arguments, Of::queries, first, doubts_.q);
+  narrow(given, arguments, Of::keys, 0, doubts_.k);
   std::vector<float> none;  // V is rounded as it is
-  narrow(of_values, arguments, arguments_.v, "scale_v", 0, none);
+  if (!given.v_in_k) narrow(of_values, arguments, Of::values, 0, none);
   arguments_.params.erase("cos");
   arguments_.params.erase("sin");
 }
 
-void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
-                      std::int64_t first_position, std::vector<float>& doubts) {
-  const bool packed = given.layout == Layout::Packed, heads_first = given.layout == Layout::Bhsd;
-  const std::vector<std::int64_t> from = strides_of(tensor), &shape = tensor.shape;
+void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, std::int64_t first_position,
+                      std::vector<float>& doubts) {
+  const bool of_queries = of == Of::queries, in_pages = !of_queries && spec_.page_size > 0;
+  Tensor& tensor = of_queries ? arguments_.q : of == Of::keys ? arguments_.k : arguments_.v;
+  const Dtype dtype = of_queries ? spec_.dtype : spec_.kv_dtype;
+  const int block_rows = !of_queries && spec_.token_scales ? 1 : spec_.scale_block;
+  const bool packed = given.layout == Layout::Packed && !in_pages, heads_first = given.layout == Layout::Bhsd;
+  const std::vector<std::int64_t> from = strides_of(tensor), shape = tensor.shape;
   std::vector<std::int64_t> to(shape.size(), 1);  // contiguous
   for (std::size_t i = shape.size() - 1; i-- > 0;) to[i] = to[i + 1] * shape[i + 1];
   const std::size_t of_token = packed ? 0 : heads_first ? 2 : 1, of_head = packed ? 1 : heads_first ? 1 : 2;
-  const std::int64_t batch = packed ? 1 : shape[0], tokens = shape[of_token], heads = shape[of_head], d = shape.back();
-  const std::int64_t rows = given.scale_block > 0 ? given.scale_block : std::max<std::int64_t>(tokens, 1);
-  const std::int64_t blocks = given.scale_block > 0 ? (tokens + rows - 1) / rows : 1;
+  const std::int64_t heads = shape[of_head], d = shape.back();
+  const std::int64_t count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  // Of packed sequences and of pages blocks alone have scales of their own, or single tokens.
+  const bool all_as_one = packed || (in_pages && block_rows == 0);
+  const std::vector<std::int64_t> begins =
+      begins_of(packed && spec_.scale_block > 0, of_queries ? call.offsets_q : call.offsets_k,
+                all_as_one ? 1 : shape[0], all_as_one ? count / heads / d : shape[of_token]);
+  const auto batch = static_cast<std::int64_t>(begins.size()) - 1;
+  const auto begin = [&](std::int64_t b) { return begins[static_cast<std::size_t>(b)]; };
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < batch; ++b) longest = std::max(longest, begin(b + 1) - begin(b));
+  const std::int64_t rows = block_rows > 0 ? block_rows : std::max<std::int64_t>(longest, 1);
+  const std::int64_t blocks = block_rows > 0 ? (longest + rows - 1) / rows : 1;
   const auto at = [&](const std::vector<std::int64_t>& s, std::int64_t b, std::int64_t h, std::int64_t token) {
-    return (packed ? 0 : b * s[0]) + h * s[of_head] + token * s[of_token];
+    return (packed ? begin(b) * s[0] : b * s[0]) + h * s[of_head] + token * s[of_token];
   };
-  std::vector<std::uint8_t>& elements = elements_.emplace_back(static_cast<std::size_t>(batch * tokens * heads * d));
+  std::vector<std::uint8_t>& elements = elements_.emplace_back(static_cast<std::size_t>(count));
   doubts.assign(elements.size(), 0);
   std::vector<float>& scales = scales_.emplace_back(static_cast<std::size_t>(batch * blocks * heads), 1.0f);
   std::vector<double> row(static_cast<std::size_t>(d));
   for (std::int64_t i = 0; i < batch * heads * blocks; ++i) {
     const std::int64_t b = i / blocks / heads, h = i / blocks % heads, number = i % blocks;
-    const std::int64_t first = number * rows, end = std::min(first + rows, tokens);
+    const std::int64_t first = number * rows, end = std::min(first + rows, begin(b + 1) - begin(b));
     GivenRows block;
     for (std::int64_t token = first; token < end; ++token) {
       for (std::int64_t c = 0; c < d; ++c)
         row[static_cast<std::size_t>(c)] = load_float(given.dtype, tensor.data, at(from, b, h, token) + c);
       add_row(block, given, call, row, std::max<std::int64_t>(first_position + token, 0));
     }
-    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), given.rotate, *given.compute);
+    const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), given.rotate, dtype);
     scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
     for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
       const std::int64_t place = at(to, b, h, first + row) + column;
-      store_float(*given.compute, elements.data(), place, static_cast<float>(rounded.y[j]));
+      store_float(dtype, elements.data(), place, static_cast<float>(rounded.y[j]));
       doubts[static_cast<std::size_t>(place)] = static_cast<float>(rounded.doubts[j]);
     }
   }
-  std::vector<std::int64_t> of_scales = packed ? std::vector{heads} : std::vector{batch, heads};
-  if (given.scale_block > 0) of_scales.insert(of_scales.begin() + 1, blocks);
-  tensor = {elements.data(), std::string(name(*given.compute)), shape, to};
+  std::vector<std::int64_t> of_scales = {batch, heads};
+  if (block_rows > 0) of_scales.insert(of_scales.begin() + 1, blocks);
+  tensor = {elements.data(), std::string(name(dtype)), shape, to};
+  const char* const scale = of_queries ? "scale_q" : of == Of::keys ? "scale_k" : "scale_v";
   arguments_.params[scale] = {scales.data(), "fp32", of_scales, {}};
 }
 

@@ -1,5 +1,5 @@
-// What attention with `compute=` is held against: Q, K and V rounded to 8 bits by the definition of quantize, and
-// attention by its definition to these.
+// Q, K and V rounded to 8 bits by the definition of quantize: what attention with `compute=` is held against is that to
+// these, by its definition.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,9 @@ namespace flashjit::reference {
 class Narrowed {
  public:
   // Those of a spec with `compute=`. Outputs are those of `arguments`.
-  Narrowed(const AttentionSpec& spec, const Arguments& arguments);
+  Narrowed(const AttentionSpec& given, const Arguments& arguments);
+  // Those that a call of `spec`, of 8 bits, has where `given` has numbers.
+  Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const Arguments& arguments);
   Narrowed(const Narrowed&) = delete;  // tensors point into it
 
   const AttentionSpec& spec() const { return spec_; }
@@ -23,9 +25,10 @@ class Narrowed {
   const Doubts& doubts() const { return doubts_; }
 
  private:
+  enum class Of { queries, keys, values };
   // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
-  void narrow(const AttentionSpec& given, const Arguments& call, Tensor& tensor, const char* scale,
-              std::int64_t first_position, std::vector<float>& doubts);
+  void narrow(const AttentionSpec& given, const Arguments& call, Of of, std::int64_t first_position,
+              std::vector<float>& doubts);
 
   AttentionSpec spec_;
   Arguments arguments_;

@@ -57,10 +57,16 @@ class Tensors {
         y_(arguments.params.at("y")),
         scale_(arguments.params.at("scale")),
         positions_(arguments.params.contains("positions") ? &arguments.params.at("positions") : nullptr),
-        packed_(spec.layout == Layout::Packed) {}
+        packed_(spec.layout == Layout::Packed) {
+    if (!arguments.offsets_q.shape.empty()) offsets_ = static_cast<const std::int32_t*>(arguments.offsets_q.data);
+    sequences_ = offsets_ ? arguments.offsets_q.shape[0] - 1 : packed_ ? 1 : x_.shape[0];
+  }
 
-  std::int64_t batch() const { return packed_ ? 1 : x_.shape[0]; }
-  std::int64_t tokens() const { return x_.shape[packed_ ? 0 : spec_.layout == Layout::Bhsd ? 2 : 1]; }
+  std::int64_t batch() const { return sequences_; }
+  std::int64_t tokens(std::int64_t b) const {
+    if (offsets_) return offsets_[b + 1] - offsets_[b];
+    return x_.shape[packed_ ? 0 : spec_.layout == Layout::Bhsd ? 2 : 1];
+  }
   std::vector<double> x(std::int64_t b, std::int64_t h, std::int64_t token) const {
     std::vector<double> row;
     for (int c = 0; c < spec_.d_qk; ++c) row.push_back(load_float(spec_.dtype, x_.data, at(x_, b, h, token) + c));
@@ -69,7 +75,7 @@ class Tensors {
   std::int64_t position(std::int64_t b, std::int64_t token) const {
     if (!positions_) return token;
     const std::vector<std::int64_t> s = strides_of(*positions_);
-    const std::int64_t place = packed_ ? token * s[0] : b * s[0] + token * s[1];
+    const std::int64_t place = packed_ ? (first(b) + token) * s[0] : b * s[0] + token * s[1];
     return static_cast<const std::int32_t*>(positions_->data)[place];
   }
   double y(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
@@ -78,15 +84,16 @@ class Tensors {
   double scale(std::int64_t b, std::int64_t h, std::int64_t block) const {
     const std::vector<std::int64_t> s = strides_of(scale_);
     std::int64_t place = h * s.back();
-    if (!packed_) place += b * s[0];
+    if (s.size() > 1) place += b * s[0];
     if (spec_.scale_block > 0) place += block * s[s.size() - 2];
     return static_cast<const float*>(scale_.data)[place];
   }
 
  private:
+  std::int64_t first(std::int64_t b) const { return offsets_ ? offsets_[b] : 0; }
   std::int64_t at(const Tensor& tensor, std::int64_t b, std::int64_t h, std::int64_t token) const {
     const std::vector<std::int64_t> s = strides_of(tensor);
-    if (packed_) return token * s[0] + h * s[1];
+    if (packed_) return (first(b) + token) * s[0] + h * s[1];
     return spec_.layout == Layout::Bhsd ? b * s[0] + h * s[1] + token * s[2] : b * s[0] + token * s[1] + h * s[2];
   }
 
@@ -94,6 +101,8 @@ class Tensors {
   const Tensor &x_, &y_, &scale_;
   const Tensor* positions_;  // null: tokens follow each other
   const bool packed_;
+  const std::int32_t* offsets_ = nullptr;  // of packed sequences; null: all tokens are of one
+  std::int64_t sequences_ = 0;
 };
 
 // The rows of a scale.
@@ -115,12 +124,13 @@ struct Tally {
 };
 
 std::vector<Block> blocks_of(const AttentionSpec& spec, const Tensors& tensors) {
-  const std::int64_t rows = spec.scale_block > 0 ? spec.scale_block : std::max<std::int64_t>(tensors.tokens(), 1);
   std::vector<Block> blocks;
   for (std::int64_t b = 0; b < tensors.batch(); ++b) {
+    const std::int64_t tokens = tensors.tokens(b);
+    const std::int64_t rows = spec.scale_block > 0 ? spec.scale_block : std::max<std::int64_t>(tokens, 1);
     for (std::int64_t h = 0; h < spec.heads_q; ++h) {
-      for (std::int64_t first = 0; first < tensors.tokens(); first += rows)
-        blocks.push_back({b, h, first / rows, first, std::min(first + rows, tensors.tokens())});
+      for (std::int64_t first = 0; first < tokens; first += rows)
+        blocks.push_back({b, h, first / rows, first, std::min(first + rows, tokens)});
     }
   }
   return blocks;
@@ -269,7 +279,7 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
   const Tensors tensors(spec, problem.arguments());
   std::vector<Block> blocks = blocks_of(spec, tensors);
   Comparison result;
-  result.rows = tensors.batch() * tensors.tokens() * spec.heads_q;
+  for (std::int64_t b = 0; b < tensors.batch(); ++b) result.rows += tensors.tokens(b) * spec.heads_q;
   std::mt19937_64 random(options.seed);
   std::shuffle(blocks.begin(), blocks.end(), random);
   std::size_t chosen = 0;

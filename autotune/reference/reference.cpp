@@ -261,8 +261,8 @@ Position Problem::position(const RowId& row) const {
 
 float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
 
-// [batch, head], or with token_scales, of K and V, as K without d, or with blocks of rows in place of its tokens; leading
-// dimensions may be left out, and those of size 1 count for all.
+// [batch, head], or with token_scales, of K and V, as K without d; with blocks [batch, block, head], or those of a page.
+// Leading dimensions may be left out, and those of size 1 count for all.
 float Problem::element_scale(const std::string& name, std::int64_t b, std::int64_t head, std::int64_t row) const {
   const auto found = arguments_->params.find(name);
   const bool declared = std::ranges::find(spec_->params, name, &Param::name) != spec_->params.end();
@@ -270,10 +270,10 @@ float Problem::element_scale(const std::string& name, std::int64_t b, std::int64
   const Tensor& tensor = found->second;
   const std::vector<std::int64_t> s = strides_of(tensor);
   std::vector<std::int64_t> place = {b, head};
-  const bool by_token = spec_->token_scales && name != "scale_q";
-  if (by_token && paged(*spec_)) {
+  const bool of_keys = name != "scale_q", by_token = of_keys && spec_->token_scales;
+  if (of_keys && paged(*spec_) && has_key_scales(*spec_)) {
     const auto [page, token] = place_in_pages(b, row);
-    place = {page, token, head};
+    place = {page, by_token ? token : token / spec_->scale_block, head};
   } else if (by_token && packed(*spec_)) {
     place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};
   } else if (by_token) {

@@ -93,21 +93,21 @@ class Problem {
                  std::int64_t count, int element, const void** rows) const {
     const std::int64_t token = sequence(b).k_first + first;
     for (std::int64_t i = 0; i < count; ++i) {
-      rows[i] = page_size_ > 0 ? in_page(base, stride, b, hk, first + i, element)
+      rows[i] = page_size_ > 0 ? at(base, stride, page_of(b, first + i), hk, (first + i) % page_size_, element)
                                : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, element);
     }
   }
-  const char* in_page(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key,
-                      int element) const {
+  int page_of(std::int64_t b, std::int64_t key) const {
     const int* line = params_.block_table + b * params_.table_stride_batch;
-    const int page = std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
-    return at(base, stride, page, hk, key % page_size_, element);
+    return std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
   }
   float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
     if (!scales) return 1;
     if (!has_key_scales_) return scales[b * stride.batch + hk * stride.head];
     const void* of_key = nullptr;
-    find_rows(scales, stride, b, hk, scale_block_ > 0 ? key / scale_block_ : key, 1, sizeof *scales, &of_key);
+    if (scale_block_ == 0) find_rows(scales, stride, b, hk, key, 1, sizeof *scales, &of_key);
+    else if (page_size_ == 0) of_key = at(scales, stride, b, hk, key / scale_block_, sizeof *scales);
+    else of_key = at(scales, stride, page_of(b, key), hk, key % page_size_ / scale_block_, sizeof *scales);
     return *static_cast<const float*>(of_key);
   }
   static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {

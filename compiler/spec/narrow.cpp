@@ -34,12 +34,17 @@ Result<void> check_scale_block(const AttentionSpec& spec) {
   if (!has_scaled_keys(spec) && !narrows(spec) && !quantizes(spec))
     return refuse("no elements have a scale; use e4m3 or e5m2, add compute=e4m3, or leave scales out");
   if (spec.token_scales) return refuse("token_scales gives each key its own; leave one of them out");
-  if (is_paged(spec)) {
-    return refuse(
-        "pages of a sequence lie anywhere, so that a block of keys has no place; leave it out, or use token_scales");
+  if (is_paged(spec) && spec.page_size % rows != 0) {
+    return refuse(fmt::format(
+        "a page of {} tokens does not hold whole blocks, which lie in it as its keys do; use {}, or token_scales",
+        spec.page_size,
+        spec.page_size % kScaleBlockStep == 0 ? fmt::format("scales=block({})", kScaleBlockStep)
+                                              : fmt::format("pages of {} tokens", round_up(spec.page_size, rows))));
   }
-  if (spec.layout == Layout::Packed) {
-    return refuse("packed sequences begin anywhere, so that a block has no place; leave it out, or use layout=bshd");
+  if (spec.shared_prefix && has_scaled_queries(spec)) {
+    return refuse(
+        "queries of all sequences are put together for a shared_prefix, so that a block of them has no place; leave one "
+        "of the two out");
   }
   return {};
 }
@@ -78,8 +83,8 @@ Result<void> check_compute(const AttentionSpec& spec) {
                   "and packed tokens do not know their positions there; use layout=bshd, or quantize Q and K with rope "
                   "and positions, and fwd e4m3");
   }
-  if (spec.layout == Layout::Packed && spec.numerics == Numerics::BatchInvariant)
-    return refuse("numerics", "and packed sequences share a scale; use layout=bshd");
+  if (spec.layout == Layout::Packed && spec.scale_block == 0 && spec.numerics == Numerics::BatchInvariant)
+    return refuse("numerics", "and packed sequences share a scale; use scales=block(128), or layout=bshd");
   return {};
 }
 

@@ -24,6 +24,7 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "as many as offsets_q",
                                                  "pages of k",
                                                  "tokens of a page in the spec",
+                                                 "blocks of a page in the spec",
                                                  "pages of a sequence in block_table",
                                                  "parts of o_parts",
                                                  "positions of cos",
@@ -39,6 +40,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::DQk: return spec.d_qk;
     case Dim::DV: return spec.d_v;
     case Dim::PageTokens: return spec.page_size;
+    case Dim::PageBlocks: return spec.page_size / std::max(spec.scale_block, 1);
     case Dim::RopePairs: return spec.rope_dims / 2;
     case Dim::One: return 1;
     default: return -1;
@@ -50,13 +52,19 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
     return operand.rows && (dim == Dim::Queries || dim == Dim::Keys) ? operand.rows(spec) : dim;
   };
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };
-  const bool of_keys = has(Dim::Keys), in_pages = of_keys && is_paged(spec);
-  const bool of_tokens = has(Dim::Queries) || !attends(spec);  // which, packed, lie one after the other
-  const bool no_batch = (of_tokens && spec.layout == Layout::Packed) || (of_keys && has_packed_keys(spec));
+  const auto in_page = [](Dim dim) {
+    return dim == Dim::Batch       ? Dim::Pages
+           : dim == Dim::Keys      ? Dim::PageTokens
+           : dim == Dim::KeyBlocks ? Dim::PageBlocks
+                                   : dim;
+  };
+  const bool in_pages = (has(Dim::Keys) || has(Dim::KeyBlocks)) && is_paged(spec);
+  const bool of_tokens = has(Dim::Queries) || !is_packed(spec);  // which, packed, lie one after the other
+  const bool no_batch = (of_tokens && spec.layout == Layout::Packed) || (has(Dim::Keys) && has_packed_keys(spec));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
     const Dim dim = dim_of(operand.dims[i]);
-    axes.dims[i] = in_pages && dim == Dim::Batch ? Dim::Pages : in_pages && dim == Dim::Keys ? Dim::PageTokens : dim;
+    axes.dims[i] = in_pages ? in_page(dim) : dim;
     const bool is_left_out = dim == Dim::None || (no_batch && dim == Dim::Batch);
     if (!is_left_out) axes.at[i] = axes.rank++;
   }

@@ -33,13 +33,14 @@ enum class Dim {
   Offsets,
   Pages,
   PageTokens,
+  PageBlocks,
   TablePages,
   Parts,
   Positions,
   RopePairs,
   One
 };
-inline constexpr std::size_t kDims = 18;
+inline constexpr std::size_t kDims = 19;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -69,7 +70,7 @@ enum class OperandStrides {
 struct Operand {
   std::string_view name, what;
   OperandRole role = OperandRole::Input;
-  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
+  Dtype AttentionSpec::*dtype = nullptr;  // null: always_dtype
   Dtype always_dtype = Dtype::F32;
   Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
@@ -85,9 +86,9 @@ struct Operand {
   int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
   std::size_t pointer = 0;                                // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
-  Strides KernelParams::* strides = nullptr;
-  PartStrides KernelParams::* part_strides = nullptr;
-  Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
+  Strides KernelParams::*strides = nullptr;
+  PartStrides KernelParams::*part_strides = nullptr;
+  Int64 KernelParams::*value = nullptr;  // a number: where it goes if a call gives it by value instead
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
@@ -103,7 +104,8 @@ struct Operand {
 };
 
 // The dimensions of an operand in a spec's layout, and where its tensor has them. Packed ones have the tokens of all
-// sequences in one, and no batch; K and V in pages have pages for the batch, and the tokens of one.
+// sequences in one, and no batch, but for blocks of tokens, which are those of a sequence; K and V in pages, and their
+// scales, have pages for the batch, and the tokens or blocks of one.
 struct OperandAxes {
   int rank = 0;
   Dim dims[kMaxTensorRank] = {};

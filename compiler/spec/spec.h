@@ -104,8 +104,11 @@ inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Op
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 
-// How Q and O, and how K and V lie in memory. What does not attend does not ask which sequence a token is of.
-inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && attends(spec); }
+// How Q and O, and how K and V lie in memory. What does not attend does not ask which sequence a token is of, unless blocks
+// of its rows have scales.
+inline bool is_packed(const AttentionSpec& spec) {
+  return spec.layout == Layout::Packed && (attends(spec) || spec.scale_block > 0);
+}
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
@@ -116,7 +119,7 @@ inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value()
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
-inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec); }
+inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
 
 // What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.
 inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }

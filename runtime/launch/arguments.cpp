@@ -115,7 +115,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(find_named(call, given));
   Extents extents = extents_;
   Overlaps overlaps;
-  FLASHJIT_TRY(fill_operands(given, extents, params, overlaps));
+  FLASHJIT_TRY(fill_operands(call, given, extents, params, overlaps));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
   FLASHJIT_TRY(check_scales(sizes, params));
@@ -228,8 +228,8 @@ const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& ex
   return all.tensor;
 }
 
-Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, KernelParams& params,
-                                            Overlaps& overlaps) const {
+Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& given, Extents& extents,
+                                            KernelParams& params, Overlaps& overlaps) const {
   std::string_view first_of_rows;
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
@@ -247,7 +247,7 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
     }
     const TensorView& tensor = repeat(i, extents, given);
     FLASHJIT_ASSIGN(d, check_tensor(tensor, row.rule));
-    FLASHJIT_TRY(check_extents(i, d, extents));
+    FLASHJIT_TRY(check_extents(call, i, d, extents));
     overlaps.add(tensor, row.rule, d);
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
@@ -283,7 +283,15 @@ Result<void> ArgumentChecker::fill_operands(Given& given, Extents& extents, Kern
   return {};
 }
 
-Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const {
+// That have scales, of a sequence. Of packed ones the call says how long the longest is.
+std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const {
+  const bool of_q = tokens == Dim::Queries, packed = of_q ? is_packed(spec_) : has_packed_keys(spec_);
+  const std::int64_t longest = of_q ? call.max_q_len : call.max_k_len;
+  return ((packed && longest > 0 ? longest : extent) + spec_.scale_block - 1) / spec_.scale_block;
+}
+
+Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
+                                            Extents& extents) const {
   const Row& row = rows_[operand];
   for (int i = 0; i < kMaxTensorRank; ++i) {
     const Dim dim = row.axes.dims[i];
@@ -295,7 +303,7 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
     extent = d.size[at];
     if (spec_.scale_block > 0 && (dim == Dim::Queries || dim == Dim::Keys)) {
       const Dim blocks = dim == Dim::Queries ? Dim::QueryBlocks : Dim::KeyBlocks;
-      extents[static_cast<std::size_t>(blocks)] = (extent + spec_.scale_block - 1) / spec_.scale_block;
+      extents[static_cast<std::size_t>(blocks)] = blocks_of(call, dim, extent);
     }
     if (dim != Dim::Offsets) continue;
     if (extent < 1)
@@ -307,13 +315,13 @@ Result<void> ArgumentChecker::check_extents(std::size_t operand, const Dimension
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
-  if (!attends(spec_)) {  // of packed tokens it does not ask which sequence they are of
+  if (!attends(spec_) && !is_packed(spec_)) {  // of packed tokens it does not ask which sequence they are of
     const std::int64_t batch = spec_.layout == Layout::Packed ? 1 : extent(Dim::Batch), queries = extent(Dim::Queries);
     sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
   }
-  const std::int64_t keys =
-      is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : extent(Dim::Keys);
+  const std::int64_t room = is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : 1;
+  const std::int64_t keys = is_paged(spec_) || quantizes(spec_) ? room : extent(Dim::Keys);
   sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   if (!is_packed(spec_)) {
@@ -347,13 +355,13 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
 }
 
-// Scales are a part of K and V, which the sequences share, and so are their queries then; those of tokens lie in pages.
+// Scales are a part of K and V, which the sequences share, and so are their queries then; those of keys lie in pages.
 Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
   if (!spec_.shared_prefix || sizes.batch <= 1) return {};
   for (const auto& [name, stride] : {std::pair("scale_q", params.scale_q_stride),
                                      {"scale_k", params.scale_k_stride},
                                      {"scale_v", params.scale_v_stride}}) {
-    const bool in_pages = spec_.token_scales && name != std::string_view("scale_q");
+    const bool in_pages = has_key_scales(spec_) && name != std::string_view("scale_q");
     if (stride.batch == 0 || in_pages) continue;
     return invalid(
         fmt::format("{}: one for each of {} sequences, which share keys (shared_prefix); give one for all of them, as "
@@ -452,19 +460,20 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
   Given given;
   FLASHJIT_TRY(find_named(call, given));
   const auto tensor = [&](std::size_t operand) -> const TensorView& { return *given.operands[operand]; };
+  const std::size_t of_offsets_q = quantizes(spec_) ? operand("x") : operand("q");
   const struct {
-    const TensorView& offsets;
+    const TensorView &offsets, &rows;
     std::string_view name;
-    std::int64_t tokens, longest;
-  } lists[] = {{tensor(operand("offsets_q")), "offsets_q", tensor(operand("q")).shape[0], call.max_q_len},
-               {tensor(operand("offsets_k")), "offsets_k", tensor(operand("k")).shape[0], call.max_k_len}};
-  for (const auto& [offsets, name, tokens, longest] : lists) {
-    if (!offsets.given()) continue;  // keys in pages
+    std::int64_t longest;
+  } lists[] = {{tensor(operand("offsets_q")), tensor(of_offsets_q), "offsets_q", call.max_q_len},
+               {tensor(operand("offsets_k")), tensor(operand("k")), "offsets_k", call.max_k_len}};
+  for (const auto& [offsets, rows, name, longest] : lists) {
+    if (!offsets.given()) continue;  // keys in pages, or none
     const int* at = static_cast<const int*>(offsets.data);
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
-      if (at[i] < 0 || at[i] > tokens || (i > 0 && at[i] < at[i - 1])) {
+      if (at[i] < 0 || at[i] > rows.shape[0] || (i > 0 && at[i] < at[i - 1])) {
         return invalid(
-            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], tokens));
+            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], rows.shape[0]));
       }
       if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
         return invalid(

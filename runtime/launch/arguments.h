@@ -76,8 +76,11 @@ class ArgumentChecker {
   const ParamView** place_of(const ParamView& param, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
   const TensorView& repeat(std::size_t operand, const Extents& extents, Given& given) const;
-  Result<void> fill_operands(Given& given, Extents& extents, KernelParams& params, Overlaps& overlaps) const;
-  Result<void> check_extents(std::size_t operand, const Dimensions& d, Extents& extents) const;
+  Result<void> fill_operands(const CallArguments& call, Given& given, Extents& extents, KernelParams& params,
+                             Overlaps& overlaps) const;
+  Result<void> check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
+                             Extents& extents) const;
+  std::int64_t blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const;
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;

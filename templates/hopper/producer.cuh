@@ -84,17 +84,18 @@ struct Producer {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
-  __device__ TileScales find_scales(const WorkState& work, int tile) const {
+  // `page`: that of the first key of the tile, which ends in the same one.
+  __device__ TileScales find_scales(const WorkState& work, int tile, u32 page) const {
     if constexpr (!kHasUnits) return {};
-    const int key = tile * kTileKv;
-    return {scale_of(params.scale_k, params.scale_k_stride, work.seq.b, work.seq.hk, key),
-            scale_of(params.scale_v, params.scale_v_stride, work.seq.b, work.seq.hk, key)};
+    const int outer = outer_of(work, page), key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
+    return {scale_of(params.scale_k, params.scale_k_stride, outer, work.seq.hk, key),
+            scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }
 
   __device__ void copy_tile_keys(const WorkState& work, int tile) {
     join();  // no thread falls behind by more than a tile: barriers know two phases
-    const u32 page = look_up_page(work, tile * kTileKv);  // comes while the producer waits
-    const TileScales scales = find_scales(work, tile);    // likewise
+    const u32 page = look_up_page(work, tile * kTileKv);      // comes while the producer waits
+    const TileScales scales = find_scales(work, tile, page);  // likewise
     wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     if (leads()) {
       if constexpr (kHasUnits) shared.scales(ring.count) = scales;

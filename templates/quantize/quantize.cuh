@@ -5,6 +5,7 @@
 
 #include "templates/append/narrow.cuh"
 #include "templates/quantize/turn.cuh"
+#include "templates/sequence.cuh"
 
 namespace flashjit {
 
@@ -14,30 +15,40 @@ constexpr float kLength = config.rotate ? rotation_factor(config.head_dim_qk) : 
 // Where nothing is larger, the scale is 1: a quotient with it would overflow.
 constexpr float kNothing = 0x1p-100f;
 
-// The rows of a block, all of one head at a time.
+// The rows of a block, all of one head at a time. Tiles of all sequences are numbered.
 struct Tile {
-  Int64 b;
-  int h, tile;
+  Sequence seq;
+  int number, tile;  // the latter in its sequence
 
-  __device__ Tile(const KernelParams& p, int item, int head)
-      : b(item / blocks_of_heads(config) / p.tiles_q),
-        h(item % blocks_of_heads(config) * heads_of_block(config) + head),
-        tile(item / blocks_of_heads(config) % p.tiles_q) {}
-  // Of a tensor, where its rows have these strides.
-  __device__ Int64 row(const Strides& stride, int token) const {
-    return b * stride.batch + h * stride.head + token * stride.token;
+  __device__ Tile(const KernelParams& p, int item, int head) : number(item / blocks_of_heads(config)) {
+    seq.h = item % blocks_of_heads(config) * heads_of_block(config) + head;
+    if constexpr (kRows == Rows::packed) {
+      const NumberedTile numbered = numbered_tile(p.offsets_q, p.batch, config.tile_q, number);
+      seq.b = numbered.b;
+      tile = numbered.tile;
+      seq.q_token = p.offsets_q[seq.b];
+    } else {
+      seq.b = number / p.tiles_q;
+      tile = number % p.tiles_q;
+      seq.q_token = 0;
+    }
+    find_query_length(seq, p);
   }
+  // Numbers of packed sequences are some more than there are tiles.
+  __device__ bool has_rows() const { return kRows != Rows::packed || tile * config.tile_q < seq.q_len; }
+  // Of a tensor, where its rows have these strides.
+  __device__ Int64 row(const Strides& stride, int token) const { return query_row(stride, seq, seq.h, token); }
 };
 
 // Of two rows of a lane.
-struct Rows {
+struct RowPair {
   int token[2];
   bool valid[2];
-  __device__ Rows(const KernelParams& p, const Tile& tile) {
+  __device__ explicit RowPair(const Tile& tile) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       token[r] = tile.tile * config.tile_q + threadIdx.x / 32 * kQuantizedRows + threadIdx.x % 32 / 4 + 8 * r;
-      valid[r] = token[r] < p.q_len;
+      valid[r] = token[r] < tile.seq.q_len;
     }
   }
 };
@@ -48,7 +59,7 @@ __device__ inline int position_of(const KernelParams& p, const Tile& tile, int t
   return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
 }
 
-__device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const Rows& rows) {
+__device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const RowPair& rows) {
   const int lane = threadIdx.x % 32;
   const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
   Raw raw = load_rows(p.x, at, rows.valid, lane);
@@ -125,7 +136,7 @@ __device__ inline u32 narrowed(const float (&x)[4], float factor) {
 }
 
 // `largest` is without the length of the rotation. Quotients are rounded as everywhere, so that all devices give the same.
-__device__ inline void store_tile(const KernelParams& p, const Tile& tile, const Rows& rows, const Values& v,
+__device__ inline void store_tile(const KernelParams& p, const Tile& tile, const RowPair& rows, const Values& v,
                                   float largest) {
   const float factor = largest * kLength > kNothing ? __fdiv_rn(kLargestNarrow, largest) : kLength;
   const int lane = threadIdx.x % 32;
@@ -146,7 +157,9 @@ __device__ inline void store_tile(const KernelParams& p, const Tile& tile, const
 __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int block, float largest) {
   if (threadIdx.x != 0) return;
   const float size = largest * kLength;
-  p.scale_y[tile.row(p.scale_y_stride, block)] = size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
+  const Strides& stride = p.scale_y_stride;
+  p.scale_y[tile.seq.b * stride.batch + tile.seq.h * stride.head + block * stride.token] =
+      size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
 }
 
 // Calls `visit` with the tile of each head.
@@ -155,7 +168,7 @@ __device__ inline void each_head(const KernelParams& p, int item, const Visit& v
 #pragma unroll 1
   for (int head = 0; head < heads_of_block(config); ++head) {
     const Tile tile(p, item, head);
-    if (tile.h >= config.heads_q) return;
+    if (tile.seq.h >= config.heads_q || !tile.has_rows()) return;
     if (head > 0) __syncthreads();  // warps have read of each other what they found
     visit(tile);
   }
@@ -164,7 +177,7 @@ __device__ inline void each_head(const KernelParams& p, int item, const Visit& v
 // Where the rows of a block are those of a scale.
 __device__ inline void quantize_blocks(const KernelParams& p) {
   each_head(p, blockIdx.x, [&](const Tile& tile) {
-    const Rows rows(p, tile);
+    const RowPair rows(tile);
     Values v = values_of(load_tile(p, tile, rows));
     const float largest = largest_of_block(largest_finite(v));
     store_tile(p, tile, rows, v, largest);
@@ -172,27 +185,31 @@ __device__ inline void quantize_blocks(const KernelParams& p) {
   });
 }
 
-// Where a scale is that of more: the first launch leaves the largest number of each tile, [batch, head, tile].
+// Where a scale is that of more, the first launch leaves the largest number of each tile: of all of a head, by number.
+__device__ inline Int64 place_of_largest(const KernelParams& p, const Tile& tile, int number) {
+  return static_cast<Int64>(tile.seq.h) * (kRows == Rows::packed ? p.tiles_q : p.tiles_q * p.batch) + number;
+}
 __device__ inline void find_largest(const KernelParams& p, float* largest) {
   each_head(p, blockIdx.x, [&](const Tile& tile) {
-    Values v = values_of(load_tile(p, tile, Rows(p, tile)));
+    Values v = values_of(load_tile(p, tile, RowPair(tile)));
     const float of_tile = largest_of_block(largest_finite(v));
-    if (threadIdx.x == 0) largest[(tile.b * config.heads_q + tile.h) * p.tiles_q + tile.tile] = of_tile;
+    if (threadIdx.x == 0) largest[place_of_largest(p, tile, tile.number)] = of_tile;
   });
 }
 
 // The last tile goes first: what the first launch has read last is still in L2.
 __device__ inline void quantize_tiles(const KernelParams& p, const float* largest) {
   each_head(p, gridDim.x - 1 - blockIdx.x, [&](const Tile& tile) {
-    const Rows rows(p, tile);
+    const RowPair rows(tile);
     Values v = values_of(load_tile(p, tile, rows));
     largest_finite(v);
     constexpr int kTiles = tiles_of_scale(config);
+    const int tiles = (tile.seq.q_len + config.tile_q - 1) / config.tile_q;
     const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
-    const int first = block * kTiles, end = kTiles == 0 ? p.tiles_q : min(first + kTiles, p.tiles_q);
-    const float* of_head = largest + (tile.b * config.heads_q + tile.h) * p.tiles_q;
+    const int first = block * kTiles, end = kTiles == 0 ? tiles : min(first + kTiles, tiles);
+    const float* of_sequence = largest + place_of_largest(p, tile, tile.number - tile.tile);
     float of_block = 0;
-    for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_head[i]);
+    for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_sequence[i]);
     of_block = largest_of_warp(of_block);
     store_tile(p, tile, rows, v, of_block);
     if (tile.tile == first) store_scale(p, tile, block, of_block);

@@ -151,6 +151,25 @@ def test_scales_that_are_no_numbers():
             assert run.line()["ok"] and all(map(holds, parse(read(output))[1])), (name, scale, blocks, parse(read(output)))
 
 
+def test_what_rounding_costs():
+    """Q, K and V of 8 bits are drawn as numbers and rounded; how far the result is from theirs is what explain says."""
+    need("host")
+    for spec, shape in [("fwd e4m3 d=128 heads=2/1", "b=2,q=60,k=500"), ("fwd e4m3 d=128 heads=2 layout=bhsd scales=block(128)", "q=200,k=500"),
+                        ("fwd e4m3 d=64 heads=2 layout=packed", "q=70+9,k=300+40"), ("fwd e4m3 d=64 heads=4/2 layout=packed scales=block(64) mask=\"causal\"", "q=70+0+9,k=300+5+40"),
+                        ("fwd e4m3 d=128 heads=2 layout=packed/paged(128) scales=block(64)", "q=70+9,k=300+40"), ("fwd e4m3 d=64 heads=2 layout=paged(16)", "b=2,q=5,k=200..300"),
+                        ("fwd e4m3 d=64 heads=2 layout=packed/paged(16) token_scales", "q=70+9,k=300+140"), ("fwd e4m3 d=96/64 heads=2/1 v_in_k", "q=60,k=300"),
+                        ("fwd bf16 compute=e4m3 d=128 heads=2 layout=packed rotate scales=block(64)", "q=70+0+9,k=300+5+40")]:
+        line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
+        outliers = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json", "--data", "outliers").line()
+        assert line["ok"] and outliers["ok"], (line, outliers)
+        said = flashjit("explain", spec, "--arch", "sm_90a", "--json").lines()[0]["rounding_error"]
+        assert 0.75 < line["unrounded_rel_err"] / said["normal"] < 1.25, (spec, line["unrounded_rel_err"], said)
+        assert line["unrounded_rms"] < outliers["unrounded_rms"] and outliers["unrounded_rel_err"] < 0.2, (spec, line, outliers)
+    given = ["--scale_q", write("one.npy", npy((1, 1), struct.pack("<f", 1)))]
+    line = flashjit("run", "fwd e4m3 d=64", "--shape", "q=9", *HOST, *given, "--check", "--json").line()
+    assert line["ok"] and "unrounded_rel_err" not in line, line
+
+
 def test_numbers_outside_the_pool():
     need("host")
     for change, says in [(6, "block_table[0, 2]: 6"), (-1, "block_table[0, 2]: -1")]:

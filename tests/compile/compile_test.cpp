@@ -77,7 +77,8 @@ constexpr const char* kVariants[] = {
     " layout=packed mask=\"causal\" lse=ln dropout=0.1",
 };
 constexpr const char* kRounding[] = {" scales=block(128)", " rotate scales=block(128)",
-                                     " rotate scales=block(64) out=e5m2", " rotate"};
+                                     " rotate scales=block(64) out=e5m2", " rotate",
+                                     " layout=packed rotate scales=block(256)"};
 // Columns that turn: all, and a few that lanes do not share evenly.
 constexpr const char* kTurning[] = {" rope=half({0})", " rope=interleaved({0})", " rope=half({0}) rope_base=10000",
                                     " rope=half(6)"};
@@ -88,6 +89,7 @@ constexpr const char* kNarrow[] = {
     " scales=block(128) mask=\"causal & window(1024, 0)\"",
     " layout=packed mask=\"causal\" score=\"softcap(50.0)\" out=fp16",
     " layout=paged(64) kv=e5m2 mask=\"causal\"",
+    " layout=packed/paged(128) scales=block(64) mask=\"causal\"",
     " kv=e4m3 mask=\"document(doc)\" score=\"alibi\" bytes=2",
     " q_len=1 layout=paged(64) lse=ln",
     " q_len=4 scales=block(64) k_lens",

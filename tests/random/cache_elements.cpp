@@ -17,7 +17,7 @@ double largest_scale(Dtype of_q, bool of_keys) {
 
 }  // namespace
 
-void CacheElements::draw(Dtype& of_q, Dtype& of_o, bool blocks) {
+void CacheElements::draw(Dtype& of_q, Dtype& of_o) {
   dtype = of_q;
   scaled = random_.chance(0.25);
   if (!scaled) return;
@@ -32,8 +32,8 @@ void CacheElements::draw(Dtype& of_q, Dtype& of_o, bool blocks) {
     of_q = narrow_.pick({dtype, dtype, Dtype::E4M3, Dtype::E5M2});
     if (as_q) of_o = usual_out(of_q);
   }
-  if (blocks && !of_tokens_ && narrow_.chance(0.4)) scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
-  largest_ = largest_scale(of_q, of_tokens_ || has_blocks());
+  if (!of_tokens_ && narrow_.chance(0.4)) scale_block_ = 64 * narrow_.pick({1, 1, 2, 3, 16});
+  largest_ = largest_scale(of_q, of_tokens_ || scale_block_ > 0);
 }
 
 void CacheElements::take(const AttentionSpec& spec, bool all_codes, bool extreme_scales) {
@@ -110,16 +110,20 @@ void CacheElements::shape_as_blocks(CaseTensor& tensor, std::int64_t batch, std:
 }
 
 void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, const Rows& rows,
-                                   const std::vector<std::int64_t>& key_shape, bool heads_first) {
+                                   const std::vector<std::int64_t>& key_shape, Layout layout) {
   if (!scaled) return;
+  const std::int64_t least = layout == Layout::Packed ? 1 : 0;  // that a call says is the longest
   for (const std::string name : {"scale_k", "scale_v", "scale_q"}) {
     const bool of_queries = name == "scale_q";
     if (of_queries && !scaled_queries_) continue;
     if (random_.chance(0.1)) continue;  // 1
     CaseTensor& tensor = params[name];
     const std::int64_t heads = of_queries ? rows.heads_q : rows.heads_kv;
-    if (scale_block_ > 0) shape_as_blocks(tensor, rows.batch, heads, of_queries ? rows.queries : rows.keys);
-    else if (of_tokens_ && !of_queries) shape_as_keys(tensor, key_shape, heads_first);
+    const std::int64_t tokens = std::max(of_queries ? rows.queries : rows.keys, least);
+    if (scale_block_ > 0 && rows.page_size > 0 && !of_queries)
+      shape_as_blocks(tensor, rows.pages, heads, rows.page_size);
+    else if (scale_block_ > 0) shape_as_blocks(tensor, rows.batch, heads, tokens);
+    else if (of_tokens_ && !of_queries) shape_as_keys(tensor, key_shape, layout == Layout::Bhsd);
     else shape_as_heads(tensor, rows.batch, heads);
     tensor.dtype = "fp32";
     allocate(tensor, 4, false);

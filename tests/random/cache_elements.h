@@ -17,10 +17,9 @@ class CacheElements {
   // A stream of its own: what a seed draws otherwise does not depend on it.
   explicit CacheElements(std::uint64_t seed) : random_(seed ^ 0x7363616c6573), narrow_(seed ^ 0x6e6172726f77) {}
 
-  // Of Q's type, or not; that may change to one of 8 bits then, and O's with it. `blocks`: whether rows may have scales in
-  // blocks, which have no place in packed sequences, nor in pages.
-  void draw(Dtype& of_q, Dtype& of_o, bool blocks);
-  bool has_blocks() const { return scale_block_ > 0; }
+  // Of Q's type, or not; that may change to one of 8 bits then, and O's with it.
+  void draw(Dtype& of_q, Dtype& of_o);
+  std::int64_t scale_block() const { return scale_block_; }  // 0: rows have no scales in blocks
   // For a row of a table.
   void take(const AttentionSpec& spec, bool all_codes, bool extreme_scales);
 
@@ -30,13 +29,13 @@ class CacheElements {
   void store(CaseTensor& tensor, std::int64_t at, double value);
   // One of about `value`.
   void put(CaseTensor& tensor, std::int64_t at, double value) const;
-  // scale_k, scale_v and scale_q, or some of them, or none. What there is one of for each sequence or block is
-  // [batch, ...] and of these lengths.
+  // scale_k, scale_v and scale_q, or some of them, or none. Blocks are those of sequences of these lengths; of keys, where
+  // they lie in pages, those of pages.
   struct Rows {
-    std::int64_t batch, heads_q, heads_kv, queries, keys;
+    std::int64_t batch, heads_q, heads_kv, queries, keys, pages, page_size;
   };
   void lay_out_scales(std::map<std::string, CaseTensor>& params, const Rows& rows,
-                      const std::vector<std::int64_t>& key_shape, bool heads_first);
+                      const std::vector<std::int64_t>& key_shape, Layout layout);
   std::string words() const;  // " kv=e4m3", as a spec has them
   std::string text() const;   // readable
 

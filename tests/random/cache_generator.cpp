@@ -18,11 +18,13 @@ std::optional<Latent> draw_latent(std::uint64_t seed) {
   return Latent{static_cast<int>(8 * eighth), static_cast<int>(8 * random.integer(1, eighth))};
 }
 
-void CacheGenerator::draw(std::vector<std::int64_t>& rooms, bool may_be_paged) {
+void CacheGenerator::draw(std::vector<std::int64_t>& rooms, bool may_be_paged, std::int64_t block) {
   if (rooms.empty() || !random_.chance(0.4)) return;
   rooms_ = rooms;
   if (may_be_paged && random_.chance(0.6)) {
-    page_size = random_.chance(0.7) ? random_.pick({8, 16, 32, 64, 128, 256}) : random_.pick({1, 2, 3, 7, 24, 40, 100});
+    page_size = block > 0             ? block * random_.pick({1, 1, 2, 3})
+                : random_.chance(0.7) ? random_.pick({8, 16, 32, 64, 128, 256})
+                                      : random_.pick({1, 2, 3, 7, 24, 40, 100});
     make_room_in_pages(random_.integer(0, 2));
   }
   for (const std::int64_t room : rooms_) {

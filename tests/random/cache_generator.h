@@ -27,8 +27,9 @@ class CacheGenerator {
   // A stream of its own: what a seed draws otherwise does not depend on it.
   explicit CacheGenerator(std::uint64_t seed) : random_(seed ^ 0x6b5f6c656e73) {}
 
-  // `rooms`: the keys that each sequence has room for, which become more where pages are drawn. Often nothing is.
-  void draw(std::vector<std::int64_t>& rooms, bool may_be_paged);
+  // `rooms`: the keys that each sequence has room for, which become more where pages are drawn. Often nothing is. `block`:
+  // not 0: so many keys share a scale, and pages hold whole blocks.
+  void draw(std::vector<std::int64_t>& rooms, bool may_be_paged, std::int64_t block);
   // For a row of a table, whose `rooms` are the lengths; packed ones are then two thirds of what the offsets leave.
   void take(std::vector<std::int64_t>& rooms, const AttentionSpec& spec);
   // The last `fresh` keys of each sequence get pages that no other has: they will be written to.

@@ -151,9 +151,11 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
     for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {  // of one for all there is nothing to cut
       const auto scale = call.params.find(name);
       if (scale == call.params.end() || scale->second.shape[0] == 1) continue;
-      const bool of_tokens = spec.token_scales && name != "scale_q";
-      const bool has_batch = of_tokens ? !is_packed(spec) && !is_paged(spec)
-                                       : scale->second.shape.size() == (spec.scale_block > 0 ? 3u : 2u);
+      const bool of_keys = has_key_scales(spec) && name != "scale_q";
+      const bool has_batch = of_keys && is_paged(spec) ? false
+                             : of_keys && spec.token_scales
+                                 ? !is_packed(spec)
+                                 : scale->second.shape.size() == (spec.scale_block > 0 ? 3u : 2u);
       if (has_batch) cut_first(scale->second, b, 1);
     }
     if (is_packed(spec)) {
@@ -170,7 +172,7 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
-  const bool share_scales = narrows(spec) && is_packed(spec);
+  const bool share_scales = narrows(spec) && is_packed(spec) && spec.scale_block == 0;
   return is_forward(spec) && !spec.append && !spec.shared_prefix && !share_scales && !drops(spec) &&
          spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
          !(spec.score && uses(spec.score, Variable::B));
@@ -252,7 +254,7 @@ Outcome Runner::run(Case& c) const {
     return outcome;
   };
   const auto has = [&](const char* word) { return c.spec.find(word) != std::string::npos; };
-  const bool share_scales = has(" compute=") && has("packed");
+  const bool share_scales = has(" compute=") && has("packed") && !has(" scales=");
   if (options_.alone && !has(" numerics=") && !has(" shared_prefix") && !share_scales)
     c.spec += " numerics=batch_invariant";
   auto spec = parse_spec(c.spec);

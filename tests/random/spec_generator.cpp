@@ -32,10 +32,10 @@ class Generator {
   Case draw() {
     draw_problem();
     take_latent(draw_latent(case_.seed));
-    elements_.draw(dtype_, out_, layout_ != Layout::Packed);
+    elements_.draw(dtype_, out_);
     draw_lengths();
     draw_append();
-    cache_.draw(k_lens_, layout_ != Layout::Bhsd && !elements_.has_blocks());
+    cache_.draw(k_lens_, layout_ != Layout::Bhsd, elements_.scale_block());
     if (append_.drawn()) cache_.own_ends(q_lens_);
     measure_lengths();
     draw_expressions();
@@ -261,8 +261,8 @@ class Generator {
         case_.max_k_len = std::max<std::int64_t>(1, max_k_);
       }
     }
-    elements_.lay_out_scales(case_.params, {batch, heads_q_, heads_kv_, max_q_, max_k_}, case_.k.shape,
-                             layout_ == Layout::Bhsd);
+    elements_.lay_out_scales(case_.params, {batch, heads_q_, heads_kv_, max_q_, max_k_, cache_.pages, cache_.page_size},
+                             case_.k.shape, layout_);
     if (v_in_k_) case_.params.erase("scale_v");
     if (!cache_.lens.empty()) cache_.lay_out_lens(case_.params["k_lens"]);
     if (cache_.page_size > 0) cache_.lay_out_table(case_.params["block_table"]);

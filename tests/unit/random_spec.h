@@ -60,7 +60,7 @@ struct RandomSpec {
     q.d_qk = q.d_v = q.rotate ? 16 << below(5) : std::min(s.d_qk, 256);
     q.heads_q = q.heads_kv = s.heads_q;
     q.layout = s.layout;
-    if (s.layout != Layout::Packed && below(2)) q.scale_block = 64 * (1 + below(16));
+    if (below(2)) q.scale_block = 64 * (1 + below(16));
     q.batch = s.batch;
     q.q_len = s.q_len;
     if (below(2)) draw_rope(q);
@@ -70,12 +70,13 @@ struct RandomSpec {
   }
   // As it is, or with Q, K and V rounded first.
   AttentionSpec computed(AttentionSpec s) {
-    const bool can = size_of(s.dtype) > 1 && s.kv_dtype == s.dtype && s.page_size == 0 && !s.append && !s.k_lens &&
-                     !s.v_in_k && !(s.layout == Layout::Packed && s.numerics == Numerics::BatchInvariant);
+    const bool can =
+        size_of(s.dtype) > 1 && s.kv_dtype == s.dtype && s.page_size == 0 && !s.append && !s.k_lens && !s.v_in_k;
     if (!can || below(2)) return s;
     s.compute = below(2) ? Dtype::E4M3 : Dtype::E5M2;
     if (below(2)) s.rotate = true, s.d_qk = 48 << below(3);
-    if (s.layout != Layout::Packed && below(2)) s.scale_block = 64 * (1 + below(16));
+    const bool needs_blocks = s.layout == Layout::Packed && s.numerics == Numerics::BatchInvariant;
+    if (needs_blocks || below(2)) s.scale_block = 64 * (1 + below(16));
     if (s.layout != Layout::Packed && below(2)) draw_rope(s);
     return s;
   }
@@ -122,8 +123,10 @@ struct RandomSpec {
     s.layout = static_cast<Layout>(below(3));
     if (s.layout != Layout::Bhsd && below(3) == 0) s.page_size = 1 + below(512);
     s.k_lens = s.page_size > 0 || below(3) == 0;
-    if (has_scaled_keys(s) && s.layout != Layout::Packed && s.page_size == 0 && below(2))
+    if (has_scaled_keys(s) && below(2)) {
       s.scale_block = 64 * (1 + below(16));
+      if (s.page_size > 0) s.page_size = s.scale_block * (1 + below(3));
+    }
     s.mask_text = kMasks[below(5)];
     s.score_text = kScores[below(5)];
     if (below(2)) s.scale = std::ldexp(static_cast<double>(random()) - 9e18, -60 - below(10));

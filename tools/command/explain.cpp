@@ -20,6 +20,7 @@
 #include "compiler/values.h"
 #include "tools/command/commands.h"
 #include "tools/support/mask_map.h"
+#include "tools/support/narrow_errors.h"
 #include "tools/support/output.h"
 
 namespace flashjit {
@@ -325,6 +326,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
       text += map_text(map) + "\n";
     }
   }
+  text += narrow_errors(plan, line);
   const std::vector<Measured> tuned = measured(plan, store);
   line["measured"] = measured_json(tuned);
   text += measured_text(tuned) + candidates_text(plan, all, shape) + "\nprogram\n" + dump(plan.program) + "\n";
@@ -339,27 +341,26 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
   const std::int64_t bytes = narrowed_room(spec, sizes_of(shape)).bytes;
   Json line = result_line(request.text, request.target.name, args.schedule);
   line["workspace_bytes"] = bytes;
-  const NarrowingError error = narrowing_error(spec);
-  line["rel_err_normal"] = error.normal;
-  line["rel_err_outliers"] = error.outliers;
+  const NarrowError error = rounding_error(spec, spec.rotate);
+  line["rounding_error"] = error_json(error);
   output.result(
       line,
       fmt::format("{}\nfor {}: the four kernels below, one after the other\n\n"
                   "  workspace          {} at {}: Q, K and V in 8 bits; behind it what one kernel needs at a time\n"
-                  "  error              {:.2g} of O on normal numbers, {:.2g} with outliers (measured at {})\n",
-                  request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape), error.normal,
-                  error.outliers, kNarrowingMeasured));
+                  "  rounding error     {} ({})\n",
+                  request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape),
+                  error_text(error), kRoundingMeasured));
   return {};
 }
 
 // One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
 // The sizes of one of several kernels, in the order of kernels_of. Of shared prefixes they follow from the pieces, and of
-// packed tokens that are rounded from all sequences together: those are shown at the default.
+// packed tokens that share a scale from all sequences together: those are shown at the default.
 Result<std::string> shape_of_part(const ExplainArgs& args, const Request& request, std::size_t part) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();
   if (part == kAttention) return args.shape;
-  if (is_packed(request.spec)) return std::string();
+  if (is_packed(request.spec) && request.spec.scale_block == 0) return std::string();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, request.spec));
   return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
 }

@@ -14,6 +14,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
+#include "tools/support/drawn.h"
 #include "tools/support/inputs.h"
 #include "tools/support/npy.h"
 #include "tools/support/output.h"
@@ -86,15 +87,26 @@ Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec
   return {};
 }
 
-Result<std::string> check(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed,
+// How far from attention to the numbers that Q, K and V of 8 bits were rounded from.
+Result<void> add_unrounded(const Arguments& arguments, DrawnProblem::Unrounded& unrounded,
+                           const reference::CompareOptions& options, reference::Comparison& comparison) {
+  Arguments numbers = unrounded.data.host_arguments();
+  numbers.o = arguments.o;
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(unrounded.spec, numbers));
+  reference::add_unrounded_errors(problem, options, comparison);
+  return {};
+}
+
+Result<std::string> check(const AttentionSpec& spec, const Facts& facts, DrawnProblem& drawn, std::uint64_t seed,
                           Json& line) {
-  const Arguments arguments = data.host_arguments();
+  const Arguments arguments = drawn.data.host_arguments();
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   problem.round_weights_to(facts.weights);
   reference::CompareOptions options;
   options.seed = seed;
   options.threads = usable_cores();
-  const reference::Comparison c = reference::compare(problem, options);
+  reference::Comparison c = reference::compare(problem, options);
+  if (drawn.unrounded) FLASHJIT_TRY(add_unrounded(arguments, *drawn.unrounded, options, c));
   line["ok"] = c.ok;
   line["max_abs_err"] = c.max_abs_err;
   line["rel_err"] = c.rel_err;
@@ -116,12 +128,13 @@ Result<std::string> check(const AttentionSpec& spec, const Facts& facts, Problem
         fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
                     facts.weights);
   }
-  if (narrows(spec)) {
+  if (narrows(spec) || drawn.unrounded) {
     line["unrounded_rel_err"] = c.unrounded_rel_err;
     line["unrounded_rms"] = c.unrounded_rms;
-    text += fmt::format(
-        "            of q, k and v in 8 bits, that is; as they are given: relative error {:.2e}, RMS {:.2e}\n",
-        c.unrounded_rel_err, c.unrounded_rms);
+    text += fmt::format("            {}: relative error {:.2e}, RMS {:.2e}\n",
+                        narrows(spec) ? "of q, k and v in 8 bits, that is; as they are given"
+                                      : "of the numbers that these were rounded from",
+                        c.unrounded_rel_err, c.unrounded_rms);
   }
   if (!c.unchecked.empty()) text += fmt::format("            not the {}: that would take long\n", c.unchecked);
   if (c.rows_checked < c.rows)
@@ -144,7 +157,8 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
   line["target"] = session->target();
-  FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
+  FLASHJIT_ASSIGN(drawn, DrawnProblem::create(spec, shape, inputs, args.inputs.seed));
+  ProblemData& data = drawn.data;
   FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, args.inputs.hint(shape), data));
   line["schedule"] = kernel->facts().schedule;
   add_facts(line, kernel->facts());
@@ -166,7 +180,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   for (const std::string& note : kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (args.check) {
     FLASHJIT_TRY(kernel->run_checked_outputs());
-    FLASHJIT_ASSIGN(checked, check(spec, kernel->facts(), data, args.inputs.seed, line));
+    FLASHJIT_ASSIGN(checked, check(spec, kernel->facts(), drawn, args.inputs.seed, line));
     text += checked;
   }
   return text;

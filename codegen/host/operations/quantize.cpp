@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/host/problem.h"
 #include "codegen/host/rope.h"
 #include "compiler/spec/half.h"
 #include "templates/quantize/rotation.h"
@@ -65,44 +66,36 @@ class QuantizeKernel final : public HostKernel {
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
     std::optional<RowTurner> turner;
     if (spec_.rope != Rope::none) turner.emplace(spec_, p);
-    const std::int64_t heads = std::int64_t{p.batch} * spec_.heads_q;
-    const std::int64_t rows = spec_.scale_block > 0 ? spec_.scale_block : p.q_len;  // of a scale
-    // A sequence without tokens has a scale as well, which others multiply nothing with.
-    const std::int64_t blocks = spec_.scale_block > 0 ? (p.q_len + rows - 1) / rows : 1;
-    const std::int64_t of_block = std::max<std::int64_t>((rows + kRowsOfItem - 1) / kRowsOfItem, 1);
-    const std::int64_t items = heads * blocks * of_block;
-    std::vector<float> largest(static_cast<std::size_t>(items));
+    const std::vector<Item> items = items_of(p);
+    std::vector<float> largest(items.size());
     // Twice the same rows: rotating them again is cheaper than memory for them all.
-    const auto each_row = [&](std::int64_t item, auto visit) {
+    const auto each_row = [&](const Item& item, auto visit) {
       std::vector<float> row(static_cast<std::size_t>(spec_.d_qk));
-      const std::int64_t head = item / of_block / blocks, block = item / of_block % blocks;
-      const std::int64_t begin = block * rows + item % of_block * kRowsOfItem;
-      const std::int64_t end = std::min<std::int64_t>({begin + kRowsOfItem, (block + 1) * rows, p.q_len});
-      for (std::int64_t token = begin; token < end; ++token) {
-        load(p, turner ? &*turner : nullptr, head, token, row.data());
-        visit(head, token, row);
+      for (std::int64_t token = item.begin; token < item.end; ++token) {
+        load(p, turner ? &*turner : nullptr, item, token, row.data());
+        visit(item.first_token + token, row);
       }
     };
-    parallel.run(items, [&](std::int64_t item, int) {
-      float& of_item = largest[static_cast<std::size_t>(item)];
-      each_row(item, [&](std::int64_t, std::int64_t, const std::vector<float>& row) {
+    parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i, int) {
+      float& of_item = largest[static_cast<std::size_t>(i)];
+      each_row(items[static_cast<std::size_t>(i)], [&](std::int64_t, const std::vector<float>& row) {
         for (const float x : row) of_item = std::isfinite(x) ? std::max(of_item, std::fabs(x)) : of_item;
       });
     });
-    parallel.run(items, [&](std::int64_t item, int) {
-      const std::int64_t first = item / of_block * of_block;
-      const float most = *std::max_element(largest.begin() + first, largest.begin() + first + of_block);
+    parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i, int) {
+      const Item& item = items[static_cast<std::size_t>(i)];
+      const auto first = largest.begin() + static_cast<std::ptrdiff_t>(item.first_of_scale);
+      const float most = *std::max_element(first, first + item.items_of_scale);
       const bool has_any = most * length_ > kNothing;
       const float factor = has_any ? largest_number() / most : length_;
-      const std::int64_t head = item / of_block / blocks, block = item / of_block % blocks;
-      if (item == first)
-        p.scale_y[at(p.scale_y_stride, head, block)] = has_any ? most * length_ / largest_number() : 1.0f;
-      each_row(item, [&](std::int64_t of_head, std::int64_t token, const std::vector<float>& row) {
-        const std::int64_t to = at(p.y_stride, of_head, token);
-        for (std::size_t i = 0; i < row.size(); ++i) {
+      if (static_cast<std::size_t>(i) == item.first_of_scale)
+        p.scale_y[at(p.scale_y_stride, item, item.block)] = has_any ? most * length_ / largest_number() : 1.0f;
+      each_row(item, [&](std::int64_t token, const std::vector<float>& row) {
+        const std::int64_t to = at(p.y_stride, item, token);
+        for (std::size_t column = 0; column < row.size(); ++column) {
           // Infinity has no place among numbers that share a scale.
-          const float x = std::isfinite(row[i]) ? row[i] * factor : std::numeric_limits<float>::quiet_NaN();
-          reference::store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(i), x);
+          const float x = std::isfinite(row[column]) ? row[column] * factor : std::numeric_limits<float>::quiet_NaN();
+          reference::store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(column), x);
         }
       });
     });
@@ -110,22 +103,56 @@ class QuantizeKernel final : public HostKernel {
   }
 
  private:
-  float largest_number() const { return spec_.out_dtype == Dtype::E4M3 ? 448.0f : 57344.0f; }
-  std::int64_t at(const Strides& stride, std::int64_t head, std::int64_t token) const {
-    return head / spec_.heads_q * stride.batch + head % spec_.heads_q * stride.head + token * stride.token;
+  // Rows of a head that share a scale, or some of them.
+  struct Item {
+    std::int64_t b, h, block;
+    std::int64_t first_token, begin, end;  // of the sequence, among packed ones; rows of it
+    std::size_t first_of_scale;            // the first item that shares its scale, ...
+    std::ptrdiff_t items_of_scale;         // ... and how many do
+  };
+  std::vector<Item> items_of(const KernelParams& p) const {
+    const Problem problem(spec_, p);
+    std::vector<Item> items;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const Sequence sequence = problem.sequence(b);
+      // A sequence without tokens has a scale of its heads as well, which others multiply nothing with.
+      const std::int64_t rows = spec_.scale_block > 0 ? spec_.scale_block : std::max<std::int64_t>(sequence.q_len, 1);
+      const std::int64_t all = spec_.scale_block > 0 ? sequence.q_len : rows;
+      for (std::int64_t h = 0; h < spec_.heads_q; ++h) {
+        for (std::int64_t first = 0; first < all; first += rows)
+          add_block(items, {b, h, first / rows, sequence.q_first, first, std::min(first + rows, sequence.q_len), 0, 0});
+      }
+    }
+    return items;
   }
-  static std::int64_t position(const KernelParams& p, std::int64_t batch, std::int64_t token) {
+  static void add_block(std::vector<Item>& items, Item item) {
+    item.first_of_scale = items.size();
+    item.items_of_scale = std::max<std::int64_t>((item.end - item.begin + kRowsOfItem - 1) / kRowsOfItem, 1);
+    for (const std::int64_t end = item.end; item.begin < end || items.size() == item.first_of_scale;
+         item.begin = item.end) {
+      item.end = std::min(item.begin + kRowsOfItem, end);
+      items.push_back(item);
+    }
+  }
+
+  float largest_number() const { return spec_.out_dtype == Dtype::E4M3 ? 448.0f : 57344.0f; }
+  static std::int64_t at(const Strides& stride, const Item& item, std::int64_t token) {
+    return item.b * stride.batch + item.h * stride.head + token * stride.token;
+  }
+  // Of a token of its sequence.
+  static std::int64_t position(const KernelParams& p, const Item& item, std::int64_t token) {
+    const Strides& stride = p.positions_stride;
     const std::int64_t given = p.positions
-                                   ? p.positions[batch * p.positions_stride.batch + token * p.positions_stride.token]
+                                   ? p.positions[item.b * stride.batch + (item.first_token + token) * stride.token]
                                    : p.first_position + token;
     return std::max<std::int64_t>(given, 0);
   }
   // `turner`: null where nothing turns.
-  void load(const KernelParams& p, const RowTurner* turner, std::int64_t head, std::int64_t token, float* row) const {
-    const std::int64_t from = at(p.x_stride, head, token);
+  void load(const KernelParams& p, const RowTurner* turner, const Item& item, std::int64_t token, float* row) const {
+    const std::int64_t from = at(p.x_stride, item, item.first_token + token);
     for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.x, from + i);
     if (turner) {
-      turner->turn(row, position(p, head / spec_.heads_q, token));
+      turner->turn(row, position(p, item, token));
       for (int i = 0; i < spec_.rope_dims; ++i) row[i] = reference::round_to(spec_.dtype, row[i]);
     }
     if (rotation_) rotation_->apply(row);

@@ -51,12 +51,13 @@ Prediction predict_quantize(const Problem& problem, const Schedule& s, const Sha
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
+  const bool packed = c.sequences == Sequences::packed;
   const auto launch = [&](std::string entry, std::string call) {
     return KernelLaunch{
         .entry = std::move(entry),
         .threads = quantize_threads(c),
         .smem_bytes = quantize_smem(c),
-        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c)},
+        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c), .numbered = packed},
         .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks_per_sm(flashjit::config)",
         .call = std::move(call)};
   };
@@ -71,7 +72,12 @@ void finish(Plan& plan) {
   plan.workspace = {{.name = "largest",
                      .type = "float",
                      .bytes = std::int64_t{4} * c.heads_q,
-                     .extents = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}}};
+                     .extents = packed
+                                    ? std::vector<Extent>{{.size = &CallSizes::q_tokens,
+                                                           .multiple = c.tile_q,
+                                                           .tiles = true,
+                                                           .more = &CallSizes::batch}}
+                                    : std::vector<Extent>{{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}}}};
 }
 
 std::string why_rejected(const CompilerFindings&) { return {}; }

@@ -126,11 +126,12 @@ typedef struct flashjit_prepare_options {
  * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K and
  * V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last
  * dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
- * `scales=block(N)` these have a dimension of blocks before that of heads; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
- * `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that rotate], and of
- * quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset" are int64 [1],
- * which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys], packed
- * [KV heads, d, tokens].
+ * `scales=block(N)` these have a dimension of blocks before that of heads, of packed sequences as many as max_q_len or
+ * max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with
+ * the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that
+ * rotate], and of quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset"
+ * are int64 [1], which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys],
+ * packed [KV heads, d, tokens].
  */
 typedef struct flashjit_param {
   const char* name;

@@ -78,10 +78,11 @@ struct Arguments {
   // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
   // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8
   // bits "scale_k" and "scale_v", fp32 [batch, KV heads] or less, and of Q "scale_q", with its heads, which may be left
-  // out, and with `scales=block(N)` have a dimension of blocks before that of heads; with `append` "k_new" and "v_new",
-  // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions,
-  // half the columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with
-  // `dropout` "seed" and "offset", i64 [1], which a launch reads when it runs.
+  // out, and with `scales=block(N)` have a dimension of blocks before that of heads, of packed sequences as many as
+  // max_q_len or max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new",
+  // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
+  // the columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with `dropout`
+  // "seed" and "offset", i64 [1], which a launch reads when it runs.
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name; "seed" and "offset"
                                                        // may be here, too

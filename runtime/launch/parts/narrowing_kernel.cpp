@@ -15,6 +15,7 @@ struct NarrowingKernel::Call {
     make(1, "k", "scale_k", room.k, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_qk);
     make(2, "v", "scale_v", room.v, rounding_sizes(spec, sizes, true), spec.heads_kv, spec.d_v);
     if (spec.rope != Rope::none) add_positions(sizes);
+    if (is_packed(spec) && spec.scale_block > 0) add_offsets(sizes);
     give_rest(attention);
   }
   Call(const Call&) = delete;  // views point into it
@@ -29,18 +30,21 @@ struct NarrowingKernel::Call {
     const std::int64_t row = place.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
     Shaped &of_rows = places[2 * number], &of_scales = places[2 * number + 1];
     const Dtype dtype = *spec.compute;
-    TensorView rows, scales;
+    TensorView rows;
     if (spec.layout == Layout::Packed) {
-      rows = shaped(at(place.rows), dtype, of_rows, {tokens, heads, d}, {heads * row, row, 1});
-      scales = shaped(at(place.scales), Dtype::F32, of_scales, {heads});
+      rows = shaped(at(place.rows), dtype, of_rows, {sizes.q_tokens, heads, d}, {heads * row, row, 1});
     } else {
       rows = spec.layout == Layout::Bhsd ? shaped(at(place.rows), dtype, of_rows, {batch, heads, tokens, d},
                                                   {heads * tokens * row, tokens * row, row, 1})
                                          : shaped(at(place.rows), dtype, of_rows, {batch, tokens, heads, d},
                                                   {tokens * heads * row, heads * row, row, 1});
-      scales = spec.scale_block > 0 ? shaped(at(place.scales), Dtype::F32, of_scales, {batch, place.blocks, heads})
-                                    : shaped(at(place.scales), Dtype::F32, of_scales, {batch, heads});
     }
+    const auto scales_of = [&](std::initializer_list<std::int64_t> shape) {
+      return shaped(at(place.scales), Dtype::F32, of_scales, shape);
+    };
+    const TensorView scales = spec.scale_block > 0            ? scales_of({batch, place.blocks, heads})
+                              : spec.layout == Layout::Packed ? scales_of({heads})
+                                                              : scales_of({batch, heads});
     CallArguments& call = rounding[number];
     put(call, "x", given(whole, name));
     put(call, "y", rows);
@@ -55,6 +59,15 @@ struct NarrowingKernel::Call {
     for (const char* name : {"cos", "sin"}) {
       for (const std::size_t of_rows : {0, 1}) put(rounding[of_rows], name, given(whole, name));
       replace(name, {});
+    }
+  }
+  // Packed, blocks are those of sequences. Attention gets the lengths by which they were counted.
+  void add_offsets(const CallSizes& sizes) {
+    attention.max_q_len = sizes.q_len;
+    attention.max_k_len = sizes.k_len;
+    for (std::size_t i = 0; i < rounding.size(); ++i) {
+      put(rounding[i], "offsets_q", given(whole, i == 0 ? "offsets_q" : "offsets_k"));
+      rounding[i].max_q_len = i == 0 ? sizes.q_len : sizes.k_len;
     }
   }
   // Where the caller gave it: by its field or by its name.
@@ -121,9 +134,9 @@ Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
   }
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   // Callers of kernels of processors bring no memory.
-  const auto free = [](void* memory) { ::operator delete(memory, std::align_val_t{kWorkspaceAlignment}); };
+  const auto free = [](void* memory) { ::operator delete (memory, std::align_val_t{kWorkspaceAlignment}); };
   const std::unique_ptr<void, decltype(free)> memory(
-      ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
+      ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
   CallArguments in_memory = call;
   in_memory.workspace = memory.get();
   in_memory.workspace_bytes = bytes;

@@ -110,7 +110,7 @@ Case take_shared_prefix(Case c) {
   if (!spec->shared_prefix) return c;
   pack_queries(c, *spec);
   c.params.erase("scale_q");  // there may be one for each sequence
-  if (!spec->token_scales) {
+  if (!has_key_scales(*spec)) {
     for (const char* name : {"scale_k", "scale_v"}) c.params.erase(name);
   }
   promise(c, *spec, std::max<std::int64_t>(share_pages(c, *spec, whole_pages(c, *spec)) - 1, 0));

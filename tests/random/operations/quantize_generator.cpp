@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "templates/quantize/rotation.h"
 #include "tests/random/operations/rope_generator.h"
 #include "tests/random/random.h"
@@ -47,10 +49,15 @@ void draw_positions(Case& c, const AttentionSpec& spec, const Shape& shape, Rand
   rope.lay_out_tables(random, c.params, needed, spec.align_bytes);
 }
 
-Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::int64_t tokens, Data data) {
+// `lengths`: of the sequences, which differ only where their packed tokens have scales in blocks.
+Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data data) {
   Random random(seed);
   const AttentionSpec spec = *parse_spec(text);
   const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
+  const auto batch = static_cast<std::int64_t>(lengths.size());
+  const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+  const std::int64_t tokens =
+      is_packed(spec) ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) : longest;
   const std::int64_t heads = spec.heads_q, d = spec.d_qk;
   const Shape rows = packed        ? Shape{tokens, heads, d}
                      : heads_first ? Shape{batch, heads, tokens, d}
@@ -59,14 +66,23 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
   Case c;
   c.seed = seed;
   c.spec = text;
-  c.shape = fmt::format("b={} q={}", packed ? 1 : batch, tokens);
+  c.shape = is_packed(spec) ? fmt::format("b={} q={{{}}}", batch, fmt::join(lengths, ","))
+                            : fmt::format("b={} q={}", packed ? 1 : batch, tokens);
   c.data = kDataNames[static_cast<std::size_t>(data)];
   CaseTensor &x = c.params["x"], &y = c.params["y"], &scale = c.params["scale"];
   lay_out(x, spec.dtype, rows, spec.align_bytes, gap, false);
   lay_out(y, spec.out_dtype, rows, spec.align_bytes, gap, true);
-  Shape scales = packed ? Shape{heads} : Shape{batch, heads};
-  if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (tokens + spec.scale_block - 1) / spec.scale_block);
+  Shape scales = packed && !is_packed(spec) ? Shape{heads} : Shape{batch, heads};
+  if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (longest + spec.scale_block - 1) / spec.scale_block);
   lay_out(scale, Dtype::F32, scales, 4, random.integer(0, 2), true);
+  if (is_packed(spec)) {
+    std::int64_t next = 0;
+    plain(c.offsets_q, Dtype::I32, {batch + 1}, [&](std::int64_t i) {
+      if (i > 0) next += lengths[static_cast<std::size_t>(i - 1)];
+      return static_cast<double>(next);
+    });
+    c.max_q_len = longest;
+  }
   if (spec.rope != Rope::none) draw_positions(c, spec, packed ? Shape{tokens} : Shape{batch, tokens}, random);
   double factor = 1;
   each_element(x, [&](const Shape& at, std::int64_t offset) {
@@ -78,10 +94,7 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
 
 }  // namespace
 
-Case make_quantize(std::uint64_t seed, const FixedCase& row) {
-  const auto batch = static_cast<std::int64_t>(row.q_lens.size());
-  return make(seed, row.spec, batch, batch == 0 ? 0 : row.q_lens[0], row.data);
-}
+Case make_quantize(std::uint64_t seed, const FixedCase& row) { return make(seed, row.spec, row.q_lens, row.data); }
 
 Case draw_compute(Case c) {
   constexpr std::uint64_t kComputesAmong = 12;  // cases one is
@@ -90,8 +103,7 @@ Case draw_compute(Case c) {
   if (drops(*parse_spec(c.spec))) return c;  // which Q of 8 bits does not have
   std::string spec = c.spec + random.pick<const char*>({" compute=e4m3", " compute=e5m2"});
   if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
-  if (random.chance(0.5) && spec.find("packed") == spec.npos)
-    spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
+  if (random.chance(0.5)) spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
   RopeGenerator rope;
   if (random.chance(0.4) && spec.find("packed") == spec.npos) {
     rope.draw(random, parse_spec(c.spec)->d_qk);
@@ -120,8 +132,7 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
   const std::string_view layout = random.pick<std::string_view>({"", " layout=bhsd", " layout=packed"});
   spec += layout;
   if (rotate) spec += " rotate";
-  if (layout != " layout=packed" && random.chance(0.6))
-    spec += fmt::format(" scales=block({})", 64 * random.pick<std::int64_t>({1, 2, 3, 4, 8}));
+  if (random.chance(0.6)) spec += fmt::format(" scales=block({})", 64 * random.pick<std::int64_t>({1, 2, 3, 4, 8}));
   // Rows of 8 bits that follow each other are only as aligned as they are long.
   if (d % 16 != 0) spec += " bytes=8";
   else if (random.chance(0.3)) spec += fmt::format(" bytes={}", std::max(least, random.pick<std::int64_t>({2, 4, 8})));
@@ -131,7 +142,12 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
     spec += rope.words();
   }
   const Data data = random.pick({Data::Normal, Data::Sharp, Data::Huge, Data::Zero, Data::NotFinite, Data::Codes});
-  return make(seed, spec, random.integer(0, 3), random.integer(0, options.large ? 1000 : 150), data);
+  const std::int64_t batch = random.integer(0, 3), longest = options.large ? 1000 : 150;
+  Shape lengths(static_cast<std::size_t>(batch), random.integer(0, longest));
+  if (is_packed(*parse_spec(spec))) {
+    for (std::int64_t& length : lengths) length = random.chance(0.2) ? 0 : random.integer(1, longest);
+  }
+  return make(seed, spec, lengths, data);
 }
 
 }  // namespace flashjit::testing_random

@@ -1,0 +1,21 @@
+#include "compiler/narrow_error.h"
+
+namespace flashjit {
+
+NarrowError rounding_error(const AttentionSpec& spec, bool rotated) {
+  // x86-64, 2026-11-25: flashjit run 'fwd bf16 compute=... d=128 heads=4 ...' --shape b=1,q=4096 --check [--data outliers].
+  // By the scales, of heads or of blocks, and by the rotation. Scales of single keys: about as those of heads.
+  constexpr NarrowError kE4m3[2][2] = {{{.0464, .0943}, {.0456, .0635}}, {{.0468, .0727}, {.0480, .0550}}};
+  constexpr NarrowError kE5m2[2][2] = {{{.0928, .2873}, {.0913, .0954}}, {{.0943, .2961}, {.0932, .0875}}};
+  const auto is_e5m2 = [&](Dtype dtype) { return dtype == Dtype::E5M2; };
+  const bool wide = spec.compute ? is_e5m2(*spec.compute) : is_e5m2(spec.dtype) || is_e5m2(spec.kv_dtype);
+  return (wide ? kE5m2 : kE4m3)[spec.scale_block > 0][rotated];
+}
+
+NarrowError weights_error(Dtype weights) {
+  // H200, 2026-11-25: the same, of fwd e4m3 ..., by the hopper and the sync family.
+  constexpr NarrowError kNarrow = {.0258, .0097}, kHalf = {.0017, .0016};
+  return size_of(weights) == 1 ? kNarrow : kHalf;
+}
+
+}  // namespace flashjit
