@@ -46,8 +46,8 @@ void taint(ExactRow& row, const float* value) {
 }
 
 // The tensor whose rows begin with those of V.
-const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
-  return spec.v_in_k ? arguments.k : arguments.v;
+Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
+  return spec.v_in_k ? arguments.k : spec.v_transposed ? rows_of_columns(arguments.v, spec.layout) : arguments.v;
 }
 
 // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
@@ -119,7 +119,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     return problem;
   }
   const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
-  const Tensor& v = values_of(spec, arguments);
+  const Tensor v = values_of(spec, arguments);
   for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&v, k_rank}}) {
     if (tensor->shape.size() != rank) {
       return invalid(
@@ -210,19 +210,6 @@ std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, st
   return {static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]], k - number * spec_->page_size};
 }
 
-// V as [batch, head, column, token], packed without the batch.
-void Problem::gather_transposed(std::int64_t b, std::int64_t hk, std::int64_t length, std::vector<float>& out) const {
-  const Tensor& v = arguments_->v;
-  const std::vector<std::int64_t> steps = strides_of(v);
-  const std::size_t head = v.shape.size() - 3;
-  const std::int64_t first = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b]
-                                            : b * steps[0];
-  for (std::int64_t k = 0; k < length; ++k) {
-    for (int c = 0; c < spec_->d_v; ++c)
-      out.push_back(load_float(dtype_of(v), v.data, first + hk * steps[head] + c * steps[head + 1] + k * steps[head + 2]));
-  }
-}
-
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
   KeysValues kv;
   if (merge(*spec_)) return kv;
@@ -230,14 +217,13 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
     out.resize(length * width);
     for (std::int64_t k = 0; k < length; ++k) {
-      const std::int64_t at = key_offset(tensor, b, hk, k);
-      for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i);
+      const std::int64_t at = key_offset(tensor, b, hk, k), step = strides_of(tensor).back();
+      for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i * step);
     }
   };
   gather(arguments_->k, spec_->d_qk, kv.k);
   if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
-  if (spec_->v_transposed) gather_transposed(b, hk, length, kv.v);
-  else gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
+  gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
     kv.scale_v.push_back(element_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk, k));

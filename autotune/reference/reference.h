@@ -31,6 +31,9 @@ inline std::vector<std::int64_t> strides_of(const Tensor& tensor) {
   return s;
 }
 
+// V^T as what other calls give for V: its rows, whose elements then lie apart.
+Tensor rows_of_columns(const Tensor& v, Layout layout);
+
 // One query row. q counts from the start of its sequence.
 struct RowId {
   std::int64_t b = 0, h = 0, q = 0;
@@ -112,7 +115,6 @@ class Problem {
 
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
-  void gather_transposed(std::int64_t b, std::int64_t hk, std::int64_t length, std::vector<float>& out) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;

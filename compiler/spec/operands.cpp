@@ -70,7 +70,8 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   }
   if (operand.is_transposed && operand.is_transposed(spec)) {
     const int head = axes.at[0] + 1;
-    axes.at[1] = head + 2, axes.at[2] = head, axes.at[3] = head + 1;
+    std::swap(axes.dims[1], axes.dims[3]);
+    axes.at[1] = head + 1, axes.at[2] = head, axes.at[3] = head + 2;
     return axes;
   }
   // Rows of O come by tokens, then heads; what there is one number of for each row, by heads, then tokens.

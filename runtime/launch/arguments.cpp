@@ -251,9 +251,7 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
     overlaps.add(tensor, row.rule, d);
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
-    const bool transposed = operand.is_transposed && operand.is_transposed(spec_);
-    if (operand.strides_kind == OperandStrides::Token)
-      params.*operand.strides = {stride(0), stride(2), stride(transposed ? 3 : 1)};
+    if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
     if (operand.strides_kind == OperandStrides::Table) {
       params.table_stride_batch = stride(0);
       params.table_stride_page = stride(1);

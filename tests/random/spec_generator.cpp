@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "compiler/spec/spec.h"
-#include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "tests/random/operations/append_generator.h"
 #include "tests/random/operations/backward_generator.h"
@@ -495,12 +494,7 @@ Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
   if (auto made = make_without_keys(seed, row)) return *std::move(made);
-  FixedCase plain = row;  // V is drawn as rows
-  std::string text(row.spec);
-  const std::size_t transposed = text.find(kTransposed);
-  if (transposed != text.npos) plain.spec = text.erase(transposed, kTransposed.size());
-  Case made = take_backward(Generator(seed, {}).make(plain));
-  return transposed == text.npos ? made : with_transposed_values(std::move(made));
+  return take_transposed(take_backward(Generator(seed, {}).make(row)));
 }
 
 }  // namespace flashjit::testing_random

@@ -7,9 +7,9 @@
 
 namespace flashjit::testing_random {
 
-Case with_transposed_values(Case c) {
-  c.spec += kTransposed;
+Case take_transposed(Case c) {
   const auto spec = parse_spec(c.spec);
+  if (!spec->v_transposed) return c;
   const bool packed = is_packed(*spec);
   const std::size_t first = packed ? 0 : 1, token = spec->layout == Layout::Bhsd ? 2 : first;
   const std::size_t heads = packed ? 1 : 3 - token;
@@ -30,8 +30,10 @@ Case with_transposed_values(Case c) {
 
 Case draw_transposed(Case c) {
   Random random(c.seed ^ 0x76747261);
-  const auto spec = parse_spec(c.spec + std::string(kTransposed));
-  return spec && random.chance(0.3) ? with_transposed_values(std::move(c)) : c;
+  const std::string text = c.spec + " v_transposed";
+  if (!parse_spec(text) || random.chance(0.7)) return c;
+  c.spec = text;
+  return take_transposed(std::move(c));
 }
 
 }  // namespace flashjit::testing_random
