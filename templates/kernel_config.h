@@ -14,11 +14,11 @@ enum class Reference : unsigned char { lazy, tile, first };       // what the ex
 enum class Exclusive : unsigned char { none, issue };             // what only one warpgroup at a time may do
 enum class QueryPlace : unsigned char { shared, registers };      // where Q lives during the loop
 enum class TileOrder : unsigned char { natural, longest_first };  // which query tiles start first
-enum class Overlap : unsigned char { none, qk_pv };         // qk_pv: Q K^T of the next tile beside P V of this one
-enum class RowSum : unsigned char { adds, matrix };         // matrix: from a column of ones beside V
-enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
-enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
-enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
+enum class Overlap : unsigned char { none, qk_pv };           // qk_pv: Q K^T of the next tile beside P V of this one
+enum class RowSum : unsigned char { adds, matrix };           // matrix: from a column of ones beside V
+enum class GridKind : unsigned char { tiles, persistent };    // a block per query tile, or one per SM for all
+enum class Copies : unsigned char { rows, boxes };            // how rings are filled: row after row, or by TMA
+enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 // Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };

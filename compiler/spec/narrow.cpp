@@ -105,8 +105,9 @@ Result<void> check_transposed(const AttentionSpec& spec) {
   const auto refuse = [](std::string_view why) { return invalid(fmt::format("v_transposed: {}", why)); };
   if (spec.v_in_k) return refuse("V is a part of K, whose rows are keys; leave v_in_k or v_transposed out");
   if (is_paged(spec))
-    return refuse("keys in pages have rows of their own, of which V^T would have columns; leave it out, or use layout=bshd "
-                  "with k_lens");
+    return refuse(
+        "keys in pages have rows of their own, of which V^T would have columns; leave it out, or use layout=bshd "
+        "with k_lens");
   if (spec.shared_prefix) return refuse("keys that sequences share are read as rows; leave one of the two out");
   if (has_scaled_queries(spec) && is_forward(spec)) return {};
   return refuse(fmt::format(

@@ -68,7 +68,7 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
     const bool is_left_out = dim == Dim::None || (no_batch && dim == Dim::Batch);
     if (!is_left_out) axes.at[i] = axes.rank++;
   }
-  if (operand.is_transposed && operand.is_transposed(spec)) {
+  if (operand.turns && operand.turns(spec)) {
     const int head = axes.at[0] + 1;
     std::swap(axes.dims[1], axes.dims[3]);
     axes.at[1] = head + 1, axes.at[2] = head, axes.at[3] = head + 2;

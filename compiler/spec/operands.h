@@ -76,12 +76,12 @@ struct Operand {
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
   bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
   bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
+  bool (*turns)(const AttentionSpec& spec) = nullptr;       // null: in no spec. Then tokens lie along rows, heads first
   std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
   Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
-  bool (*is_transposed)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Heads, columns, and tokens along rows
   bool aligned = false;                                   // as the spec says; else to its elements, or
   int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
   std::size_t pointer = 0;                                // where KernelParams has its address
@@ -138,8 +138,8 @@ inline constexpr std::array kOperands = {
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
             .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
+            .turns = [](const AttentionSpec& spec) { return spec.v_transposed; },
             .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, and quantize x; leave it out",
-            .is_transposed = [](const AttentionSpec& spec) { return spec.v_transposed; },
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,

@@ -162,8 +162,8 @@ struct Producer {
   // In one piece, as it is to lie in shared memory.
   __device__ void copy_transposed(u32 to, u32 barrier, const WorkState& work, int tile) const {
     const Int64 number = first_tile_of_keys(params, work.seq) + tile;
-    copy_bytes(to, transposed + (number * config.heads_kv + work.seq.hk) * kLayout.v.bytes(), kLayout.v.bytes(), barrier,
-               kEvictLast);
+    copy_bytes(to, transposed + (number * config.heads_kv + work.seq.hk) * kLayout.v.bytes(), kLayout.v.bytes(),
+               barrier, kEvictLast);
   }
 
   // NaN in V would reach rows that do not see its key, as 0 times NaN is NaN. Such items are done again, and then V is

@@ -13,7 +13,7 @@ namespace {
 // The driver's functions carry no state of their own.
 std::string record;
 bool has_maps = false;  // the kernel has a second argument
-int left_before = 0;  // launches before those of the family: they take no tensor maps
+int left_before = 0;    // launches before those of the family: they take no tensor maps
 
 std::string strides_text(const Strides& s) {
   return fmt::format("batch {} head {} token {}", s.batch, s.head, s.token);
@@ -71,7 +71,8 @@ CuResult record_launch(const CuLaunchConfig* config, CuFunction, void** argument
     if (attribute.id == CuLaunchAttribute::kCluster) record += fmt::format("clusters of {}\n", attribute.dims[0]);
   }
   record += params_text(*static_cast<const KernelParams*>(arguments[0]));
-  if (has_maps && left_before-- <= 0) record += fmt::format("  has_inputs: {}\n", static_cast<const TensorMaps*>(arguments[1])->has_inputs);
+  if (has_maps && left_before-- <= 0)
+    record += fmt::format("  has_inputs: {}\n", static_cast<const TensorMaps*>(arguments[1])->has_inputs);
   return 0;
 }
 

@@ -153,7 +153,8 @@ const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .loop_file = "templates/hopper/forward.cuh",
-    .fields = "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose order",
+    .fields =
+        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose order",
     .drops = true,
     .narrow_queries = true,
     .compiles_quickly = false,

@@ -39,8 +39,10 @@ TEST(Transposed, ColumnsHaveTheStrideOfTokens) {
 
 TEST(Transposed, WrongTensorsAreRefused) {
   const std::string spec = "fwd e4m3 d=64 heads=4/2 v_transposed";
-  expect_refused(spec, call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 208, 2, 64}), "v.shape[3]: 64, must be 208 (tokens of k)");
-  expect_refused(spec, call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 2, 64, 192}), "v.shape[3]: 192, must be 208 (tokens of k)");
+  expect_refused(spec, call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 208, 2, 64}),
+                 "v.shape[2]: 2, must be 64 (d of V in the spec)");
+  expect_refused(spec, call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 2, 64, 192}),
+                 "v.shape[3]: 192, must be 208 (tokens of k)");
   expect_refused(spec, call({2, 70, 4, 64}, {2, 200, 2, 64}, {2, 2, 64, 200}), "v.strides: aligned to 8 bytes only");
   Arguments rows = call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 2, 64, 208});
   rows.v.strides = {208 * 128, 64, 1, 128};
