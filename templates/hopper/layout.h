@@ -34,6 +34,12 @@ constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough.
 constexpr int value_stages(const KernelConfig& c) { return transposes_values(c) && c.stages > 2 ? 2 : c.stages; }
 
+// What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
+// room that nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
+constexpr int bytes_behind_values(const KernelConfig& c) {
+  return reads_transposed(c) ? (product_pieces(c) * product_columns(c) - output_columns(c)) * kPanelWidth : 0;
+}
+
 // Of the launch that transposes: a tile as it is, and as it shall be.
 constexpr int kTransposingThreads = 128;
 constexpr int transposing_bytes(const KernelConfig& c) {
@@ -153,7 +159,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
-  s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes;
+  s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;

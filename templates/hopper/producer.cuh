@@ -215,7 +215,8 @@ struct Producer {
       if ((seen[0] & seen[1] & seen[2] & seen[3]) == 0xffffffff) continue;
 #pragma unroll 1
       for (int column = 0; column < kLayout.v.rows; ++column) {
-        const u32 at = values + column * kPanelWidth + (chunk ^ column % 8) * kChunkBytes;
+        const u32 at = values + chunk / 8 * kLayout.v.panel_bytes() + column * kPanelWidth +
+                       (chunk % 8 ^ column % 8) * kChunkBytes;
         const uint4 keys = load_shared(at);
         store_shared(at, make_uint4(keys.x & seen[0], keys.y & seen[1], keys.z & seen[2], keys.w & seen[3]));
       }

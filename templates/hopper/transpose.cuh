@@ -113,10 +113,11 @@ __device__ inline uint4 load_keys(const unsigned char* at, int keys) {
 __device__ inline void order_columns(const char* columns, Int64 stride, int keys, uint4* tile) {
   constexpr int kChunks = kTileKv / kChunkBytes;
   for (int i = threadIdx.x; i < config.head_dim_v * kChunks; i += kTransposingThreads) {
+    constexpr int kOfPanel = kPanelWidth / kChunkBytes;
     const int column = i / kChunks, chunk = i % kChunks, first = chunk * kChunkBytes;
     const auto* at = reinterpret_cast<const unsigned char*>(columns) + column * stride + first;
     const uint4 given = load_keys(at, keys - first);
-    tile[column * (kPanelWidth / kChunkBytes) + (chunk ^ column % 8)] =
+    tile[(chunk / kOfPanel * kLayout.v.rows + column) * kOfPanel + (chunk % kOfPanel ^ column % 8)] =
         make_uint4(__byte_perm(given.x, given.z, 0x5410), __byte_perm(given.x, given.z, 0x7632),
                    __byte_perm(given.y, given.w, 0x5410), __byte_perm(given.y, given.w, 0x7632));
   }

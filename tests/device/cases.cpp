@@ -187,6 +187,7 @@ const FixedCase kCases[] = {
     {"fp8-vt",          "fwd e4m3 d=128 heads=4/2 mask=\"causal\" lse=ln v_transposed", {200, 200}, {260, 260}, Data::Normal, false, false, 0, true},
     {"fp8-vt-packed",   "fwd e4m3 d=64 heads=4/2 layout=packed lse=ln v_transposed", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
     {"fp8-vt-bhsd",     "fwd e5m2 d=256 heads=2 layout=bhsd mask=\"window(90, 0)\" k_lens v_transposed", {150, 150}, {300, 77}},
+    {"fp8-vt-160",      "fwd e4m3 d=160 heads=2 lse=ln v_transposed", {150, 150}, {304, 304}},
     {"fp8-vt-odd",      "fwd e4m3 d=72/40 heads=2 bytes=8 mask=\"causal\" lse=ln v_transposed", {70, 70}, {151, 151}},
     {"fp8-vt-decode",   "fwd e4m3 d=128 heads=32/8 q_len=1 scales=block(256) k_lens lse=ln v_transposed", {1, 1, 1}, {1500, 3, 700}},
     {"fp8-vt-tail",     "fwd e4m3 d=128 heads=4/2 mask=\"k < 650\" lse=ln v_transposed", {130, 130}, {900, 900}, Data::Tail, false, false, 650},

@@ -186,6 +186,7 @@ constexpr std::string_view kFamilies[] = {"family=sync_narrow",
                                           "family=hopper",
                                           "family=hopper,transpose=loop",
                                           "family=hopper,transpose=launch",
+                                          "family=hopper,transpose=launch,overlap=none,tile_kv=96",
                                           "family=decode",
                                           "family=decode,stages=2,copies=rows",
                                           "family=decode,stages=2,copies=boxes"};

@@ -10,6 +10,7 @@
 #include "compiler/spec/target.h"
 #include "compiler/values.h"
 #include "templates/decode/layout.h"
+#include "templates/hopper/layout.h"
 
 namespace flashjit {
 namespace {
@@ -161,6 +162,19 @@ TEST(Values, OfPackedSequencesHaveTilesOfTheirOwn) {
   const Plan plan = planned("fwd e4m3 d=128 layout=packed", "sm_90a", "family=hopper,transpose=launch,tile_kv=96");
   EXPECT_EQ(items_of(plan.before->grid, kSizes), 900 / 96 + 3);
   EXPECT_EQ(bytes_of(plan.workspace, kSizes), (10 + 3) * 128 * 128) << "rows of shared memory have 128 bytes";
+}
+
+// Pieces of a product have the width of S, and the last reaches behind V: there must be memory of the block.
+TEST(Values, HaveRoomBehindThem) {
+  for (const char* text : {"fwd e4m3 d=256", "fwd e4m3 d=192", "fwd e4m3 d=160", "fwd e4m3 d=128", "fwd e4m3 d=64"}) {
+    for (const char* tile : {"tile_kv=64", "tile_kv=96", "tile_kv=128"}) {
+      const std::string pins = std::string("family=hopper,transpose=launch,overlap=none,") + tile;
+      const KernelConfig c = planned(text, "sm_90a", pins.c_str()).config;
+      const HopperLayout l = hopper_layout(c);
+      const int last = l.v_offset + (c.stages - 1) * l.v_stage_bytes;
+      EXPECT_LE(last + product_pieces(c) * product_columns(c) * kPanelWidth, l.inputs_offset) << text << " " << tile;
+    }
+  }
 }
 
 TEST(Values, AreMadeRowsOfForLoopsThatReadRows) {
