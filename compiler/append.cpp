@@ -17,7 +17,7 @@ constexpr double kOverlappingUs = 1.2, kAloneUs = 3.0;
 
 void add_append(Plan& plan) {
   const KernelConfig& c = plan.config;
-  plan.append = {.entry = "flashjit_append",
+  plan.before = {.entry = "flashjit_append",
                  .threads = kAppendThreads,
                  .grid = {.pieces = append_pieces(c), .of_item = kAppendThreads},
                  .bounds = "flashjit::kAppendThreads",
@@ -28,12 +28,12 @@ void add_append(Plan& plan) {
   plan.workspace.push_back({.name = "rotated_q",
                             .bytes = std::int64_t{size_of(c.element)} * rotated_columns(c),
                             .extents = {{&CallSizes::q_tokens}}});
-  plan.append->buffers = {plan.rotated_q};
-  plan.append->call = "appending::write_rows(params, rotated_q)";
+  plan.before->buffers = {plan.rotated_q};
+  plan.before->call = "appending::write_rows(params, rotated_q)";
 }
 
 std::string describe_append(const Plan& plan) {
-  if (!plan.append) return {};
+  if (!plan.before || !plan.config.append) return {};
   std::string text = "  a launch before it writes the rows of new tokens into K and V";
   if (plan.rotated_q >= 0) {
     text += fmt::format(", and Q, rotated, into the workspace: {} bytes for a token",

@@ -12,6 +12,7 @@
 #include "compiler/families/pass_parts.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/values.h"
 #include "templates/dropout.h"
 
 namespace flashjit {
@@ -180,6 +181,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
   schedule.family->finish(plan);
   if (plan.config.append && target.gpu) add_append(plan);
+  if (plan.config.v_transposed && target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
   plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan, pins);

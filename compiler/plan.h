@@ -34,10 +34,12 @@ struct Plan {
   Target target;
   Schedule schedule;                             // complete
   KernelConfig config;                           // GPU families
-  std::optional<KernelLaunch> append;            // before all others: new rows of K and V (append.h)
+  std::optional<KernelLaunch> before;            // all others: new rows of K and V (append.h), or V of 8 bits as they
+                                                 // read it (values.h, or a family's own)
   std::vector<KernelLaunch> launches;            // in this order; none on a host
   std::vector<WorkspaceBuffer> workspace;        // what they pass on
   int rotated_q = -1;                            // of these the one that `launches` find Q in; none: Q is as given
+  int value_rows = -1;                           // likewise V
   TileAnalysis tiles;                            // of spec.mask
   TileAnalysis query_tiles;                      // of backward: likewise along the queries, for tiles of keys
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits

@@ -14,11 +14,12 @@ enum class Reference : unsigned char { lazy, tile, first };       // what the ex
 enum class Exclusive : unsigned char { none, issue };             // what only one warpgroup at a time may do
 enum class QueryPlace : unsigned char { shared, registers };      // where Q lives during the loop
 enum class TileOrder : unsigned char { natural, longest_first };  // which query tiles start first
-enum class Overlap : unsigned char { none, qk_pv };         // qk_pv: Q K^T of the next tile beside P V of this one
-enum class RowSum : unsigned char { adds, matrix };         // matrix: from a column of ones beside V
-enum class GridKind : unsigned char { tiles, persistent };  // a block per query tile, or one per SM for all
-enum class Copies : unsigned char { rows, boxes };          // how rings are filled: row after row, or by TMA
-enum class HeadTiles : unsigned char { single, grouped };   // grouped: the heads of a KV head share a tile
+enum class Overlap : unsigned char { none, qk_pv };           // qk_pv: Q K^T of the next tile beside P V of this one
+enum class RowSum : unsigned char { adds, matrix };           // matrix: from a column of ones beside V
+enum class GridKind : unsigned char { tiles, persistent };    // a block per query tile, or one per SM for all
+enum class Copies : unsigned char { rows, boxes };            // how rings are filled: row after row, or by TMA
+enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
+enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 // Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
@@ -57,6 +58,7 @@ struct KernelConfig {
   int gradients = 0;           // backward: so many of KernelParams::d_extra are
   bool k_lens = false;         // KernelParams::k_lens has the key lengths; what K and V hold are capacities
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
+  bool v_transposed = false;   // KernelParams::v has its keys along rows; `token` of v_stride is from column to column
   bool token_scales = false;   // scales of K and V of 8 bits are those of each key
   int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
   bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first
@@ -106,6 +108,7 @@ struct KernelConfig {
   RowSum row_sum = RowSum::adds;
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
+  Transpose transpose = Transpose::none;
   // of the decode loop
   Copies copies = Copies::rows;
   int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size

@@ -34,6 +34,11 @@ __device__ inline Int64 key_begin(const Strides& s, const Sequence& seq) {
   return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token * s.token;
 }
 
+// That of a key in the first column of V^T.
+__device__ inline Int64 value_column(const Strides& s, const Sequence& seq, int key) {
+  return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token + key;
+}
+
 // ---- how long sequences are ----
 
 // From one offset to the next, or what the launch says: the same for all. Keys may be fewer than there is room for.

@@ -35,6 +35,18 @@ std::vector<std::int64_t> begins_of(bool by_offsets, const Tensor& offsets, std:
 
 }  // namespace
 
+Tensor rows_of_columns(const Tensor& v, Layout layout) {
+  std::vector<std::size_t> order = {0, 3, 1, 2};
+  if (layout == Layout::Bhsd) order = {0, 1, 3, 2};
+  if (layout == Layout::Packed) order = {2, 0, 1};
+  if (v.shape.size() != order.size()) return v;
+  const std::vector<std::int64_t> strides = strides_of(v);
+  Tensor rows = v;
+  rows.strides.resize(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) rows.shape[i] = v.shape[order[i]], rows.strides[i] = strides[order[i]];
+  return rows;
+}
+
 Narrowed::Narrowed(const AttentionSpec& given, const Arguments& arguments)
     : Narrowed(given, rounded_spec(given), arguments) {}
 

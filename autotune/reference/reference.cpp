@@ -46,8 +46,8 @@ void taint(ExactRow& row, const float* value) {
 }
 
 // The tensor whose rows begin with those of V.
-const Tensor& values_of(const AttentionSpec& spec, const Arguments& arguments) {
-  return spec.v_in_k ? arguments.k : arguments.v;
+Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
+  return spec.v_in_k ? arguments.k : spec.v_transposed ? rows_of_columns(arguments.v, spec.layout) : arguments.v;
 }
 
 // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
@@ -119,7 +119,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     return problem;
   }
   const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
-  const Tensor& v = values_of(spec, arguments);
+  const Tensor v = values_of(spec, arguments);
   for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&v, k_rank}}) {
     if (tensor->shape.size() != rank) {
       return invalid(
@@ -217,8 +217,8 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
     out.resize(length * width);
     for (std::int64_t k = 0; k < length; ++k) {
-      const std::int64_t at = key_offset(tensor, b, hk, k);
-      for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i);
+      const std::int64_t at = key_offset(tensor, b, hk, k), step = strides_of(tensor).back();
+      for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i * step);
     }
   };
   gather(arguments_->k, spec_->d_qk, kv.k);

@@ -31,6 +31,9 @@ inline std::vector<std::int64_t> strides_of(const Tensor& tensor) {
   return s;
 }
 
+// V^T as what other calls give for V: its rows, whose elements then lie apart.
+Tensor rows_of_columns(const Tensor& v, Layout layout);
+
 // One query row. q counts from the start of its sequence.
 struct RowId {
   std::int64_t b = 0, h = 0, q = 0;

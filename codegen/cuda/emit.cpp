@@ -418,10 +418,9 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   }
   std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
-  if (plan.append) {
-    entry += "#include \"templates/append/append.cuh\"\n";
-    entry += emit_entry(plan, *plan.append, plan.launches.front().overlaps);
-  }
+  if (plan.config.append) entry += "#include \"templates/append/append.cuh\"\n";
+  if (plan.value_rows >= 0) entry += "#include \"templates/values/rows.cuh\"\n";
+  if (plan.before) entry += emit_entry(plan, *plan.before, plan.launches.front().overlaps);
   for (std::size_t i = 0; i < plan.launches.size(); ++i)
     entry += emit_entry(plan, plan.launches[i],
                         i + 1 < plan.launches.size() && plan.launches[i + 1].overlaps && !plan.launches[i + 1].adds_up);

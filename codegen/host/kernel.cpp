@@ -235,7 +235,7 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
     const int row = spec_.d_v * size_of(config_.dtype);
     wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(config_.dtype)));
     widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
-    widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row);
+    widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row, problem.v_step());
   }
   if (has_key_scales(spec_)) {
     auto* const k_scales = reinterpret_cast<float*>(packed + pair.scales_at) + first;
@@ -415,7 +415,7 @@ class NaiveKernel final : public HostKernel {
     problem.v_rows(b, hk, 0, keys, v_rows);
     if (!widener_) return;
     widener_->widen(k_rows, keys, spec_.d_qk, wide_keys);
-    widener_->widen(v_rows, keys, spec_.d_v, wide_values);
+    widener_->widen(v_rows, keys, spec_.d_v, wide_values, problem.v_step());
   }
 
   AttentionSpec spec_;

@@ -22,6 +22,7 @@ class Problem {
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
         has_key_scales_(flashjit::has_key_scales(spec)),
+        v_transposed_(spec.v_transposed),
         scale_block_(spec.scale_block),
         page_size_(spec.page_size),
         element_(size_of(spec.dtype)),
@@ -42,9 +43,13 @@ class Problem {
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
     find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
   }
+  // The columns of V lie v_step() elements apart.
   void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
-    find_rows(params_.v, params_.v_stride, b, hk, first, count, key_element_, rows);
+    Strides stride = params_.v_stride;
+    if (v_transposed_) stride.token = 1;
+    find_rows(params_.v, stride, b, hk, first, count, key_element_, rows);
   }
+  std::int64_t v_step() const { return v_transposed_ ? params_.v_stride.token : 1; }
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
   }
@@ -114,7 +119,7 @@ class Problem {
     return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_, packed_keys_, has_key_scales_;
+  bool packed_, packed_keys_, has_key_scales_, v_transposed_;
   int scale_block_;
   int page_size_;
   int element_, key_element_, out_element_;

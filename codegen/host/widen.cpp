@@ -19,9 +19,10 @@ float value_of_half(std::uint32_t magnitude) {
 }
 
 template <class T>
-void widen_row(const std::uint8_t* row, int columns, const std::array<std::uint32_t, 256>& bits, char* target) {
+void widen_row(const std::uint8_t* row, int columns, std::int64_t step, const std::array<std::uint32_t, 256>& bits,
+               char* target) {
   for (int i = 0; i < columns; ++i) {
-    const T element = static_cast<T>(bits[row[i]]);
+    const T element = static_cast<T>(bits[row[i * step]]);
     std::memcpy(target + static_cast<std::size_t>(i) * sizeof(T), &element, sizeof(T));
   }
 }
@@ -46,11 +47,11 @@ Widener::Widener(Dtype from, Dtype to) : bytes_(size_of(to)) {
   }
 }
 
-void Widener::widen(const void** rows, std::int64_t count, int columns, char* target) const {
+void Widener::widen(const void** rows, std::int64_t count, int columns, char* target, std::int64_t step) const {
   for (std::int64_t i = 0; i < count; ++i, target += columns * bytes_) {
     const auto* row = static_cast<const std::uint8_t*>(rows[i]);
-    if (bytes_ == 4) widen_row<std::uint32_t>(row, columns, bits_, target);
-    else widen_row<std::uint16_t>(row, columns, bits_, target);
+    if (bytes_ == 4) widen_row<std::uint32_t>(row, columns, step, bits_, target);
+    else widen_row<std::uint16_t>(row, columns, step, bits_, target);
     rows[i] = target;
   }
 }

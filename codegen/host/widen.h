@@ -14,8 +14,8 @@ float value_of_code(Dtype dtype, std::uint8_t code);
 class Widener {
  public:
   Widener(Dtype from, Dtype to);
-  // `count` rows of `columns` elements: to `target`, where the addresses in `rows` point then.
-  void widen(const void** rows, std::int64_t count, int columns, char* target) const;
+  // `count` rows of `columns` elements, `step` from one to the next: to `target`, where the addresses in `rows` point then.
+  void widen(const void** rows, std::int64_t count, int columns, char* target, std::int64_t step = 1) const;
 
  private:
   int bytes_;

@@ -10,6 +10,7 @@
 #include "compiler/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_parts.h"
+#include "compiler/values.h"
 
 namespace flashjit {
 
@@ -162,9 +163,10 @@ Work work_of(const Problem& problem, const Shape& shape, const Schedule& schedul
 Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work) {
   if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
-  const double append = append_us(problem.spec, problem.target, shape);
-  p.latency += append;
-  p.total += append;
+  double before = append_us(problem.spec, problem.target, shape);
+  if (schedule.transpose != Transpose::launch) before += value_rows_us(problem.spec, problem.target, shape);
+  p.latency += before;
+  p.total += before;
   return p;
 }
 

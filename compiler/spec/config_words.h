@@ -46,6 +46,8 @@ inline constexpr WordTable<2> kWords<Copies> = {"Copies", {"rows", "boxes"}};
 template <>
 inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grouped"}};
 template <>
+inline constexpr WordTable<3> kWords<Transpose> = {"Transpose", {"none", "loop", "launch"}};
+template <>
 inline constexpr WordTable<3> kWords<DqSums> = {"DqSums", {"launch", "atomics", "ordered"}};
 
 template <>

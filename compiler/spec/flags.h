@@ -21,6 +21,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"sink", &AttentionSpec::sink, &KernelConfig::sink},
     SpecFlag{"k_lens", &AttentionSpec::k_lens, &KernelConfig::k_lens},
     SpecFlag{"v_in_k", &AttentionSpec::v_in_k, &KernelConfig::v_in_k},
+    SpecFlag{"v_transposed", &AttentionSpec::v_transposed, &KernelConfig::v_transposed},
     SpecFlag{"token_scales", &AttentionSpec::token_scales, &KernelConfig::token_scales},
     SpecFlag{"dlse", &AttentionSpec::dlse, &KernelConfig::dlse},
     SpecFlag{"append", &AttentionSpec::append, &KernelConfig::append},

@@ -100,6 +100,22 @@ Result<void> check_scales(const AttentionSpec& spec) {
   return check_scale_block(spec);
 }
 
+Result<void> check_transposed(const AttentionSpec& spec) {
+  if (!spec.v_transposed) return {};
+  const auto refuse = [](std::string_view why) { return invalid(fmt::format("v_transposed: {}", why)); };
+  if (spec.v_in_k) return refuse("V is a part of K, whose rows are keys; leave v_in_k or v_transposed out");
+  if (is_paged(spec))
+    return refuse(
+        "keys in pages have rows of their own, of which V^T would have columns; leave it out, or use layout=bshd "
+        "with k_lens");
+  if (spec.shared_prefix) return refuse("keys that sequences share are read as rows; leave one of the two out");
+  if (has_scaled_queries(spec) && is_forward(spec)) return {};
+  return refuse(fmt::format(
+      "products of 8 bits read V with its keys along rows, and those of this spec read it as it is; leave it out, or use "
+      "fwd {}",
+      name(Dtype::E4M3)));
+}
+
 Result<void> check_narrow_supported(const AttentionSpec& spec) {
   if (quantizes(spec)) {
     return unsupported(fmt::format("dtype: {} has 8 bits already; quantize reads fp16, bf16 and, on processors, fp32",

@@ -7,6 +7,7 @@ namespace flashjit {
 
 // The parts of validate() and, where Q has 8 bits, of check_supported() that are about these.
 Result<void> check_scales(const AttentionSpec& spec);
+Result<void> check_transposed(const AttentionSpec& spec);
 Result<void> check_narrowing(const AttentionSpec& spec);  // `rotate` and `compute`
 Result<void> check_narrow_supported(const AttentionSpec& spec);
 

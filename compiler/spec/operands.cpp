@@ -68,6 +68,12 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
     const bool is_left_out = dim == Dim::None || (no_batch && dim == Dim::Batch);
     if (!is_left_out) axes.at[i] = axes.rank++;
   }
+  if (operand.turns && operand.turns(spec)) {
+    const int head = axes.at[0] + 1;
+    std::swap(axes.dims[1], axes.dims[3]);
+    axes.at[1] = head + 1, axes.at[2] = head, axes.at[3] = head + 2;
+    return axes;
+  }
   // Rows of O come by tokens, then heads; what there is one number of for each row, by heads, then tokens.
   const int tokens = operand.part_strides ? 2 : 1;
   if (operand.aligned && spec.layout == Layout::Bhsd) std::swap(axes.at[tokens], axes.at[tokens + 1]);

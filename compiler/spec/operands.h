@@ -60,7 +60,8 @@ enum class OperandRole { Input, Output };
 // Where the parameter block has its strides.
 enum class OperandStrides {
   None,   // contiguous
-  Token,  // at `strides`, and the layout of the spec orders its dimensions
+  Token,  // at `strides`, and the layout of the spec orders its dimensions; of one that is transposed `token` is that of
+          // columns
   Row,    // row_stride_batch and row_stride_head, which all of these share
   Table,  // table_stride_batch and table_stride_page
   Parts   // at `part_strides`, in whatever order the layout has them
@@ -75,6 +76,7 @@ struct Operand {
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
   bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
   bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
+  bool (*turns)(const AttentionSpec& spec) = nullptr;       // null: in no spec. Then tokens lie along rows, heads first
   std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
   bool has_field = true;                                    // of Arguments; else a call gives it by its name
   bool optional = false;                                    // a call may leave it out
@@ -136,6 +138,7 @@ inline constexpr std::array kOperands = {
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
             .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
+            .turns = [](const AttentionSpec& spec) { return spec.v_transposed; },
             .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, and quantize x; leave it out",
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},

@@ -183,6 +183,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_layout(spec));
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_scales(spec));
+  FLASHJIT_TRY(check_transposed(spec));
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));

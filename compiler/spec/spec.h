@@ -62,6 +62,7 @@ struct AttentionSpec {
   bool dlse = false;                             // dlse: bwd reads the gradient of lse as well
   bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
   bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
+  bool v_transposed = false;           // v_transposed: v is [batch, KV heads, d_v, tokens], in every layout
   bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
   int scale_block = 0;                 // scales=block(128): scales are those of so many rows of Q, K and V
   bool rotate = false;                 // rotate: rows are mixed before they are rounded to 8 bits

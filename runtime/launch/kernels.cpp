@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/engine/without_exceptions.h"
+#include "templates/values/layout.h"
 
 namespace flashjit {
 
@@ -94,9 +95,9 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
     }
     kernel->entries_.push_back({function, launch});
   }
-  if (plan.append) {
-    FLASHJIT_ASSIGN(function, library->function(plan.append->entry, plan.append->smem_bytes));
-    kernel->append_ = Entry{function, *plan.append};
+  if (plan.before) {
+    FLASHJIT_ASSIGN(function, library->function(plan.before->entry, plan.before->smem_bytes));
+    kernel->before_ = Entry{function, *plan.before};
   }
   kernel->library_ = std::move(library);
   if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
@@ -135,9 +136,10 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.items = static_cast<int>(items_of(entry.launch.grid, sizes));
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
-  if (append_) {
-    FLASHJIT_TRY(start(*append_));
+  if (before_) {
+    FLASHJIT_TRY(start(*before_));
     if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
+    if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
   }
   if (!mapped_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
@@ -148,6 +150,12 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(start(entry));
   }
   return {};
+}
+
+void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {
+  const Int64 head = value_row_bytes(config_), token = head * config_.heads_kv;
+  params.v = rows;
+  params.v_stride = {.batch = sizes.k_len * token, .head = head, .token = token};
 }
 
 void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const {

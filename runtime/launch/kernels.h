@@ -20,7 +20,7 @@ namespace flashjit {
 class RunnableKernel : public Kernel {
  public:
   RunnableKernel(const Plan& plan, Facts facts, int ordinal)
-      : facts_(std::move(facts)), checker_(plan, ordinal), rotated_q_(plan.rotated_q) {}
+      : facts_(std::move(facts)), checker_(plan, ordinal), rotated_q_(plan.rotated_q), value_rows_(plan.value_rows) {}
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
@@ -34,7 +34,7 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_;  // its buffer, as in the plan
+  const int rotated_q_, value_rows_;  // their buffers, as in the plan
 };
 
 class GpuKernel : public RunnableKernel {
@@ -56,11 +56,12 @@ class GpuKernel : public RunnableKernel {
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
                       ArgumentChecker::Buffers& buffers) const;
-  // What the family's launches get in place of the call's Q.
+  // What the family's launches get in place of the call's Q or V.
+  void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
   ResidentClusters resident_ = {};     // of the one of teams
-  std::optional<Entry> append_;        // before them
+  std::optional<Entry> before_;        // before them
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;

@@ -164,6 +164,13 @@ __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
+__device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
 // A box of shared memory to the tensor, what lies outside of it left out.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),

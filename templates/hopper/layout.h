@@ -25,12 +25,27 @@ constexpr int product_pieces(const KernelConfig& c) {
   return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
 }
 
-// Products of 8 bits read V with its keys along rows: what TMA brings waits in a place of its own until three of the four
-// warps that do not compute have transposed it.
-constexpr bool transposes_values(const KernelConfig& c) { return c.element == Element::f8; }
+// Products of 8 bits read V with its keys along rows. A launch before the loop leaves tiles of it as shared memory is to
+// have them. Else what TMA brings waits in a place of its own until three of the four warps that do not compute have
+// transposed it.
+constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == Transpose::loop; }
+constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough.
 constexpr int value_stages(const KernelConfig& c) { return transposes_values(c) && c.stages > 2 ? 2 : c.stages; }
+
+// What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
+// room that nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
+constexpr int bytes_behind_values(const KernelConfig& c) {
+  return reads_transposed(c) ? (product_pieces(c) * product_columns(c) - output_columns(c)) * kPanelWidth : 0;
+}
+
+// Of the launch that transposes: a tile as it is, and as it shall be.
+constexpr int kTransposingThreads = 128;
+constexpr int transposing_bytes(const KernelConfig& c) {
+  return round_up(panel_layout(c.tile_kv, c.head_dim_v, c.element).bytes(), 1024) +
+         panel_layout(c.head_dim_v, c.tile_kv, c.element).bytes();
+}
 
 // Those of few keys lie side by side in one panel, which is wider than either.
 constexpr bool values_side_by_side(const KernelConfig& c) {
@@ -135,7 +150,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
   s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
-  s.v = transposes_values(c) ? panel_layout(c.head_dim_v, c.tile_kv, c.element) : s.copied_v;
+  s.v = c.transpose != Transpose::none ? panel_layout(c.head_dim_v, c.tile_kv, c.element) : s.copied_v;
+  if (reads_transposed(c)) s.copied_v = s.v;
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
   s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024) /
                     (values_side_by_side(c) ? 2 : 1);
@@ -143,7 +159,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
-  s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes;
+  s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;

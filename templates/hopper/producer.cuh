@@ -15,6 +15,7 @@ struct Producer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
+  const char* transposed;      // V, where a launch has transposed it
   Ring<kQStages> q_ring = {};  // of the item that is found or announced next
   Ring<kStages> ring = {};     // of the next K
   int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
@@ -142,7 +143,9 @@ struct Producer {
     const u32 page = look_up_page(announced(), key);
     wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
     if (leads()) arrive_expecting(copied, kLayout.copied_v.bytes());
-    if constexpr (kEndsKeys) {
+    if constexpr (kReadsTransposed) {
+      copy_transposed(values, copied, announced(), waiting_tile);
+    } else if constexpr (kEndsKeys) {
       copy_ending_rows(values, kLayout.copied_v, maps.v, maps.v_steps, copied, announced(), key,
                        outer_of(announced(), page));
     } else {
@@ -154,6 +157,13 @@ struct Producer {
       if (leads()) arrive(full);
     }
     waiting_tile = -1;
+  }
+
+  // In one piece, as it is to lie in shared memory.
+  __device__ void copy_transposed(u32 to, u32 barrier, const WorkState& work, int tile) const {
+    const Int64 number = first_tile_of_keys(params, work.seq) + tile;
+    copy_bytes(to, transposed + (number * config.heads_kv + work.seq.hk) * kLayout.v.bytes(), kLayout.v.bytes(),
+               barrier, kEvictLast);
   }
 
   // NaN in V would reach rows that do not see its key, as 0 times NaN is NaN. Such items are done again, and then V is
@@ -175,13 +185,42 @@ struct Producer {
     wait_barrier(shared.v_copied(), clearing.parity());
     clearing.advance();
     const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
+    if constexpr (kReadsTransposed) {
+      clear_transposed(values, begin, end);
+    } else {
 #pragma unroll 1
-    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.copied_v.bytes();
-         at += kInPages ? kProducers * 16 : 16) {
-      const int row = at / kPanelWidth % kTileKv;
-      if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
+      for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.copied_v.bytes();
+           at += kInPages ? kProducers * 16 : 16) {
+        const int row = at / kPanelWidth % kTileKv;
+        if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
+      }
     }
     fence_async_proxy();
+  }
+
+  // Of each column 16 keys at a time, whose order P has: word i has keys 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
+  __device__ static void clear_transposed(u32 values, int begin, int end) {
+#pragma unroll 1
+    for (int chunk = 0; chunk < kTileKv / kChunkBytes; ++chunk) {
+      u32 seen[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        seen[i] = 0;
+#pragma unroll
+        for (int byte = 0; byte < 4; ++byte) {
+          const int key = chunk * kChunkBytes + 2 * i + byte % 2 + byte / 2 * 8;
+          if (key >= begin && key < end) seen[i] |= 0xffu << 8 * byte;
+        }
+      }
+      if ((seen[0] & seen[1] & seen[2] & seen[3]) == 0xffffffff) continue;
+#pragma unroll 1
+      for (int column = 0; column < kLayout.v.rows; ++column) {
+        const u32 at = values + chunk / 8 * kLayout.v.panel_bytes() + column * kPanelWidth +
+                       (chunk % 8 ^ column % 8) * kChunkBytes;
+        const uint4 keys = load_shared(at);
+        store_shared(at, make_uint4(keys.x & seen[0], keys.y & seen[1], keys.z & seen[2], keys.w & seen[3]));
+      }
+    }
   }
 
   // Tells the warps that transpose V that all of it has been copied.

@@ -12,7 +12,7 @@ namespace flashjit {
 constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
-constexpr bool kTransposesValues = transposes_values(config);
+constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
 constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
@@ -132,6 +132,18 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   const int batch = recompute(params.batch);
   return config.inputs_of_batches ? WorkItem{sequence_of(params, head % batch, head / batch * kGroup), tile}
                                   : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
+}
+
+// Tiles of keys of all sequences have numbers, where a launch before the loop has one for each.
+__device__ inline NumberedTile tile_of_keys(const KernelParams& params, int number) {
+  if constexpr (kKeyRows == Rows::packed) return numbered_tile(params.offsets_k, params.batch, kTileKv, number);
+  const int tiles = (params.k_len + kTileKv - 1) / kTileKv;
+  return {number / tiles, number % tiles};
+}
+// The number of a sequence's first.
+__device__ inline int first_tile_of_keys(const KernelParams& params, const Sequence& seq) {
+  if constexpr (kKeyRows == Rows::packed) return static_cast<int>(seq.k_token) / kTileKv + seq.b;
+  return seq.b * ((params.k_len + kTileKv - 1) / kTileKv);
 }
 
 // The tiles that some query of lo..hi sees.

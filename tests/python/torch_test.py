@@ -118,13 +118,15 @@ def test_eight_bits():
     except setting.flashjit.UnsupportedError as error:
         raise Skip(str(error)) from None
     assert o.dtype == torch.bfloat16
+    transposed = setting.flashjit.attention(q, k, v.permute(0, 2, 3, 1).contiguous(), mask="causal", spec="v_transposed", **scales)
     wide = [x.double() * scale[:, None, :, None] for x, scale in zip((q, k, v), scales.values())]
     q, k, v = (x.transpose(1, 2) for x in wide)
     k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
     s = (q @ k.transpose(2, 3) / math.sqrt(128)).masked_fill(torch.ones(150, 200, dtype=torch.bool, device=q.device).triu(51), -math.inf)
     p = (s - s.amax(-1, keepdim=True)).exp()
     exact, recipe = (parts @ v / p.sum(-1, keepdim=True) for parts in (p, p.to(eight).double()))
-    print(f"{setting.judge(o.transpose(1, 2), exact, recipe, 'o'):.2f} of what the error rule allows")
+    for result, name in ((o, "o"), (transposed, "o of V^T")):
+        print(f"{setting.judge(result.transpose(1, 2), exact, recipe, name):.2f} of what the error rule allows")
 
 
 def test_gradients_that_are_not_there():

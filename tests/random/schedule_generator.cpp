@@ -28,6 +28,7 @@ const Field kHopper[] = {
     {"row_sum", {"adds", "matrix"}},
     {"grid", {"tiles", "persistent"}},
     {"head_tiles", {"single", "grouped"}},
+    {"transpose", {"loop", "launch"}},
     {"order", {"natural", "longest_first"}},
 };
 const Field kSync[] = {

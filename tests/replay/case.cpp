@@ -154,6 +154,7 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   } else {
     call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
     if (!spec.v_in_k) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+    if (spec.v_transposed) call.v = placer.place(spec.kv_dtype, {batch, spec.heads_kv, spec.d_v, k_tokens});
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   if (has_scaled_keys(spec)) {

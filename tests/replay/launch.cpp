@@ -13,6 +13,7 @@ namespace {
 // The driver's functions carry no state of their own.
 std::string record;
 bool has_maps = false;  // the kernel has a second argument
+int left_before = 0;    // launches before those of the family: they take no tensor maps
 
 std::string strides_text(const Strides& s) {
   return fmt::format("batch {} head {} token {}", s.batch, s.head, s.token);
@@ -70,7 +71,8 @@ CuResult record_launch(const CuLaunchConfig* config, CuFunction, void** argument
     if (attribute.id == CuLaunchAttribute::kCluster) record += fmt::format("clusters of {}\n", attribute.dims[0]);
   }
   record += params_text(*static_cast<const KernelParams*>(arguments[0]));
-  if (has_maps) record += fmt::format("  has_inputs: {}\n", static_cast<const TensorMaps*>(arguments[1])->has_inputs);
+  if (has_maps && left_before-- <= 0)
+    record += fmt::format("  has_inputs: {}\n", static_cast<const TensorMaps*>(arguments[1])->has_inputs);
   return 0;
 }
 
@@ -147,6 +149,7 @@ Result<void> load_and_run(const Plan& plan, const KernelSource& source, const Ar
 std::string launch_text(const Plan& plan, const KernelSource& source, const Arguments& arguments) {
   record.clear();
   has_maps = plan.launches.front().tensor_maps;
+  left_before = plan.before ? 1 : 0;
   if (const auto done = load_and_run(plan, source, arguments); !done)
     record += fmt::format("{}: {}\n", name(done.error().kind), done.error().message);
   return record;

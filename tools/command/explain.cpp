@@ -17,6 +17,7 @@
 #include "runtime/engine/environment.h"
 #include "runtime/tuned/choice.h"
 #include "runtime/tuned/records.h"
+#include "compiler/values.h"
 #include "tools/command/commands.h"
 #include "tools/support/mask_map.h"
 #include "tools/support/narrow_errors.h"
@@ -59,7 +60,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
     text +=
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
-  text += plan.schedule.family->describe(plan.config) + describe_append(plan);
+  text += plan.schedule.family->describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
   for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -80,6 +81,7 @@ CallSizes sizes_of(const Shape& shape) {
 Footprint footprint(const Plan& plan, const Shape& shape) {
   const CallSizes sizes = sizes_of(shape);
   Footprint all;
+  if (plan.before) all.launches.emplace_back(plan.before->entry);
   for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
   all.bytes = bytes_of(plan.workspace, sizes);
   for (const WorkspaceBuffer& buffer : plan.workspace) all.buffers.emplace_back(buffer.name, bytes_of(buffer, sizes));

@@ -115,6 +115,21 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
   return false;
 }
 
+bool refuses_values(const AttentionSpec& spec, const Schedule& s, std::string* why) {
+  const bool narrow = has_scaled_queries(spec);
+  if (narrow && *s.transpose == Transpose::none)
+    return refuse(why,
+                  "transpose: none leaves the columns of V along rows, and products of {} read keys along them; use "
+                  "transpose=loop or launch",
+                  name(spec.dtype));
+  if (!narrow && *s.transpose != Transpose::none)
+    return refuse(why, "transpose: {} is for V of 8 bits, products of {} read V as it is; use transpose=none",
+                  word(*s.transpose), name(spec.dtype));
+  if (*s.transpose == Transpose::launch && is_paged(spec))
+    return refuse(why, "transpose: launch does not go through pages, only the loop does; use transpose=loop");
+  return false;
+}
+
 bool ranges_use_head(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
   const TileAnalysis& tiles = problem.tiles;
@@ -252,8 +267,17 @@ struct Enumeration {
       if (!pins.tile_kv && tile_kv % 32 != 0 && (has_inputs || narrow)) continue;
       covered = tile_kv;
       s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
-      buffers(s);
+      values(s);
       if (pins.tile_kv) return;
+    }
+  }
+
+  void values(Schedule s) {
+    for (const Transpose transpose : {Transpose::none, Transpose::loop, Transpose::launch}) {
+      s.transpose = pins.transpose.value_or(transpose);
+      if (!pins.transpose && refuses_values(spec, s, nullptr)) continue;
+      buffers(s);
+      if (pins.transpose) return;
     }
   }
 
@@ -341,7 +365,9 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
 
 bool refuses_hopper(const Problem& problem, const Schedule& s, std::string* why) {
   const AttentionSpec& spec = problem.spec;
-  if (refuses_tile(spec, s, why) || refuses_loop(spec, s, why) || refuses_heads(problem, s, why)) return true;
+  if (refuses_tile(spec, s, why) || refuses_loop(spec, s, why) || refuses_values(spec, s, why) ||
+      refuses_heads(problem, s, why))
+    return true;
   const KernelConfig sizes = config_of(problem, s);
   return refuses_row_sum(spec, s, sizes, why) || refuses_resources(problem, sizes, why);
 }

@@ -70,6 +70,26 @@ void configure(const Problem& problem, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
+// V as tiles of shared memory are to have it, one after the other.
+void add_transposing_launch(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const bool packed = c.sequences == Sequences::packed;
+  plan.before = {.entry = "flashjit_transpose_values",
+                 .threads = kTransposingThreads,
+                 .smem_bytes = transposing_bytes(c),
+                 .grid = {.keys = c.tile_kv, .heads = c.heads_kv, .numbered = packed},
+                 .buffers = {static_cast<int>(plan.workspace.size())},
+                 .bounds = "flashjit::kTransposingThreads",
+                 .call = "transpose_values(params, transposed)"};
+  std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::k_len, c.tile_kv, true}};
+  if (packed) tiles = {{.size = &CallSizes::k_tokens, .multiple = c.tile_kv, .tiles = true, .more = &CallSizes::batch}};
+  plan.workspace.push_back({"transposed", "char", std::int64_t{hopper_layout(c).v.bytes()} * c.heads_kv, tiles});
+  KernelLaunch& loop = plan.launches.front();
+  loop.overlaps = true;
+  loop.buffers = plan.before->buffers;
+  loop.call = "hopper_forward(params, maps, transposed)";
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   plan.launches = {{.entry = "flashjit_forward",
@@ -82,6 +102,7 @@ void finish(Plan& plan) {
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",
                     .call = "hopper_forward(params, maps)"}};
+  if (reads_transposed(c)) add_transposing_launch(plan);
 }
 
 std::string describe(const KernelConfig& c) {
@@ -102,6 +123,7 @@ std::string describe(const KernelConfig& c) {
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
+  if (reads_transposed(c)) text += "  a launch before it transposes V, which products of 8 bits read along its keys\n";
   if (adds_tiles(c)) {
     text += fmt::format("  P V of {} keys at a time{}, added up in fp32: a sum of products of 8 bits has 13 bits\n",
                         c.tile_kv, product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
@@ -131,7 +153,8 @@ const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .loop_file = "templates/hopper/forward.cuh",
-    .fields = "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles order",
+    .fields =
+        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose order",
     .drops = true,
     .narrow_queries = true,
     .compiles_quickly = false,

@@ -288,7 +288,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .n = columns,
                   .k = step_columns(c.element),
                   .a_in_registers = true,
-                  .b_transposed = !transposes_values(c),
+                  .b_transposed = c.transpose == Transpose::none,
                   .accumulates = !adds_tiles(c),
                   .remark = remark}};
 }

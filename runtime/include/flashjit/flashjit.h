@@ -130,7 +130,8 @@ typedef struct flashjit_prepare_options {
  * max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with
  * the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that
  * rotate], and of quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset"
- * are int64 [1], which a launch reads when it runs, or scalars.
+ * are int64 [1], which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys],
+ * packed [KV heads, d, tokens].
  */
 typedef struct flashjit_param {
   const char* name;

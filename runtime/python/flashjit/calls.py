@@ -79,6 +79,11 @@ def axes_of(words: str) -> tuple[int, int, int]:
     return (4, 1, 2) if layout == "bhsd" else (4, 2, 1)
 
 
+def columns_of(v_shape: Sequence[int], words: str) -> int:
+    """The head dim of V, which may be given as V^T."""
+    return v_shape[-2 if "v_transposed" in words.split() else -1]
+
+
 def out_dtype(words: str, dtype: str) -> str:
     """Of the result: what `out=` says, else the dtype of q, which has 8 bits at times; results have 16 then."""
     return word(words, "out") or ("bf16" if dtype in ("e4m3", "e5m2") else dtype)
@@ -126,7 +131,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
         check_rank(name, views[name], 4 if paged else rank, words)
     if v.dtype != k.dtype:
         raise InvalidError(f"v: is {v.dtype}, and k is {k.dtype}; convert one of them")
-    d, d_v, kv_heads = q.shape[-1], v.shape[-1], k.shape[2 if paged else heads]
+    d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]
     parts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
              f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
     if k.dtype != q.dtype:
@@ -252,7 +257,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     rank = axes_of(words)[0]
     check_rank("q", views["q"], rank, words)
     check_rank("v", views["v"], 4 if "paged" in words else rank, words)
-    o = _new_array(q, (*views["q"].shape[:-1], views["v"].shape[-1]), dtype) if out is None else out
+    o = _new_array(q, (*views["q"].shape[:-1], columns_of(views["v"].shape, words)), dtype) if out is None else out
     views["o"] = tensors.view(o, "out", stream)
     if not views["o"].writable:
         raise InvalidError("out: is read-only; give an array that can be written to")

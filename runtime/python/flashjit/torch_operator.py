@@ -126,7 +126,7 @@ _same: dict[Any, _Same] = {}  # by options
 def _new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | None]:
     """O and the LSE, as kernels write them."""
     dtype = DTYPES.get(calls.out_dtype(words, _WORDS.get(q.dtype, "")), q.dtype)
-    shape = (*q.shape[:-1], v.shape[-1])
+    shape = (*q.shape[:-1], calls.columns_of(v.shape, words))
     o = _empty_like(q) if shape == q.shape and dtype == q.dtype else _empty(shape, dtype=dtype, device=q.device)
     if calls.word(words, "lse") in (None, "none"):
         return o, None
@@ -172,7 +172,7 @@ class _Asked:
         """All that the spec says, and where the tensors are."""
         _, _, tokens, of_q, of_v = _axes(self.words)
         q, k, v = self.given["q"], self.given["k"], self.given["v"]
-        key = [self.words, of_q(q.shape), of_v(k.shape), of_v(v.shape), q.shape[tokens] == 1, self.o.dtype, self.o.device, self.o.is_neg()]
+        key = [self.words, of_q(q.shape), of_v(k.shape), self.o.shape[-1], q.shape[tokens] == 1, self.o.dtype, self.o.device, self.o.is_neg()]
         aligned = calls.alignment_of(self.o.data_ptr(), self.o.shape, self.o.stride(), self.o.element_size())
         for name, t in self.given.items():
             key += (name, t.dtype, t.device, t.dim(), t.is_neg())

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kSound[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,"
-    "row_sum=adds,grid=persistent,head_tiles=single,order=natural";
+    "row_sum=adds,grid=persistent,head_tiles=single,transpose=none,order=natural";
 
 AttentionSpec spec_of(const std::string& text) {
   const auto spec = parse_spec(text);
@@ -55,6 +55,8 @@ TEST(Hopper, LegalSchedules) {
       {"fwd bf16 d=128 score=\"bias(slopes)\"", "tile_kv=128"},
       {"fwd bf16 d=128 layout=packed", "grid=tiles"},
       {"fwd bf16 d=128 max_logit", "reference=tile"},
+      {"fwd e4m3 d=128 layout=packed v_transposed", "transpose=launch"},
+      {"fwd e4m3 d=128 layout=paged(64)", "transpose=loop"},
       {"fwd bf16 d=128 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128", "tile_q=64,warpgroups=1,exclusive=none,stages=1,overlap=none"},
   };
@@ -87,7 +89,7 @@ TEST(Schedules, IncompleteOnesAreIllegal) {
             "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
   EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
   for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
-                                     "reference", "row_sum", "grid", "head_tiles", "order"}) {
+                                     "reference", "row_sum", "grid", "head_tiles", "transpose", "order"}) {
     std::string text = "," + std::string(kSound) + ",";
     const std::size_t at = text.find("," + std::string(key) + "=");
     text.erase(at, text.find(',', at + 1) - at);
@@ -106,6 +108,9 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
        "stages: 1 is too few for overlap=qk_pv, which reads two K/V tiles at a time; use stages=2"},
       {"fwd bf16 d=64", "warpgroups=1,tile_q=64", "exclusive: issue needs two warpgroups to take turns, there is 1"},
       {"fwd bf16 d=64", "warpgroups=1,tile_q=64,exclusive=issue", "exclusive: issue needs two warpgroups"},
+      {"fwd e4m3 d=64", "", "transpose: none leaves the columns of V along rows"},
+      {"fwd bf16 d=64", "transpose=loop", "transpose: loop is for V of 8 bits"},
+      {"fwd e4m3 d=64 layout=paged(64)", "transpose=launch", "transpose: launch does not go through pages"},
       {"fwd bf16 d=64", "overlap=none", "exclusive: issue needs overlap=qk_pv"},
       {"fwd bf16 d=64 max_logit", "", "reference: first never finds the maximum of a row, which max_logit asks for"},
       {"fwd bf16 d=64 numerics=batch_invariant", "", "numerics=batch_invariant excludes; use reference=tile"},

@@ -176,6 +176,7 @@ TEST(Verify, AttributeBeforeItsPass) {
 constexpr char kOverlapped[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=2,overlap=qk_pv,exclusive=issue,reference=tile,"
     "row_sum=adds,grid=persistent,head_tiles=single,order=natural";
+const std::string kTransposing = std::string(kOverlapped) + ",transpose=loop";
 constexpr char kOneByOne[] =
     "family=hopper,tile_q=64,tile_kv=64,warpgroups=1,stages=1,q_stages=1,overlap=none,exclusive=none,reference=first,"
     "row_sum=matrix,grid=tiles,head_tiles=single,order=natural";
@@ -287,16 +288,16 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
 // V of 8 bits passes through the hands of a third role.
 TEST(VerifyRoles, ValuesAreTransposedInStep) {
   const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Transposer)); };
-  Program early = sound(kOverlapped, kNarrow);
+  Program early = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(early), Kind::Await, 0);
   expect_broken(early, "transpose Vs (item 0, tile 0): reads Vc before it has awaited that it is full");
-  Program over = sound(kOverlapped, kNarrow);
+  Program over = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(over), Kind::Await, 1);
   expect_broken(over, "transpose Vs (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
-  Program kept = sound(kOverlapped, kNarrow);
+  Program kept = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(kept), Kind::Release, 0);
   expect_broken(kept, "Vc, but item 0, tile 0 is there");
-  Program idle = sound(kOverlapped, kNarrow);
+  Program idle = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(idle), Kind::Transpose, 0);
   expect_broken(idle, "reads Vs before anything is in it");
 }

@@ -1,0 +1,24 @@
+// What `v_transposed` in a spec adds to a plan whose launches read rows of V: one before them, which makes these.
+#pragma once
+
+#include <string>
+
+#include "compiler/plan.h"
+
+namespace flashjit {
+
+struct Shape;
+
+// Do the launches of the family read V^T themselves?
+bool reads_columns(const KernelConfig& config);
+
+// The launch, and memory for the rows, which the launches of the family then read in place of the call's V.
+void add_value_rows(Plan& plan);
+
+// For `explain`; nothing where there is none.
+std::string describe_value_rows(const Plan& plan);
+
+// About how long the others wait for it.
+double value_rows_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
+
+}  // namespace flashjit

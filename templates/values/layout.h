@@ -1,0 +1,14 @@
+// Sizes of the launch that makes rows of V^T. Shared by host and device.
+#pragma once
+
+#include "templates/kernel_config.h"
+
+namespace flashjit {
+
+constexpr int kValueRowsThreads = 128;
+constexpr int kValueRowsKeys = 64;  // of a block
+
+// All that any loop copies at once.
+constexpr int value_row_bytes(const KernelConfig& c) { return round_up(c.head_dim_v, 16); }
+
+}  // namespace flashjit
