@@ -174,12 +174,12 @@ struct Consumer {
       pin_fragments(p);  // or exponentials would wait for those products
       complete_output(kOther, follows);
     }
-    hand_over(rose, factor);
     if (rose) rescale(o, factor);
     clear_hidden(tile, end, half);
     pin_registers(o);
     begin_products();
     issue_output(half);
+    hand_over(rose, factor);  // beside own products: beside the other one's scores shared memory has no time for P
     complete_output(half);
     ++turn.count;
   }
@@ -238,13 +238,13 @@ struct Consumer {
 
   __device__ void store(const Segment& segment) const {
     const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane_id()) % 4 * 2;
-    const bool writes = half == 0 && lane_id() % 4 == 0;
+    const bool writes = half == 0 && lane_id() % 4 == 0, whole = uniform(segment.part < 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
       const bool inside = row < segment.seq.q_len * kGroup;
       const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
-      if (segment.part < 0) {
+      if (whole) {
         const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
         store_row(finish_row(params, segment.seq, at, state, writes && inside),
                   query_row(params.o_stride, segment.seq, at.h, at.q) + column, h, inside);
@@ -263,7 +263,8 @@ struct Consumer {
     }
   }
   // Two neighbouring columns of each eight. 16-bit ones are exchanged with the neighbour, so that an even lane has four
-  // of one eight and an odd lane four of the next: stores of whole sectors.
+  // of one eight and an odd lane four of the next: stores of whole sectors. All are exchanged before the first is stored:
+  // in a branch around each store ptxas computed its address anew, 15 KB of code.
   __device__ void store_row(float factor, Int64 at, int h, bool inside) const {
     if constexpr (config.output == Element::f32) {
       float* to = static_cast<float*>(params.o) + at;
@@ -274,13 +275,20 @@ struct Consumer {
       }
     } else {
       const bool odd = lane_id() % 2 != 0;
-      u16* to = static_cast<u16*>(params.o) + at + (odd ? 8 - 2 : 0);
+      u32 words[kOutputs / 4];
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; ++j)
+        words[j] = pack<config.output>(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor);
 #pragma unroll
       for (int j = 0; j < kOutputs / 4; j += 2) {
-        const u32 low = pack<config.output>(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor),
-                  high = pack<config.output>(o[4 * j + 4 + 2 * h] * factor, o[4 * j + 5 + 2 * h] * factor);
-        const u32 received = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
-        if (inside) store_global(to + 8 * j, odd ? make_uint2(received, high) : make_uint2(low, received));
+        const u32 received = __shfl_xor_sync(0xffffffff, odd ? words[j] : words[j + 1], 1);
+        words[j] = odd ? received : words[j];
+        words[j + 1] = odd ? words[j + 1] : received;
+      }
+      u16* to = static_cast<u16*>(params.o) + at + (odd ? 8 - 2 : 0);
+      if (inside) {
+#pragma unroll
+        for (int j = 0; j < kOutputs / 4; j += 2) store_global(to + 8 * j, make_uint2(words[j], words[j + 1]));
       }
     }
   }
@@ -310,14 +318,16 @@ __device__ inline void set_up(const SharedMemory& shared) {
     init_barrier(shared.queries_empty(), kMlaConsumers * kMlaWarps);
     publish_barriers();
   }
-  if constexpr (kCluster > 1) sync_cluster();
-  else __syncthreads();
+  __syncthreads();
+  // The barriers are published: nothing else has to be seen by the other block.
+  if constexpr (kCluster > 1) arrive_at_cluster(), wait_for_cluster();
 }
 
 __device__ inline void mla_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
   extern __shared__ __align__(1024) unsigned char memory[];
   int* scratch = reinterpret_cast<int*>(memory + kPlaces.scratch_offset);
   const SharedMemory shared = {shared_address(memory), memory};
+  prefetch_table<kMlaThreads>(params);
   const Ranges ranges = ranges_of(params, count_steps<kMlaThreads>(params, scratch));
   const int range = blockIdx.x / kCluster;
   if (range >= ranges.count) return;  // with all of its cluster
