@@ -70,7 +70,7 @@ enum class OperandStrides {
 struct Operand {
   std::string_view name, what;
   OperandRole role = OperandRole::Input;
-  Dtype AttentionSpec::*dtype = nullptr;  // null: always_dtype
+  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
   Dtype always_dtype = Dtype::F32;
   Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
@@ -86,9 +86,9 @@ struct Operand {
   int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
   std::size_t pointer = 0;                                // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
-  Strides KernelParams::*strides = nullptr;
-  PartStrides KernelParams::*part_strides = nullptr;
-  Int64 KernelParams::*value = nullptr;  // a number: where it goes if a call gives it by value instead
+  Strides KernelParams::* strides = nullptr;
+  PartStrides KernelParams::* part_strides = nullptr;
+  Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }

@@ -20,7 +20,9 @@ std::string narrow_errors(const Plan& plan, Json& line) {
   line["rounding_error"] = error_json(plain);
   line["rounding_error_rotated"] = error_json(rotated);
   line["weights_error"] = error_json(own);
-  const auto both = [](const NarrowError& error) { return fmt::format("{:.2g}, {:.2g}", error.normal, error.outliers); };
+  const auto both = [](const NarrowError& error) {
+    return fmt::format("{:.2g}, {:.2g}", error.normal, error.outliers);
+  };
   return fmt::format(
       "what 8 bits cost: relative error of O against float64, on normal numbers, and with outliers\n"
       "  rounding           {}; with Q and K rotated {} ({})\n"

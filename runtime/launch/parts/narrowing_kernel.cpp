@@ -134,9 +134,9 @@ Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
   }
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   // Callers of kernels of processors bring no memory.
-  const auto free = [](void* memory) { ::operator delete (memory, std::align_val_t{kWorkspaceAlignment}); };
+  const auto free = [](void* memory) { ::operator delete(memory, std::align_val_t{kWorkspaceAlignment}); };
   const std::unique_ptr<void, decltype(free)> memory(
-      ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
+      ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
   CallArguments in_memory = call;
   in_memory.workspace = memory.get();
   in_memory.workspace_bytes = bytes;
