@@ -10,7 +10,7 @@ namespace flashjit {
 // 16 columns at a time, and of these 32 keys: four 8x8 matrices of 16 bits, each of two columns of a key.
 constexpr int kBlockColumns = 16, kUnitKeys = 32, kUnits = kTileKv / kUnitKeys;
 constexpr int kUnitsAhead = kTransposesValues && kWarpgroups == 3 ? 2 : 4;  // three warpgroups leave few registers
-constexpr u32 kBlocks = config.head_dim_v / kBlockColumns;
+constexpr u32 kBlocks = (config.head_dim_v + kBlockColumns - 1) / kBlockColumns;           // none of 8 bits is cut
 constexpr PanelLayout kGivenV = panel_layout(kTileKv, config.head_dim_v, config.element);  // as they are
 
 // A tile, by each of `warps` its blocks of columns. A lane gives the address of a row of a matrix: to load, of a key and 16
@@ -81,7 +81,7 @@ struct Transposer {
 // A tile of `keys` keys, and behind them zeros, from rows of V to `tile`.
 __device__ inline void transpose_rows(const char* rows, Int64 stride, int keys, uint4* tile) {
   extern __shared__ __align__(1024) char memory[];
-  constexpr int kChunks = config.head_dim_v / kChunkBytes;
+  constexpr int kChunks = kBlocks * kBlockColumns / kChunkBytes;
   const u32 from = shared_address(memory), to = from + round_up(kGivenV.bytes(), 1024);
 #pragma unroll 4
   for (int i = threadIdx.x; i < kTileKv * kChunks; i += kTransposingThreads) {

@@ -67,6 +67,12 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
     return refuse(why, "family: mla has one range of keys for all heads, and the mask depends on h; use family={}",
                   floor_family(true)->name);
   }
+  const auto [needed, budget] = mla_registers(problem, config_of(problem, s));
+  if (needed > budget) {
+    return refuse(
+        why, "family: mla has {} registers per thread, and with what the score reads needs about {}; use family={}",
+        budget, needed, floor_family(true)->name);
+  }
   return false;
 }
 
