@@ -73,9 +73,12 @@ void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, 
   const Dtype dtype = of_queries ? spec_.dtype : spec_.kv_dtype;
   const int block_rows = !of_queries && spec_.token_scales ? 1 : spec_.scale_block;
   const bool packed = given.layout == Layout::Packed && !in_pages, heads_first = given.layout == Layout::Bhsd;
-  const std::vector<std::int64_t> from = strides_of(tensor), shape = tensor.shape;
-  std::vector<std::int64_t> to(shape.size(), 1);  // contiguous
-  for (std::size_t i = shape.size() - 1; i-- > 0;) to[i] = to[i + 1] * shape[i + 1];
+  const auto rows_of = [&](const Tensor& of_call) {
+    return of == Of::values && given.v_transposed ? rows_of_columns(of_call, given.layout) : of_call;
+  };
+  const Tensor written = {nullptr, std::string(name(dtype)), tensor.shape, {}};
+  const std::vector<std::int64_t> from = strides_of(rows_of(tensor)), to = strides_of(rows_of(written)),
+                                  shape = rows_of(tensor).shape;
   const std::size_t of_token = packed ? 0 : heads_first ? 2 : 1, of_head = packed ? 1 : heads_first ? 1 : 2;
   const std::int64_t heads = shape[of_head], d = shape.back();
   const std::int64_t count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -103,21 +106,23 @@ void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, 
     GivenRows block;
     for (std::int64_t token = first; token < end; ++token) {
       for (std::int64_t c = 0; c < d; ++c)
-        row[static_cast<std::size_t>(c)] = load_float(given.dtype, tensor.data, at(from, b, h, token) + c);
+        row[static_cast<std::size_t>(c)] =
+            load_float(given.dtype, tensor.data, at(from, b, h, token) + c * from.back());
       add_row(block, given, call, row, std::max<std::int64_t>(first_position + token, 0));
     }
     const QuantizedRows rounded = quantize_rows(block, static_cast<int>(d), given.rotate, dtype);
     scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
     for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
-      const std::int64_t place = at(to, b, h, first + row) + column;
+      const std::int64_t place = at(to, b, h, first + row) + column * to.back();
       store_float(dtype, elements.data(), place, static_cast<float>(rounded.y[j]));
       doubts[static_cast<std::size_t>(place)] = static_cast<float>(rounded.doubts[j]);
     }
   }
   std::vector<std::int64_t> of_scales = {batch, heads};
   if (block_rows > 0) of_scales.insert(of_scales.begin() + 1, blocks);
-  tensor = {elements.data(), std::string(name(dtype)), shape, to};
+  tensor = written;
+  tensor.data = elements.data();
   const char* const scale = of_queries ? "scale_q" : of == Of::keys ? "scale_k" : "scale_v";
   arguments_.params[scale] = {scales.data(), "fp32", of_scales, {}};
 }

@@ -158,6 +158,7 @@ def test_what_rounding_costs():
                         ("fwd e4m3 d=64 heads=2 layout=packed", "q=70+9,k=300+40"), ("fwd e4m3 d=64 heads=4/2 layout=packed scales=block(64) mask=\"causal\"", "q=70+0+9,k=300+5+40"),
                         ("fwd e4m3 d=128 heads=2 layout=packed/paged(128) scales=block(64)", "q=70+9,k=300+40"), ("fwd e4m3 d=64 heads=2 layout=paged(16)", "b=2,q=5,k=200..300"),
                         ("fwd e4m3 d=64 heads=2 layout=packed/paged(16) token_scales", "q=70+9,k=300+140"), ("fwd e4m3 d=96/64 heads=2/1 v_in_k", "q=60,k=300"),
+                        ("fwd e4m3 d=64/96 heads=2/1 v_transposed", "b=2,q=60,k=500"), ("fwd e4m3 d=64 heads=4/2 layout=packed v_transposed scales=block(64)", "q=70+0+9,k=300+5+40"),
                         ("fwd bf16 compute=e4m3 d=128 heads=2 layout=packed rotate scales=block(64)", "q=70+0+9,k=300+5+40")]:
         line = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json").line()
         outliers = flashjit("run", spec, "--shape", shape, *HOST, "--check", "--json", "--data", "outliers").line()
