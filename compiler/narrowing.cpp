@@ -64,10 +64,7 @@ NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
   return room;
 }
 
-Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
-  FLASHJIT_ASSIGN(q, rounding(spec, Of::queries_or_keys, spec.heads_q, spec.q_len));
-  FLASHJIT_ASSIGN(k, rounding(spec, Of::queries_or_keys, spec.heads_kv, spec.k_len));
-  FLASHJIT_ASSIGN(v, rounding(spec, Of::values, spec.heads_kv, spec.k_len));
+AttentionSpec attention_to_rounded(const AttentionSpec& spec) {
   AttentionSpec attention = spec;
   attention.dtype = attention.kv_dtype = *spec.compute;
   attention.compute.reset();
@@ -75,6 +72,14 @@ Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
   attention.rope = Rope::none;
   attention.rope_dims = 0;
   attention.rope_base = 0;
+  return attention;
+}
+
+Result<Narrowing> narrowing_of(const AttentionSpec& spec) {
+  FLASHJIT_ASSIGN(q, rounding(spec, Of::queries_or_keys, spec.heads_q, spec.q_len));
+  FLASHJIT_ASSIGN(k, rounding(spec, Of::queries_or_keys, spec.heads_kv, spec.k_len));
+  FLASHJIT_ASSIGN(v, rounding(spec, Of::values, spec.heads_kv, spec.k_len));
+  AttentionSpec attention = attention_to_rounded(spec);
   FLASHJIT_TRY(validate(attention));
   return Narrowing{std::move(q), std::move(k), std::move(v), std::move(attention)};
 }

@@ -12,6 +12,8 @@ struct Narrowing {
 };
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec);
+// The attention of these alone, not validated.
+AttentionSpec attention_to_rounded(const AttentionSpec& spec);
 
 // The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there, unless blocks have scales.
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);

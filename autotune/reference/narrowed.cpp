@@ -6,20 +6,11 @@
 #include <numeric>
 
 #include "autotune/reference/quantize.h"
+#include "compiler/narrowing.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {
 namespace {
-
-AttentionSpec rounded_spec(const AttentionSpec& given) {
-  AttentionSpec spec = given;
-  spec.dtype = spec.kv_dtype = *given.compute;
-  spec.compute.reset();
-  spec.rotate = false;
-  spec.rope = Rope::none;
-  spec.rope_dims = 0;
-  return spec;
-}
 
 // Where the tokens of what has scales of its own begin, and the last ends.
 std::vector<std::int64_t> begins_of(bool by_offsets, const Tensor& offsets, std::int64_t batch, std::int64_t tokens) {
@@ -48,7 +39,7 @@ Tensor rows_of_columns(const Tensor& v, Layout layout) {
 }
 
 Narrowed::Narrowed(const AttentionSpec& given, const Arguments& arguments)
-    : Narrowed(given, rounded_spec(given), arguments) {}
+    : Narrowed(given, attention_to_rounded(given), arguments) {}
 
 Narrowed::Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const Arguments& arguments)
     : spec_(spec), arguments_(arguments) {
