@@ -156,6 +156,18 @@ __device__ inline u32 pack(float low, float high) {
   return packed;
 }
 
+// What is negative becomes 0.
+template <Element element>
+__device__ inline u32 pack_positive(float low, float high) {
+  u32 packed;
+  if constexpr (element == Element::bf16) {
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
 // Four floats to e4m3, the first in the low byte; what is too large becomes 448.
 __device__ inline u32 pack_e4m3(float a, float b, float c, float d) {
   u32 packed;

@@ -34,53 +34,74 @@ struct DropoutCalls {
   FourWords key;
   u32 b, h, lane;
 
-  // `row` and `column`: of this lane's call, from dropout_place_of_row() and the like.
-  __device__ CallHalves call(u32 row, u32 column) const {
-    constexpr bool kQueries = rows == WeightRows::queries;
-    const FourWords words = dropout_call(key, b, h, kQueries ? row : column, kQueries ? column : row);
-    return halves_of_call<rows>(words, lane);
+  __device__ FourWords call(u32 query_tile, u32 key_tile) const {
+    return dropout_call(key, b, h, dropout_place_of_query<rows>(query_tile, lane),
+                        dropout_place_of_key<rows>(key_tile, lane));
   }
-  __device__ void pair(KeptTile& first, KeptTile& second, u32 row, u32 column) const {
-    CallHalves halves = call(row, column);
-#pragma unroll
-    for (u32& half : halves.other) half = __shfl_xor_sync(0xffffffff, half, 4);
-    tiles_of_halves<config.dropped>(first, second, halves, lane);
+  __device__ TileNumbers exchanged(const TileNumbers& of_call) const {
+    CallHalves halves = halves_of_call(of_call, lane);
+    halves.other = __shfl_xor_sync(0xffffffff, halves.other, 4);
+    return numbers_of_halves(halves, lane);
   }
-  // Of tiles side by side and one below the other, whose first is in this row and column of tiles. Two go together, or the
-  // last one is alone.
+  // Of tiles side by side and one below the other, whose first is in this row and column of tiles: of keys that is a
+  // multiple of how many there are.
   template <int row_tiles, int column_tiles>
-  __device__ void draw(KeptTile (&kept)[row_tiles][column_tiles], u32 first_row, u32 first_column) const {
-    const u32 second = call_of_lane(lane);
-    const auto row_of = [&](u32 tile) { return dropout_place_of_row(first_row + tile, lane); };
-    const auto column_of = [&](u32 tile) { return dropout_place_of_column(first_column + tile, lane); };
+  __device__ void draw(TileNumbers (&numbers)[row_tiles][column_tiles], u32 first_row, u32 first_column) const {
+    constexpr bool kQueries = rows == WeightRows::queries;
+    constexpr int kKeyTiles = kQueries ? column_tiles : row_tiles, kQueryTiles = kQueries ? row_tiles : column_tiles;
+    constexpr int kStep = kKeyTiles % 2 == 0 ? 2 : 1;  // so many tiles share a call
+    const u32 first_query = kQueries ? first_row : first_column, first_key = kQueries ? first_column : first_row;
 #pragma unroll
-    for (int i = 0; i < row_tiles; i += 2)
+    for (int i = 0; i < kQueryTiles; ++i)
 #pragma unroll
-      for (int j = 0; j < column_tiles; ++j) {
-        if (i + 1 < row_tiles) pair(kept[i][j], kept[i + 1][j], row_of(i + second), column_of(j));
-        else if (j % 2 == 1) pair(kept[i][j - 1], kept[i][j], row_of(i), column_of(j - 1 + second));
-        else if (j + 1 == column_tiles) kept[i][j] = tile_of_half<config.dropped>(call(row_of(i), column_of(j)));
+      for (int j = 0; j < kKeyTiles; j += kStep) {
+        const FourWords words = call(first_query + i, first_key + j);
+#pragma unroll
+        for (int t = 0; t < kStep; ++t) {
+          const TileNumbers of_call = numbers_of_call(words, kStep == 2 ? t : first_key + j);
+          if constexpr (kQueries) numbers[i][j + t] = of_call;
+          else numbers[j + t][i] = exchanged(of_call);
+        }
       }
   }
 };
 
 // Here, and not where it is used.
 template <int tiles>
-__device__ inline void pin_kept(KeptTile (&kept)[1][tiles]) {
+__device__ inline void pin_numbers(TileNumbers (&numbers)[1][tiles]) {
 #pragma unroll
-  for (KeptTile& tile : kept[0]) tile.word[0] = recompute(tile.word[0]), tile.word[1] = recompute(tile.word[1]);
+  for (TileNumbers& tile : numbers[0]) tile.word[0] = recompute(tile.word[0]), tile.word[1] = recompute(tile.word[1]);
 }
 
 // A tile of weights as an operand: 0 where they are dropped.
 template <WeightRows rows>
-__device__ inline void drop(u32 (&p)[4], const KeptTile& kept) {
+__device__ inline void drop(u32 (&p)[4], const TileNumbers& numbers) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) p[i] &= mask_of_operand<rows>(kept, i);
+  for (int i = 0; i < 4; ++i) p[i] &= mask_of_operand<rows, config.dropped>(numbers, i);
 }
 template <WeightRows rows, int tiles>
-__device__ inline void drop(u32 (&p)[tiles][4], const KeptTile (&kept)[1][tiles]) {
+__device__ inline void drop(u32 (&p)[tiles][4], const TileNumbers (&numbers)[1][tiles]) {
 #pragma unroll
-  for (int i = 0; i < tiles; ++i) drop<rows>(p[i], kept[0][i]);
+  for (int i = 0; i < tiles; ++i) drop<rows>(p[i], numbers[0][i]);
+}
+
+// Of the two weights in register i as an operand: x += a * b and y += c * d, each where it is kept, ...
+template <WeightRows rows>
+__device__ inline void add_kept_products(const TileNumbers& numbers, int i, float& x, float& y, float a, float c,
+                                         float b, float d) {
+  asm("{\n.reg .pred p, q;\n.reg .b32 positive;\nabs.f16x2 positive, %2;\nsetp.geu.f16x2 p|q, positive, %3;\n"
+      "@p fma.rn.f32 %0, %4, %5, %0;\n@q fma.rn.f32 %1, %6, %7, %1;\n}"
+      : "+f"(x), "+f"(y)
+      : "r"(comparable<config.dropped>(numbers_of_operand<rows>(numbers, i))), "r"(kDroppedBelow<config.dropped>),
+        "f"(a), "f"(b), "f"(c), "f"(d));
+}
+// ... or the other sign, where it is dropped.
+template <WeightRows rows>
+__device__ inline void negate_dropped(const TileNumbers& numbers, int i, float& x, float& y) {
+  asm("{\n.reg .pred p, q;\n.reg .b32 positive;\nabs.f16x2 positive, %2;\nsetp.geu.f16x2 p|q, positive, %3;\n"
+      "@!p neg.f32 %0, %0;\n@!q neg.f32 %1, %1;\n}"
+      : "+f"(x), "+f"(y)
+      : "r"(comparable<config.dropped>(numbers_of_operand<rows>(numbers, i))), "r"(kDroppedBelow<config.dropped>));
 }
 
 }  // namespace flashjit

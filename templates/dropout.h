@@ -1,15 +1,16 @@
 // Which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that forward,
 // backward, the host and every tiling drop the same ones. Shared by host and device.
 //
-// A call of a generator gives 16 bytes for 16 weights, those of queries 2 i + {0, 1, 8, 9} and keys 2 j + {0, 1, 8, 9} of
-// a tile of 16 x 16. Where mma.sync and wgmma lay sums out, lanes l and l ^ 4 of a warp hold these 16, eight each: of a
-// call, a lane needs two words or, where rows are keys, two bytes of every word.
+// A call of a generator gives 16 numbers of 8 bits: those of queries i and i + 8 of 16, and of keys 2 j + {0, 1, 8, 9} in
+// each half of 32. Where mma.sync and wgmma lay sums out, with rows that are queries, a lane has all 16 of a call.
 //   key      the words of Philox4x32-10 of (offset, 0) under the seed
-//   counter  h, k / 16 * 4 + k / 2 % 4, b, q / 16 * 4 + q / 2 % 4
-//   words    of pcg4d (Jarzynski, Olano: Hash Functions for GPU Rendering, 2020), with the key in place of its constant
-//   word     q % 2 * 2 + q / 8 % 2
-//   byte     k / 8 % 2 * 2 + k % 2, from the lowest of the word
-// A weight is dropped where its byte is below the number of 256 that are. (Not Philox for all of it: the upper half of a
+//   counter  h, k / 32 * 4 + k / 2 % 4, b, q / 16 * 8 + q % 8
+//   words    of pcg4d (Jarzynski, Olano: Hash Functions for GPU Rendering, 2020), with the key in place of its constant, and
+//            halves of words exchanged where it adds the upper one to the lower: one instruction for two
+//   word     k / 16 % 2 * 2 + q / 8 % 2
+//   half     k % 2, the lower one first; its bytes exchanged where k / 8 % 2 is 1
+//   number   bits 7 to 14 of that: as floats of 16 bits without their sign, halves are in the order of these
+// A weight is dropped where its number is below how many of 256 are. (Not Philox for all of it: the upper half of a
 // product of integers takes 23 clocks beside the matrix unit, the lower half 4; H200, 2026-11-25.)
 #pragma once
 
@@ -80,22 +81,26 @@ inline FourWords dropout_call(const FourWords& key, unsigned b, unsigned h, unsi
   FourWords x = {{h * kCounterFactor + key.word[0], column * kCounterFactor + key.word[1],
                   b * kCounterFactor + key.word[2], row * kCounterFactor + key.word[3]}};
   add_products(x);
-  for (unsigned& word : x.word) word ^= word >> 16;
+  for (unsigned& word : x.word) word = word << 16 | word >> 16;
   add_products(x);
   return x;
 }
 
-// The bytes of all queries and keys that agree with q and k in q / 16, q / 2 % 4, k / 16 and k / 2 % 4.
-constexpr unsigned dropout_column(unsigned k) { return k / 16 * 4 + k / 2 % 4; }
-constexpr unsigned dropout_row(unsigned q) { return q / 16 * 4 + q / 2 % 4; }
+// The call of a weight, and where the weight is in it.
+constexpr unsigned dropout_column(unsigned k) { return k / 32 * 4 + k / 2 % 4; }
+constexpr unsigned dropout_row(unsigned q) { return q / 16 * 8 + q % 8; }
+constexpr unsigned dropout_word(unsigned q, unsigned k) { return k / 16 % 2 * 2 + q / 8 % 2; }
+constexpr unsigned dropout_half(unsigned k) { return k % 2; }
+constexpr bool exchanges_bytes(unsigned k) { return k / 8 % 2 == 1; }
 inline FourWords dropout_words(const FourWords& key, unsigned b, unsigned h, unsigned q, unsigned k) {
   return dropout_call(key, b, h, dropout_row(q), dropout_column(k));
 }
-// Where a thread's weights are registers, these are constants, or nearly: of q they see q % 2 and q / 8 % 2, of k the same.
-constexpr unsigned dropout_word(unsigned q) { return q % 2 * 2 + q / 8 % 2; }
-constexpr unsigned dropout_byte(unsigned k) { return k / 8 % 2 * 2 + k % 2; }
+// Of a half of a word.
+constexpr unsigned number_of_half(unsigned half, bool exchanged) {
+  return (exchanged ? half << 1 | half >> 15 : half >> 7) & 255;
+}
 inline unsigned dropout_number(const FourWords& words, unsigned q, unsigned k) {
-  return words.word[dropout_word(q)] >> 8 * dropout_byte(k) & 255;
+  return number_of_half(words.word[dropout_word(q, k)] >> 16 * dropout_half(k) & 0xffff, exchanges_bytes(k));
 }
 
 // KernelConfig::dropped of a probability: the nearest number of 256; 0 drops nothing, and 256 would leave nothing.

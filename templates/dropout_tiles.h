@@ -1,7 +1,7 @@
 // Dropout of tiles, as mma.sync and wgmma lay 16 x 16 weights out: lane l has rows l / 4 and l / 4 + 8, and of these the
-// columns 2 (l % 4), the next one, and both + 8. That is half of what a call of dropout.h is for; the other half has lane
-// l ^ 4. So of two tiles each of such two lanes makes the call of one, they exchange halves, and both have what they need.
-// Shared by host and device.
+// columns 2 (l % 4), the next one, and both + 8. Rows that are queries have two words of a call of dropout.h there, and two
+// more in the next tile of keys. Where rows are keys it is half of two calls, which lane l ^ 4 has the other halves of: each
+// makes one of the two, and they exchange halves. Shared by host and device.
 #pragma once
 
 #include "templates/dropout.h"
@@ -11,8 +11,7 @@ namespace flashjit {
 // What the rows of a tile are: in gradients of keys weights are kept transposed.
 enum class WeightRows : unsigned char { queries, keys };
 
-// Bytes of the eight of a and b, of b the last ones, one for each digit of the selector; a digit from 8 on takes the sign of its byte
-// eight times.
+// Bytes of the eight of a and b, of b the last ones, one for each digit of the selector.
 inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #ifdef __CUDA_ARCH__
   unsigned result;
@@ -21,95 +20,89 @@ inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #else
   const unsigned long long bytes = static_cast<unsigned long long>(b) << 32 | a;
   unsigned result = 0;
-  for (int i = 0; i < 4; ++i) {
-    const unsigned digit = selector >> 4 * i & 15, byte = bytes >> 8 * (digit & 7) & 255;
-    result |= (digit < 8 ? byte : byte >= 128 ? 255u : 0u) << 8 * i;
-  }
+  for (int i = 0; i < 4; ++i) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
   return result;
 #endif
 }
 
-// Of two tiles a lane makes the call of the first, or of the second.
-constexpr unsigned call_of_lane(unsigned lane) { return lane / 4 % 2; }
-
-// Places of a lane's call in the counter, of tiles whose first row and column are 16 times these.
-constexpr unsigned dropout_place_of_row(unsigned tile, unsigned lane) { return tile * 4 + lane / 8; }
-constexpr unsigned dropout_place_of_column(unsigned tile, unsigned lane) { return tile * 4 + lane % 4; }
-
-// What two lanes make of a call: the half of the one that made it, and that of the other. Two words each; bytes are
-// those of pairs of neighbouring columns, first of one half of the tile, then of the other:
-//   rows are queries: a word for rows l / 4, one for l / 4 + 8; bytes of columns, then of columns + 8
-//   rows are keys:    a word for columns, one for columns + 8; bytes of rows l / 4, then of l / 4 + 8
-struct CallHalves {
-  unsigned own[2], other[2];
-};
-template <WeightRows rows>
-inline CallHalves halves_of_call(const FourWords& call, unsigned lane) {
-  constexpr bool kQueries = rows == WeightRows::queries;
-  constexpr unsigned kFirst = kQueries ? 0x3210 : 0x6240, kStep = kQueries ? 0x4444 : 0x1111;
-  const unsigned own = kFirst + call_of_lane(lane) * kStep, other = 2 * kFirst + kStep - own;
-  CallHalves halves;
-  for (int i = 0; i < 2; ++i) {
-    halves.own[i] = permute_bytes(call.word[i], call.word[i + 2], own);
-    halves.other[i] = permute_bytes(call.word[i], call.word[i + 2], other);
-  }
-  return halves;
+// Of two weights whose numbers are in the halves of a word: what is compared with kDroppedBelow as two numbers of fp16, without
+// their signs. Those that are none pass for large. (248 is infinite as it is; from there on numbers are taken by themselves.)
+template <int dropped>
+inline unsigned comparable(unsigned numbers) {
+  return dropped > 248 ? numbers >> 7 & 0x00ff00ff : numbers;
 }
-
-// x / 2 + y, which is one instruction if the compiler does not look into it.
-inline unsigned add_half(unsigned x, unsigned y) {
+template <int dropped>
+constexpr unsigned kDroppedBelow = (dropped > 248 ? dropped : dropped << 7) * 0x10001u;
+// 16 bits each, all of them where the weight is kept, else none.
+template <int dropped>
+inline unsigned kept_halves(unsigned numbers) {
 #ifdef __CUDA_ARCH__
-  asm("{\n.reg .b32 half;\nshr.u32 half, %1, 1;\nadd.u32 %0, half, %2;\n}" : "=r"(x) : "r"(x), "r"(y));
-  return x;
+  unsigned result;
+  asm("{\n.reg .b32 positive;\nabs.f16x2 positive, %1;\nset.geu.u32.f16x2 %0, positive, %2;\n}"
+      : "=r"(result)
+      : "r"(comparable<dropped>(numbers)), "r"(kDroppedBelow<dropped>));
+  return result;
 #else
-  return x / 2 + y;
+  const auto kept = [](unsigned half) { return number_of_half(half, false) >= dropped ? 0xffffu : 0u; };
+  return kept(numbers >> 16) << 16 | kept(numbers & 0xffff);
 #endif
 }
 
-// Of four numbers at once: the highest bit of each byte says whether the weight is kept. Of an even number of dropped
-// ones the last bit does not matter, and what is left has room for a sum.
-template <int dropped>
-inline unsigned kept_bytes(unsigned numbers) {
-  constexpr unsigned kLow = 0x7f7f7f7f, kEach = 0x01010101;
-  if constexpr (dropped % 2 == 0) return add_half(numbers & ~kEach, (128 - dropped / 2) * kEach);
-  else if constexpr (dropped <= 128) return numbers | ((numbers & kLow) + (128 - dropped) * kEach);
-  else return numbers & ((numbers & kLow) + (256 - dropped) * kEach);
-}
-
-// Which weights of two tiles a lane keeps, in the highest bits of bytes. Bytes of a word, the first two or the last two, as
-// 16 bits each, ...
-struct KeptTile {
+// The random numbers of a lane's eight weights of a tile. A word is that of one row (rows are queries) or of two neighbouring
+// columns (rows are keys), and the other one is 8 further on. A half is of a column and, its bytes exchanged, of what is 8
+// columns (rows are queries) or rows further on.
+struct TileNumbers {
   unsigned word[2];
-
-  unsigned halves(int i, int upper) const { return permute_bytes(word[i], word[i], upper ? 0xbbaa : 0x9988); }
-  // ... or one byte, as 32.
-  unsigned whole(int i, int byte) const { return permute_bytes(word[i], word[i], 0x8888 + byte * 0x1111); }
 };
 
-// The tiles of two calls, of which one half is a lane's own and one the other lane's: what that one had as `other`.
-template <int dropped>
-inline void tiles_of_halves(KeptTile& first, KeptTile& second, const CallHalves& halves, unsigned lane) {
-  const bool has_second = call_of_lane(lane) == 1;
-  for (int i = 0; i < 2; ++i) {
-    first.word[i] = kept_bytes<dropped>(has_second ? halves.other[i] : halves.own[i]);
-    second.word[i] = kept_bytes<dropped>(has_second ? halves.own[i] : halves.other[i]);
-  }
+// Register i of a tile as an operand: rows i % 2, columns i / 2, two neighbouring columns.
+template <WeightRows rows>
+inline unsigned numbers_of_operand(const TileNumbers& numbers, int i) {
+  constexpr bool kQueries = rows == WeightRows::queries;
+  const unsigned word = numbers.word[kQueries ? i % 2 : i / 2];
+  return (kQueries ? i / 2 : i % 2) ? permute_bytes(word, word, 0x2301) : word;
 }
-// Of one tile, whose call both lanes have made.
-template <int dropped>
-inline KeptTile tile_of_half(const CallHalves& halves) {
-  return {{kept_bytes<dropped>(halves.own[0]), kept_bytes<dropped>(halves.own[1])}};
+template <WeightRows rows, int dropped>
+inline unsigned mask_of_operand(const TileNumbers& numbers, int i) {
+  return kept_halves<dropped>(numbers_of_operand<rows>(numbers, i));
+}
+// One of its two weights: 32 bits.
+template <WeightRows rows, int dropped>
+inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
+  const unsigned mask = mask_of_operand<rows, dropped>(numbers, i);
+  return permute_bytes(mask, mask, column ? 0x3232 : 0x1010);
 }
 
-// The same by places: register i of a tile as an operand (rows i % 2, columns i / 2, two neighbouring columns), ...
+// Places of a lane's call in the counter. Of a tile of queries and one of keys, whose first ones are 16 times these.
 template <WeightRows rows>
-inline unsigned mask_of_operand(const KeptTile& kept, int i) {
-  return rows == WeightRows::queries ? kept.halves(i % 2, i / 2) : kept.halves(i / 2, i % 2);
+constexpr unsigned dropout_place_of_query(unsigned tile, unsigned lane) {
+  return tile * 8 + (rows == WeightRows::queries ? lane / 4 : lane % 4 * 2 + lane / 4 % 2);
 }
-// ... and one of the two weights in it.
 template <WeightRows rows>
-inline unsigned mask_of_weight(const KeptTile& kept, int i, int column) {
-  return rows == WeightRows::queries ? kept.whole(i % 2, i / 2 * 2 + column) : kept.whole(i / 2, i % 2 * 2 + column);
+constexpr unsigned dropout_place_of_key(unsigned tile, unsigned lane) {
+  return tile / 2 * 4 + (rows == WeightRows::queries ? lane % 4 : lane / 8);
+}
+
+// Of a call two words are for a tile of keys, and two for the next one.
+inline TileNumbers numbers_of_call(const FourWords& call, unsigned key_tile) {
+  const bool second = key_tile % 2 == 1;
+  return {{second ? call.word[2] : call.word[0], second ? call.word[3] : call.word[1]}};
+}
+
+// Rows are keys: what a lane has of the call that it makes, and what lane ^ 4 gets of that. Halves of words are those of a
+// query and the one 8 further on.
+struct CallHalves {
+  unsigned own, other;
+};
+inline CallHalves halves_of_call(const TileNumbers& call, unsigned lane) {
+  const unsigned own = 0x5410 + lane / 4 % 2 * 0x2222;
+  return {permute_bytes(call.word[0], call.word[1], own), permute_bytes(call.word[0], call.word[1], own ^ 0x2222)};
+}
+// With what the other lane had as `other`.
+inline TileNumbers numbers_of_halves(const CallHalves& halves, unsigned lane) {
+  const unsigned swap = lane / 4 % 2 * 0x4444;
+  return {
+      {permute_bytes(halves.own, halves.other, 0x5410 ^ swap), permute_bytes(halves.own, halves.other, 0x7632 ^ swap)}};
 }
 
 }  // namespace flashjit

@@ -26,19 +26,20 @@ Dropout::Dropout(double p, std::uint64_t seed, std::uint64_t offset)
 bool Dropout::drops(const Position& at) const {
   if (dropped_ == 0) return false;
   const auto q = static_cast<std::uint32_t>(at.q), k = static_cast<std::uint32_t>(at.k);
-  const std::uint32_t counter[] = {static_cast<std::uint32_t>(at.h), k / 16 * 4 + k / 2 % 4,
-                                   static_cast<std::uint32_t>(at.b), q / 16 * 4 + q / 2 % 4};
+  const std::uint32_t counter[] = {static_cast<std::uint32_t>(at.h), k / 32 * 4 + k / 2 % 4,
+                                   static_cast<std::uint32_t>(at.b), q / 16 * 8 + q % 8};
   std::uint32_t words[4];
   for (int i = 0; i < 4; ++i) words[i] = 1664525 * counter[i] + key_[i];
   for (int round = 0; round < 2; ++round) {
-    for (int i = 0; round > 0 && i < 4; ++i) words[i] ^= words[i] >> 16;
+    for (int i = 0; round > 0 && i < 4; ++i) words[i] = words[i] << 16 | words[i] >> 16;
     words[0] += words[1] * words[3];
     words[1] += words[2] * words[0];
     words[2] += words[0] * words[1];
     words[3] += words[1] * words[2];
   }
-  const std::uint32_t word = words[q % 2 * 2 + q / 8 % 2], byte = k / 8 % 2 * 2 + k % 2;
-  return (word >> 8 * byte & 255) < static_cast<std::uint32_t>(dropped_);
+  std::uint32_t half = words[k / 16 % 2 * 2 + q / 8 % 2] >> 16 * (k % 2) & 0xffff;
+  if (k / 8 % 2 == 1) half = half % 256 * 256 + half / 256;
+  return half / 128 % 256 < static_cast<std::uint32_t>(dropped_);
 }
 
 Dropout dropout_of(const AttentionSpec& spec, const Arguments& arguments) {

@@ -63,12 +63,12 @@ struct HostConfig {
 
   // Which weights of a tile dropout keeps, as bits (emit/dropout.h).
   std::int64_t kept_row_bytes() const { return kept_row_bytes(tile_kv); }
-  std::int64_t kept_row_bytes(std::int64_t keys) const { return round_up(keys, 4 * lanes) / 8; }
+  std::int64_t kept_row_bytes(std::int64_t keys) const { return round_up(kKeptKeys + keys, 8 * lanes) / 8; }
   std::int64_t kept_bytes() const { return dropped == 0 ? 0 : kept_bytes(kept_row_bytes(), tile_q); }
-  // Rows come in blocks, and the first one may lie anywhere in one.
-  static constexpr std::int64_t kKeptBlock = 16;
+  // Rows come in blocks, and the first one may lie anywhere in one. So may the first key.
+  static constexpr std::int64_t kKeptRows = 16, kKeptKeys = 32;
   static std::int64_t kept_bytes(std::int64_t row_bytes, std::int64_t rows) {
-    return (round_up(rows, kKeptBlock) + kKeptBlock) * row_bytes;
+    return (round_up(rows, kKeptRows) + kKeptRows) * row_bytes;
   }
 
   // Packed K and V of one sequence and KV head.

@@ -148,7 +148,7 @@ __device__ inline void make_probabilities(Scores& s, const Facts<side>& facts) {
 
 // Which weights of a warp are kept.
 struct DrawnWeights {
-  KeptTile tiles[kRowTiles][kNTiles / 2];
+  TileNumbers tiles[kRowTiles][kNTiles / 2];
 
   template <Side side>
   static constexpr WeightRows kRows = side == Side::keys ? WeightRows::keys : WeightRows::queries;
@@ -165,11 +165,11 @@ struct DrawnWeights {
   // Masks of a weight, and of two neighbouring ones.
   template <Side side>
   __device__ u32 of(int m, int n, int e) const {
-    return mask_of_weight<kRows<side>>(tiles[m][n / 2], n % 2 * 2 + e / 2, e % 2);
+    return mask_of_weight<kRows<side>, config.dropped>(tiles[m][n / 2], n % 2 * 2 + e / 2, e % 2);
   }
   template <Side side>
   __device__ u32 of_pair(int m, int n, int half) const {
-    return mask_of_operand<kRows<side>>(tiles[m][n / 2], n % 2 * 2 + half);
+    return mask_of_operand<kRows<side>, config.dropped>(tiles[m][n / 2], n % 2 * 2 + half);
   }
   template <Side side>
   __device__ void drop(Scores& s) const {

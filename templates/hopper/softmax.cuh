@@ -260,9 +260,10 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
 }
 
 // Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
-using Kept = KeptTile[1][kTilesOfP];
+using Kept = TileNumbers[1][kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
-  const u32 thread = recompute(threadIdx.x), lane = thread % 32;
+  // What follows from the lane stays in registers if it can: 20 instructions of 531 (d=128).
+  const u32 thread = config.has_score ? recompute(threadIdx.x) : threadIdx.x, lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(work.seq.b),
                                                    static_cast<u32>(work.seq.h), lane};
   calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP);

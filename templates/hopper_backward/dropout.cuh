@@ -12,7 +12,7 @@ namespace flashjit {
 
 // Which weights of 64 keys and a step's queries are kept.
 constexpr int kQueryTiles = kTileQ / 16;
-using Kept = KeptTile[1][kQueryTiles];
+using Kept = TileNumbers[1][kQueryTiles];
 
 // Of the keys of the item from `keys` on. Nothing of it depends on scores: it is made while products run.
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const BackwardItem& item, u32 keys,
@@ -26,11 +26,11 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const Backwa
 // With 128 queries there are no registers for that when dS is made: P bears it in its sign then. (With a score function P is
 // multiplied with a slope.)
 constexpr bool kSignsTell = kDrops && kQueryTiles > 4 && !config.has_score;
-__device__ inline void mark_dropped(float (&p)[kTileQ / 2], const Kept& kept) {
+__device__ inline void mark_dropped(float (&p)[kTileQ / 2], u32 (&operand)[kQueryTiles][4], const Kept& kept) {
 #pragma unroll
-  for (int i = 0; i < kTileQ / 2; ++i) {
-    const u32 mask = mask_of_weight<WeightRows::keys>(kept[0][i / 8], i % 8 / 2, i % 2);
-    p[i] = __uint_as_float(__float_as_uint(p[i]) | (~mask & 0x80000000));
+  for (int i = 0; i < kTileQ / 2; i += 2) {
+    negate_dropped<WeightRows::keys>(kept[0][i / 8], i % 8 / 2, p[i], p[i + 1]);
+    operand[i / 8][i % 8 / 2] = pack_positive<config.element>(p[i], p[i + 1]);
   }
 }
 
@@ -67,14 +67,21 @@ struct ByWeight {
     int first;
     MinusD minus_d;
 
-    __device__ float times(int i, float p) const {
-      const float dp = all.dp[first + i];
-      if constexpr (!kDrops) return p * dp;
-      // What is dropped of dP is 0 where dP is not finite, too.
-      if constexpr (kSignsTell) return fabsf(p) * ((__float_as_uint(p) >> 31 ? 0.0f : dp) + minus_d.of[i % 2]);
+    // Of weights i and i + 1, a key's and its two queries', P becomes that product. What is dropped of dP is left out, also
+    // where it is not finite.
+    __device__ void multiply(int i, float& p, float& q) const {
       const int place = first + i;
-      const u32 mask = mask_of_weight<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, place % 2);
-      return p * (keep(dp, mask) + minus_d.of[i % 2]);
+      const float of_p = p, of_q = q, *dp = all.dp + place;
+      if constexpr (!kDrops) {
+        p *= dp[0], q *= dp[1];
+      } else if constexpr (kSignsTell) {
+        p = fabsf(of_p) * minus_d.of[0], q = fabsf(of_q) * minus_d.of[1];
+        if (!(__float_as_uint(of_p) >> 31)) p = fmaf(of_p, dp[0], p);
+        if (!(__float_as_uint(of_q) >> 31)) q = fmaf(of_q, dp[1], q);
+      } else {
+        p *= minus_d.of[0], q *= minus_d.of[1];
+        add_kept_products<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, p, q, of_p, of_q, dp[0], dp[1]);
+      }
     }
   };
   __device__ Four four(int first) const {

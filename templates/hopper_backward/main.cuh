@@ -108,7 +108,7 @@ struct Consumer {
     const u32 stage = number % kStages;
     if constexpr (kDrops && kDrawsFirst) {
       draw(kept, shared, item, keys, at);
-      pin_kept(kept);
+      pin_numbers(kept);
     }
     wait_barrier(shared.q_full(stage), number / kStages % 2);
     wait_products<0>();
@@ -134,8 +134,8 @@ struct Consumer {
     wait_products<1>();
     pin_registers(s);
     make_probabilities(s, p, params, item, keys, at, shared.terms(stage), words);
-    if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
-    if constexpr (kSignsTell) mark_dropped(s, kept);
+    if constexpr (kSignsTell) mark_dropped(s, p, kept);
+    else if constexpr (kDrops) drop<WeightRows::keys>(p, kept);
     pin_registers(s);
     begin_products();
     issue_dv(stage);

@@ -97,7 +97,7 @@ struct DqConsumer {
   float dq[config.head_dim_qk / 2];
   float s[kDqScores], dp[kDqScores];
   u32 ds[kKeySteps][4];
-  KeptTile kept[1][kKeySteps];
+  TileNumbers kept[1][kKeySteps];
 
   __device__ int query(int h) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -168,7 +168,7 @@ struct DqConsumer {
   __device__ void drop_dp() {
 #pragma unroll
     for (int i = 0; i < kDqScores; ++i)
-      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries>(kept[0][i / 8], i % 8 / 2, i % 2));
+      dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries, config.dropped>(kept[0][i / 8], i % 8 / 2, i % 2));
   }
 
   __device__ void step(int number, int tile) {

@@ -196,10 +196,12 @@ struct GradientRole : Role {
     for (int i = 0; i < kScores; i += 4) {
       const ByWeight::Four four = by_weight.four(i);
       const uint4 words = load_shared(exchange(i / 4));
-      s[i] = four.times(0, __uint_as_float(words.x));
-      s[i + 1] = four.times(1, __uint_as_float(words.y));
-      s[i + 2] = four.times(2, __uint_as_float(words.z));
-      s[i + 3] = four.times(3, __uint_as_float(words.w));
+      float p[4] = {__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
+                    __uint_as_float(words.w)};
+      four.multiply(0, p[0], p[1]);
+      four.multiply(2, p[2], p[3]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[i + e] = p[e];
     }
     arrive_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
     convert<config.element>(p, s);

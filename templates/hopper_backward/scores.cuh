@@ -249,6 +249,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
     float relative[2] = {0, 0}, of_p[4], of_ds[4];  // scores that are not apart are relative already
+    typename Variant::Derivatives derivatives[4] = {};
     // Opaque, as in hides().
     place.query = static_cast<int>(recompute(place.query));
     place.key = static_cast<int>(recompute(place.key));
@@ -260,17 +261,22 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
     for (int e = 0; e < 4; ++e) {
       const int i = j + e;
       const bool exists = place.q(i) < place.seq.q_len && place.k(i) < place.seq.k_len;
-      typename Variant::Derivatives d = {};
+      typename Variant::Derivatives& d = derivatives[e];
       if constexpr (Variant::kLoadsAtPlaces) {
         if (exists) d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, place.q(i), place.k(i));
       } else {
         d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
                                            min(place.k(i), place.seq.k_len - 1));
       }
-      of_p[e] = hidden[i] ? 0.0f : exp2_approx(d.score * kLog2e + relative[e % 2]);
-      const float by_logit = of_p[e] == 0.0f ? 0.0f : four.times(e, of_p[e]);
-      of_ds[e] = by_logit * d.slope;
-      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit * kDropoutFactor, d);
+      of_p[e] = of_ds[e] = hidden[i] ? 0.0f : exp2_approx(d.score * kLog2e + relative[e % 2]);
+      if (e % 2 == 1) four.multiply(e - 1, of_ds[e - 1], of_ds[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = j + e;
+      const float by_logit = of_p[e] == 0.0f ? 0.0f : of_ds[e];
+      of_ds[e] = by_logit * derivatives[e].slope;
+      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit * kDropoutFactor, derivatives[e]);
     }
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
@@ -313,7 +319,12 @@ __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight
 #pragma unroll
     for (int i = j; i < j + 4; ++i) {
       const int q = place.q(i), k = place.k(i);
-      p[i] = p[i] == 0.0f ? 0.0f : four.times(i - j, p[i]);
+      if (i % 2 == 0) {
+        const bool nothing[2] = {p[i] == 0.0f, p[i + 1] == 0.0f};
+        four.multiply(i - j, p[i], p[i + 1]);
+        if (nothing[0]) p[i] = 0;
+        if (nothing[1]) p[i + 1] = 0;
+      }
       sums.add(params, place.seq, q, k, i % 4 / 2, i % 2, p[i] * kDropoutFactor,
                Variant::score_and_derivatives(params, place.seq, 0.0f, q, k));
     }
@@ -352,8 +363,11 @@ __device__ inline void make_ds(Fragments& ds, const Scores& p, const ByWeight& b
   for (int i = 0; i < kScores; i += 4) {
     const ByWeight::Four four = by_weight.four(i);
 #pragma unroll
-    for (int e = 0; e < 4; e += 2)
-      ds[i / 8][i % 8 / 2 + e / 2] = pack<config.element>(four.times(e, p[i + e]), four.times(e + 1, p[i + e + 1]));
+    for (int e = 0; e < 4; e += 2) {
+      float first = p[i + e], second = p[i + e + 1];
+      four.multiply(e, first, second);
+      ds[i / 8][i % 8 / 2 + e / 2] = pack<config.element>(first, second);
+    }
   }
 }
 

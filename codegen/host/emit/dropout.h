@@ -5,12 +5,12 @@
 
 namespace flashjit::host {
 
-// Ints are i64 scalars. Rows of bits begin with the block of 16 queries that q_lo is in.
+// Ints are i64 scalars. Bits begin with the block of 16 queries that q_lo is in, and that of 32 keys that k_lo is in.
 struct KeptTile {
   Value *bits, *key;  // addresses: of the first row, of the key of the call
   Value *b, *h;
   Value *q_lo, *rows;
-  Value *k_lo, *columns;  // k_lo is a multiple of 16; bits are written for whole vectors of calls
+  Value *k_lo, *columns;  // bits are written for whole vectors of calls
 };
 
 class KeptBits {
@@ -24,13 +24,14 @@ class KeptBits {
   // Both, for a query alone: bits are only those that are asked for, at tile.bits.
   Value* find(KeptTile tile, Value* key);
   static std::int64_t bytes_to_find(const HostConfig& config) {
-    return HostConfig::kept_bytes(config.kept_row_bytes(kBlock), 1);
+    return HostConfig::kept_bytes(config.kept_row_bytes(config.lanes), 1);
   }
   // `values` where they are kept, times what such are multiplied with if `scaled`, and 0 where they are not.
   Value* keep(Value* kept, Value* values, bool scaled);
 
  private:
-  static constexpr std::int64_t kBlock = HostConfig::kKeptBlock;  // of queries, and of keys
+  static constexpr std::int64_t kRows = HostConfig::kKeptRows, kKeys = HostConfig::kKeptKeys;  // of a block
+  Value* in_block(Value* key);
   void emit_calls(const KeptTile& tile, Value* number, Value* column);
   void add_products(Value* (&words)[4]);
 

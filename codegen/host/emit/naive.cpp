@@ -16,7 +16,7 @@ class NaiveEmitter {
  public:
   NaiveEmitter(Ir& ir, const Plan& plan) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan) {
     element_ = c_.dtype == Dtype::F32 ? ir.f32 : ir.i16;
-    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(HostConfig::kKeptBlock));
+    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(c_.lanes));
     reassociate_.setAllowReassoc();
     reassociate_.setAllowContract();
   }

@@ -17,7 +17,7 @@ class NaiveGradientsEmitter {
       : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients) {
     reassociate_.setAllowReassoc();
     reassociate_.setAllowContract();
-    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(HostConfig::kKeptBlock));
+    if (c_.dropped > 0) kept_.emplace(ir, c_.kept_row_bytes(c_.lanes));
   }
 
   void emit_queries() {
