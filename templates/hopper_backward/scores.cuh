@@ -172,6 +172,8 @@ __device__ inline void add_to_scores(Scores& s, const KernelParams& params, Scor
 // A logit as an exponent of 2, and its derivative by the scaled product. softcap() is close to tanh in absolute terms
 // alone, near 1e-7: of such caps an error that P in 16 bits does not show.
 constexpr bool kCapped = config.score_cap > 0 && config.score_cap <= 1024;
+// The polynomial of small arguments is off by 1e-6 of the logit, which P shows where caps are large.
+constexpr bool kAsksIfSmall = kCapped && config.score_cap <= 128;
 struct ExponentAndSlope {
   float exponent, slope;
 };
@@ -222,7 +224,7 @@ __device__ inline bool small_arguments(const Scores& s) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i) largest[i % 4] = fmaxf(largest[i % 4], fabsf(s[i]));
   const float x = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
-  return __all_sync(0xffffffff, x * config.score_factor <= SmallArguments::kLargest);
+  return __all_sync(0xffffffff, x * fabsf(config.score_factor) <= SmallArguments::kLargest);
 }
 
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
@@ -252,7 +254,7 @@ __device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams&
 }
 __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
                                     bool mixed, const InputWords& words) {
-  if (kCapped && small_arguments(s)) apply_to_all<kCapped>(s, p, params, place, terms, words);
+  if (kAsksIfSmall && small_arguments(s)) apply_to_all<kAsksIfSmall>(s, p, params, place, terms, words);
   else apply_to_all<false>(s, p, params, place, terms, words);
   if (!mixed) return;
   each_hidden(params, place, [&](int i) {
