@@ -95,6 +95,7 @@ class Generator {
     align_ = std::max({align_, element, size_of(out_)});
     if (random_.chance(0.3)) scale_ = random_.pick({0.5, 0.05, 0.125, 1.0});
     data_ = draw_data(random_);
+    if (options_.data) data_ = *options_.data;
   }
 
   void take_latent(const std::optional<Latent>& latent) {
