@@ -50,13 +50,6 @@ Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
   return spec.v_in_k ? arguments.k : spec.v_transposed ? rows_of_columns(arguments.v, spec.layout) : arguments.v;
 }
 
-// Of a weight whose logarithm is off by `error`, a standard deviation: a quarter of what four of them add, and at most 1/2,
-// as of any number from 0 to 1. Products of 8 bits make logits so large, and errors, that a weight of e^-90 may become 1:
-// its logarithm and the error meet in one exponent, or one of them is beyond the range.
-double deviation_of_weight(double logarithm, double error) {
-  return std::min(0.5, -std::exp(logarithm + 4 * error) * std::expm1(-4 * error) / 4);
-}
-
 // Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
 // logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
 // Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
