@@ -223,6 +223,22 @@ def test_compile():
                     setting.close(got, want, function.__name__)
 
 
+def test_compile_of_a_tensor_that_is_given_twice():
+    """Its gradient is that of all its places."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+
+    def apart(q, k, v, left, right):
+        return attention(q, k, v, score="s + left[k] * right[k]", left=left, right=right)
+
+    tied = torch.compile(lambda q, kv, table: apart(q, kv, kv, table, table), fullgraph=True, backend="aot_eager")
+    q, kv, table = setting.tensors((2, 9, 2, 32), (2, 9, 2, 32), (9,))
+    got = gradients(setting, tied, (q, kv, table), 2)
+    o, dq, dk, dv, dleft, dright = gradients(setting, apart, (q, kv, kv, table, table), 2)
+    for mine, wanted in zip(got, (o, dq, dk + dv, dleft + dright)):
+        setting.close(mine, wanted)
+
+
 def test_the_operators():
     """By PyTorch's own check: schema, fake tensors, and what torch.compile wants."""
     setting = Setting()

@@ -357,7 +357,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     values = [float(value) for value in scalars.values()]
     if needs_gradient:
         grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
-        o, lse = _differentiated(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
+        every = (q, k, v, *more.values())
+        if traced:  # of a tensor that stands there twice, Dynamo takes the gradient of the last place alone
+            every = tuple([tensor.view_as(tensor) for tensor in every])
+        o, lse = _differentiated(traced, words, names, values, grads, max_q_len, max_k_len, *every)
     else:
         o, lse = torch.ops.flashjit.attention(q, k, v, list(more.values()), words, names, values, NO_GRADIENT, max_q_len, max_k_len)
     return (o, lse) if wanted else o
