@@ -81,6 +81,19 @@ def test_parameters_by_their_names():
     close(numpy, o, reference(numpy, q, k, v, None, lambda s, b, h, i, j: s + slopes[h] * (j - i))[0])
 
 
+def test_parameters_that_are_called_like_fields():
+    flashjit, numpy, q, k, v = setting()
+    packed, offsets = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)], lambda n: numpy.array([0, n, 2 * n], dtype="int32")
+    seen = numpy.array([7, 30], dtype="int32")
+    o = flashjit.attention(*packed, layout="packed", mask="k < paged[b]", paged=seen, offsets_q=offsets(33), offsets_k=offsets(47),
+                           max_q_len=33, max_k_len=47)
+    close(numpy, o.reshape(q.shape), reference(numpy, q, k, v, lambda b, h, i, j: j >= seen[b])[0])
+    from flashjit import calls, tensors
+    views = {name: tensors.view(x[:, :1], name) for name, x in (("q", q), ("k", k), ("v", v))}
+    assert "q_len=1" in calls.spec_of("fwd", 'mask="k < q_len + 9"', views, {}).split()
+    assert "q_len=1" not in calls.spec_of("fwd", "q_len<=4", views, {}).split()
+
+
 def test_operands_by_their_names():
     flashjit, numpy, q, k, v = setting()
     lengths = numpy.array([5, 40], dtype="int32")

@@ -289,6 +289,10 @@ def test_calls_that_are_almost_the_same():
     graph = make_fx(lambda q, k, v: attention(q, k, v, mask="causal"))(q, k, v)
     setting.close(graph(-q, k, v), attention(-q, k, v, mask="causal"))
     known()
+    packed, offsets = [x.flatten(0, 1) for x in (q, k, v)], torch.tensor([0, 40, 80], dtype=torch.int32, device=q.device)
+    seen = torch.tensor([40, 40], dtype=torch.int32, device=q.device)
+    o = attention(*packed, layout="packed", mask="causal & k < paged[b]", paged=seen, offsets_q=offsets, offsets_k=offsets, max_q_len=40, max_k_len=40)
+    setting.close(o.view(q.shape), wanted)  # a parameter that is called like a layout
     halves = [x.half() for x in (q, k, v)]
     assert attention(*halves, mask="causal").dtype == torch.float16
     refused(setting.flashjit.InvalidError, "v: is fp16", attention, q, k, halves[2], mask="causal")

@@ -143,7 +143,7 @@ def _axes(words: str) -> tuple[int, int, int, Any, Any]:
     """The dimensions of q and of v, and which of q is its tokens; what takes of a shape of q, and of k and v, what specs say."""
     rank, heads, tokens = calls.axes_of(words)
     in_spec = operator.itemgetter(heads, -1)
-    paged = "paged" in words
+    paged = calls.is_paged(words)
     return rank, 4 if paged else rank, tokens, in_spec, operator.itemgetter(1, 2, 3) if paged else in_spec
 
 
