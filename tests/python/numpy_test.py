@@ -1,6 +1,8 @@
 """The package on arrays of NumPy, against a reference in float64."""
 
+import copy
 import math
+import pickle
 import threading
 
 import support
@@ -213,6 +215,7 @@ def test_what_is_refused():
     ):
         refused(invalid, says, attention, *arguments, **named)
     refused(invalid, "seed", attention, q, k, v, spec="dropout=0.1")
+    refused(invalid, "zero byte", attention, q, k, v, mask="causal", spec="numerics=fast\0")
     close(numpy, attention(q, k, v), reference(numpy, q, k, v)[0])
 
 
@@ -244,6 +247,10 @@ def test_engine_and_kernel():
     refused(flashjit.InvalidError, "lse", kernel.run, q=q, k=k, v=v, o=o)
     refused(flashjit.InvalidError, "o: is read-only", kernel.run, q=q, k=k, v=v, lse=lse, o=numpy.broadcast_to(numpy.float32(0), q.shape))
     refused(flashjit.InvalidError, "neither", flashjit.Engine, "cpu")
+    refused(flashjit.InvalidError, "zero byte", engine.prepare, "fwd fp32 d=16", schedule="tile_q=64\0")
+    for owner in (engine, kernel):
+        assert copy.copy(owner) is owner and copy.deepcopy([owner])[0] is owner  # a handle is given back once
+        refused(flashjit.InvalidError, "pickled", pickle.dumps, owner)
     engine.close()
     launch()  # prepared kernels stay usable
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")

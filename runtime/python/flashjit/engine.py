@@ -17,10 +17,29 @@ READ_BY_BACKWARD = ("o", "lse")
 
 
 def _bytes(text: str | os.PathLike[str] | None) -> bytes | None:
-    return None if text is None else os.fspath(text).encode()
+    """As C's strings, which a zero byte would cut short."""
+    if text is None:
+        return None
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise InvalidError(f"{text!r}: has a zero byte in it, where C's strings end; leave it out")
+    return encoded
 
 
-class Engine:
+class _Owner:
+    """Of a handle of the library, which is given back once. Threads may share it, so copies are the same object."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise InvalidError(f"{self!r}: cannot be pickled, it belongs to this process; prepare it again in the other one")
+
+
+class Engine(_Owner):
     """Prepares kernels for one GPU, or for the processor. Any number of threads may use it.
 
     >>> import flashjit, numpy
@@ -84,7 +103,7 @@ class Engine:
             struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify,
             capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
         handle = c_void_p()
-        self.library.call("prepare", self._handle, spec.encode(), byref(options), byref(handle))
+        self.library.call("prepare", self._handle, _bytes(spec), byref(options), byref(handle))
         return Kernel(self, handle)
 
     def counters(self) -> dict[str, int]:
@@ -106,7 +125,7 @@ class Engine:
         return command.tune(spec, shape, target=self.device, budget=budget, schedule=schedule, of=self.library)
 
 
-class Kernel:
+class Kernel(_Owner):
     """A prepared kernel. Any number of threads may run it."""
 
     def __init__(self, engine: Engine, handle: c_void_p) -> None:
