@@ -207,6 +207,8 @@ def test_what_is_refused():
         ("layout", (q, k, v), {"layout": "bshq"}),
         ("w", (q, k, v), {"w": 3.0}),
         ("w", (q, k, v), {"w": "3"}),
+        ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.float32(3)}),
+        ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.ones((), "float32")}),
         ("w", (q, k, v), {"score": "s + w[k]", "w": numpy.zeros(46, "float32")}),
         ("offsets_q", (q.reshape(-1, 6, 16), k.reshape(-1, 2, 16), v.reshape(-1, 2, 16)), {"layout": "packed"}),
         ("o.shape[3]", (q, k, v), {"out": numpy.zeros((2, 33, 6, 8), "float32")}),

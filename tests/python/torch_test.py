@@ -160,6 +160,7 @@ def test_what_is_refused():
         (flashjit.InvalidError, ["out", "requires_grad"], flashjit.attention, (q, k, v), {"out": torch.empty_like(q).requires_grad_()}),
         (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
         (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
+        (flashjit.InvalidError, "c.item()", flashjit.attention, (q, k, v), {"score": "s * c", "c": torch.tensor(2.0, device=q.device)}),
         (flashjit.InvalidError, "dropout", sdpa, (q, k, v), {"dropout_p": 1.0}),
         (flashjit.InvalidError, "is_causal", sdpa, (q, k, v), {"is_causal": True, "attn_mask": torch.ones(8, 8, dtype=torch.bool, device=q.device)}),
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 7, dtype=torch.bool, device=q.device)}),
@@ -167,9 +168,12 @@ def test_what_is_refused():
         (flashjit.InvalidError, "enable_gqa", sdpa, (q, k[:, :2], v[:, :2]), {}),
         (flashjit.InvalidError, "dimensions", sdpa, (q, k[0], v), {}),
         (flashjit.InvalidError, "batch", sdpa, (q.expand(2, -1, -1, -1), k, v), {}),
-        (RuntimeError, "", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
+        (flashjit.InvalidError, "vmap", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
     ):
         refused(error, says, function, *arguments, **named)
+    flashjit.attention(q, k, v)
+    with torch.autograd.forward_ad.dual_level():  # PyTorch asks nobody who knows nothing of tangents
+        refused(flashjit.UnsupportedError, "tangent", flashjit.attention, torch.autograd.forward_ad.make_dual(q, q), k, v)
     weight, out = torch.ones_like(q).requires_grad_(), torch.ones_like(q)
     product = weight * out
     flashjit.attention(q, k, v, out=out)

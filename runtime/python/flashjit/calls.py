@@ -148,7 +148,13 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
     if word(words, "dropout") is not None:
         others |= {"seed", "offset"}
-    own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in others]
+    own = []
+    for name, view in views.items():
+        if name in others:
+            continue
+        if not view.shape:
+            raise tensors.one_number(name)
+        own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
     own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
     if own:
         parts.append(f'params="{", ".join(own)}"')

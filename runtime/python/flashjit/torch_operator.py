@@ -20,6 +20,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynam
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _modes = torch._C._len_torch_dispatch_stack
+_forward_ad: Any = torch.autograd.forward_ad
 _empty, _empty_like = torch.empty, torch.empty_like
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -305,7 +306,8 @@ def _written(*changed: Tensor) -> None:
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
-    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing()):
+    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing() or
+            _forward_ad._current_level >= 0):
         same = _same.get(options)
         if same is not None and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -329,6 +331,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         plain = all(type(tensor) in _PLAIN for tensor in every)
         needs_gradient = any(tensor.requires_grad for tensor in every)
     needs_gradient = needs_gradient and _is_grad_enabled()
+    if _forward_ad._current_level >= 0 and any(_forward_ad.unpack_dual(tensor).tangent is not None for tensor in (q, k, v, *more.values())):
+        raise UnsupportedError("q, k, v or a parameter has a tangent, and there are no derivatives in forward mode; use backward(), or PyTorch's attention")
     if stream is not None and q.is_cuda and not needs_gradient:  # what is made here is of the stream on which it is used
         device = q.device
         with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
