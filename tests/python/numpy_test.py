@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import threading
+import time
 
 import support
 from support import harness, load, refused, scratch
@@ -289,6 +290,27 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert len(wrong) == 80 and max(wrong) < 2e-5, wrong
+
+
+def test_an_engine_that_is_closed_while_others_prepare():
+    flashjit, numpy, q, k, v = setting()
+    for delay in range(4):
+        engine, outcomes = flashjit.Engine("host", disk_cache=False), []
+
+        def work(d):
+            try:
+                outcomes.append(engine.prepare(f"fwd fp32 d={d}").facts["spec"])
+            except flashjit.InvalidError as error:
+                outcomes.append(error.message)
+
+        threads = [threading.Thread(target=work, args=(d,)) for d in (8, 16, 24)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.03 * delay)
+        engine.close()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 3 and all("d=" in text or "closed" in text for text in outcomes), outcomes
 
 
 if __name__ == "__main__":

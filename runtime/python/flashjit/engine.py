@@ -39,6 +39,16 @@ class _Owner:
         raise InvalidError(f"{self!r}: cannot be pickled, it belongs to this process; prepare it again in the other one")
 
 
+class _EngineHandle(c_void_p):
+    """Given back with its last reference, if it is to be: an engine may be closed while another thread prepares."""
+
+    destroy: Callable[[c_void_p], None] | None = None
+
+    def __del__(self) -> None:
+        if self.destroy is not None:
+            self.destroy(self)
+
+
 class Engine(_Owner):
     """Prepares kernels for one GPU, or for the processor. Any number of threads may use it.
 
@@ -58,7 +68,7 @@ class Engine(_Owner):
                  record: str | os.PathLike[str] | None = None, override_dir: str | os.PathLike[str] | None = None,
                  isolate_compiler: bool = False, tuned: bool = True, trusted_list: str | os.PathLike[str] | None = None,
                  library: Library | None = None) -> None:
-        self._handle: c_void_p | None = None
+        self._handle: _EngineHandle | None = None
         if device not in ("gpu", "host"):
             raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
         self.library, self.device, self.ordinal = library or capi.library(), device, ordinal
@@ -68,8 +78,10 @@ class Engine(_Owner):
             bundles=capi.array(c_char_p, len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
             record=_bytes(record), override_dir=_bytes(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
             trusted_list=_bytes(trusted_list))
-        handle = c_void_p()
+        handle = _EngineHandle()
         self.library.call("engine_create", byref(options), byref(handle))
+        if device == "host":
+            handle.destroy = self.library.engine_destroy
         self._handle = handle
         self.target: str = self.library.engine_target(handle).decode()
 
@@ -81,11 +93,7 @@ class Engine(_Owner):
         again: so engines of GPUs are closed by this call alone, and those of processors also with their last reference."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            self.library.engine_destroy(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "device", "") == "host":
-            self.close()
+            handle.destroy = self.library.engine_destroy
 
     def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
                 timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False) -> Kernel:
@@ -97,13 +105,14 @@ class Engine(_Owner):
         ...
         flashjit.capi.InvalidError: d: 100 is not a multiple of 8; pad with zeros to d=104
         """
-        if self._handle is None:
+        engine = self._handle
+        if engine is None:
             raise InvalidError("this engine is closed; make another")
         options = capi.PrepareOptions(
             struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify,
             capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
         handle = c_void_p()
-        self.library.call("prepare", self._handle, _bytes(spec), byref(options), byref(handle))
+        self.library.call("prepare", engine, _bytes(spec), byref(options), byref(handle))
         return Kernel(self, handle)
 
     def counters(self) -> dict[str, int]:
