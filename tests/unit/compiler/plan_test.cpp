@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "compiler/choice/candidates.h"
@@ -10,7 +9,6 @@
 #include "compiler/families/family.h"
 #include "compiler/families/pass_parts.h"
 #include "tests/unit/compiler/asked.h"
-#include "templates/decode/layout.h"
 #include "templates/hopper/layout.h"
 
 namespace flashjit {
@@ -293,18 +291,6 @@ TEST(Plan, HopperDefaults) {
 }
 
 // Few rows for every KV head: the keys are split. More rows, or what that loop does not do: another family.
-TEST(Plan, EverySmHasARangeWhereHeadsDoNotLieSideBySide) {
-  const auto side = [](const char* layout, const char* target) {
-    const std::string text = fmt::format("fwd bf16 d=128 heads=32/32 q_len=1 layout={}", layout);
-    return heads_side_by_side(planned(text, target, "family=decode,blocks_per_sm=1").config);
-  };
-  for (const Target& target : targets())
-    if (target.gpu) EXPECT_EQ(target.sm_count % side("bhsd", target.name.data()), 0) << target.name;
-  EXPECT_EQ(side("bhsd", "sm_90a"), 4);
-  EXPECT_EQ(side("bshd", "sm_90a"), 8);
-  EXPECT_EQ(side("paged(64)", "sm_90a"), 8);
-}
-
 TEST(Plan, WhatTheDecodeFamilyTakes) {
   const std::tuple<const char*, const char*, bool> rows[] = {
       {"fwd bf16 d=128 heads=32/8 q_len=1", "sm_90a", true},
