@@ -116,6 +116,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("ranges_differ", &KernelConfig::ranges_differ, false);
   field("copy_bytes", &KernelConfig::copy_bytes, false);
   field("evict_first_mb", &KernelConfig::evict_first_mb, false);
+  field("side_by_side", &KernelConfig::side_by_side, false);
   field("team", &KernelConfig::team, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);
   field("cluster", &KernelConfig::cluster, false);

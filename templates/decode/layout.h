@@ -28,7 +28,7 @@ constexpr int octets(const KernelConfig& c) { return c.tile_q / kOctet; }
 
 // Neighbouring heads, whose rows of a token lie side by side, are read at the same time by neighbouring blocks.
 constexpr int heads_side_by_side(const KernelConfig& c) {
-  for (int heads = 8; heads > 1; heads /= 2) {
+  for (int heads = c.side_by_side; heads > 1; heads /= 2) {
     if (c.heads_kv % heads == 0) return heads;
   }
   return 1;

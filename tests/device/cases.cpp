@@ -65,6 +65,9 @@ const FixedCase kCases[] = {
     {"decode-parts-5",  "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(64) lse=ln max_logit numerics=batch_invariant", {1, 1}, {600, 300}},
     {"decode-parts-20", "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {20000}},
     {"decode-parts-1",  "fwd bf16 d=80 heads=16/8 q_len=1 lse=ln numerics=batch_invariant", Lens(16, 1), Lens(16, 1700)},
+    // ranges of four heads side by side, and of two
+    {"decode-ranges-4", "fwd bf16 d=128 heads=32/8 q_len=1 layout=bhsd k_lens lse=ln max_logit", {1, 1, 1}, {9000, 7, 2500}},
+    {"decode-ranges-2", "fwd fp16 d=64/80 heads=6 q_len=1 layout=bhsd k_lens lse=ln", {1, 1, 1}, {3000, 0, 1999}},
     {"one-by-one",      "fwd bf16 d=64 heads=1 lse=ln max_logit", {1}, {1}},
     {"long-keys",       "fwd bf16 d=128 heads=1 lse=ln", {40}, {20000}},
     // some of 32 columns are hidden from all rows, the others seen by all

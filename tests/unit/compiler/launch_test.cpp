@@ -1,5 +1,6 @@
 // How a call is cut into items, and how blocks share these: evenly, or as teams that have whole items; and the launches
 // before those of a family that read V of 8 bits.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "compiler/choice/cost_model.h"
 #include "compiler/launch.h"
+#include "compiler/plan.h"
 #include "compiler/spec/target.h"
 #include "compiler/values.h"
 #include "templates/decode/layout.h"
@@ -38,6 +40,25 @@ void expect_teams(const Teams& teams, int blocks, int count, int items) {
   EXPECT_EQ(teams.blocks, blocks);
   EXPECT_EQ(teams.count, count);
   EXPECT_EQ(teams.items, items);
+}
+
+// Ranges are of heads side by side; where heads do not lie so, of as many as leave no SM without one.
+TEST(Items, EverySmHasARangeWhereHeadsComeBeforeTokens) {
+  const auto side = [](std::string_view layout, const Target& target) {
+    const auto spec = parse_spec(fmt::format("fwd bf16 d=128 heads=32/32 q_len=1 layout={}", layout));
+    const auto plan = make_plan(*spec, target, *parse_schedule("family=decode,blocks_per_sm=1"));
+    EXPECT_TRUE(plan) << target.name << ": " << plan.error().message;
+    return plan ? heads_side_by_side(plan->config) : 0;
+  };
+  for (const Target& target : targets()) {
+    if (!target.gpu) continue;
+    const int heads = side("bhsd", target);
+    EXPECT_TRUE(heads > 0 && target.sm_count % heads == 0) << target.name << ": " << heads;
+  }
+  const Target& h200 = **find_target("sm_90a");
+  EXPECT_EQ(side("bhsd", h200), 4);
+  EXPECT_EQ(side("bshd", h200), 8);
+  EXPECT_EQ(side("paged(64)", h200), 8);
 }
 
 // Four sequences of 70, 1, 0 and 129 queries, and 5, 33, 200 and 0 keys, in tiles of 64 and 128: none needs more numbers
