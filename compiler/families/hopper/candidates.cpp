@@ -27,8 +27,8 @@ constexpr int kBaseRegisters = 29;
 constexpr int kSharedRegisters = 2;
 // The same where P V of a tile has registers of its own, or those of S: 128x128 tiles of d=128 and 256 are known to do.
 constexpr int kBaseRegistersOfSums = 24;
-// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; heads in groups 8 to 44.
-constexpr int kPositionRegisters = 8, kGroupRegisters = 6;
+// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; heads in groups 8 to 44, max_logit 8 to 36.
+constexpr int kPositionRegisters = 8, kStateRegisters = 6;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
@@ -300,6 +300,12 @@ struct Enumeration {
   void overlaps(Schedule s) {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
+    // Products of 8 bits are over too soon for a loop that waits for each, but where it has room for more keys (d=128, packed
+    // queries of pages with scales of blocks: 764 TFLOP/s with 128, 578 with 64 and overlap; H200, 2026-11-25). Three
+    // warpgroups would spill.
+    if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.warpgroups != 2 &&
+        *s.tile_kv > kTilesKv.front() && !pins.overlap && !pins.tile_kv)
+      return;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
   }
@@ -339,7 +345,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   if (overlaps && adds_tiles(c)) {
     sums += accumulator_registers(output);
     if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;
-    if (c.head_tiles == HeadTiles::grouped) sums += kGroupRegisters;
+    if (spec.max_logit || c.head_tiles == HeadTiles::grouped) sums += kStateRegisters;
   }
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
