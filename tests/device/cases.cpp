@@ -169,6 +169,7 @@ const FixedCase kCases[] = {
     {"fp8-blocks-causal","fwd e4m3 d=128 heads=4/2 scales=block(128) mask=\"causal\" lse=ln", {700, 700}, {900, 900}, Data::Scales},
     {"fp8-blocks-window","fwd e4m3 d=128 heads=2 scales=block(64) mask=\"window(200, 0)\" lse=ln", {700}, {900}, Data::Scales},
     {"fp8-block-paged-heads","fwd e4m3 d=128 heads=3 layout=packed/paged(128) scales=block(128) mask=\"causal\" lse=ln", {400, 1, 130}, {700, 64, 600}},
+    {"fp8-block-paged-groups","fwd e4m3 d=128 heads=8/2 layout=packed/paged(128) scales=block(128) mask=\"causal\" lse=ln", {400, 1, 130}, {700, 64, 600}, Data::Scales},
     {"fp8-blocks-16bit","fwd bf16 kv=e4m3 d=64 heads=4/2 scales=block(64) append lse=ln", {40, 40}, {300, 300}},
     {"fp8-decode",      "fwd e4m3 d=128 heads=32/8 q_len=1 lse=ln max_logit", {1, 1, 1}, {1500, 1500, 1500}},
     {"fp8-decode-e5m2", "fwd e5m2 d=64 heads=16/2 q_len=1 layout=paged(64) lse=ln", {1, 1, 1}, {3000, 1, 65}},
