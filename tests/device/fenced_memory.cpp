@@ -109,4 +109,19 @@ Result<void> FencedDeviceMemory::download(void* to, const void* from, std::size_
   return gpu_.driver->check(api.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
+Result<FencedDeviceMemory> FencedPool::take(const GpuContext& gpu, std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto found = spare_.lower_bound(bytes + 15); found != spare_.end())
+      return std::move(spare_.extract(found).mapped());
+  }
+  return FencedDeviceMemory::allocate(gpu, bytes);
+}
+
+void FencedPool::give_back(FencedDeviceMemory memory) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t size = memory.size();
+  spare_.emplace(size, std::move(memory));
+}
+
 }  // namespace flashjit

@@ -13,7 +13,6 @@
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"
 #include "runtime/driver/device_memory.h"
-#include "tests/device/fenced_memory.h"
 #include "tests/device/side_by_side.h"
 #include "tests/random/random.h"
 #include "tests/random/schedule_generator.h"
@@ -218,7 +217,7 @@ Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& k
   Result<void> status;
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (!status) return;
-    auto fenced = FencedDeviceMemory::allocate(gpu_, tensor.image.size());
+    auto fenced = memory_.take(gpu_, tensor.image.size());
     if (!fenced) {
       status = fenced.error();
       return;
@@ -242,6 +241,7 @@ Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& k
     if (status && written && !tensor.image.empty())
       status = memory.at(&tensor).download(tensor.image.data(), place(tensor), tensor.image.size());
   });
+  for (auto& [tensor, placed] : memory) memory_.give_back(std::move(placed));
   return status;
 }
 
