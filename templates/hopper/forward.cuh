@@ -49,7 +49,7 @@ struct Consumer {
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
   Queries queries;             // of this item's main steps
   RowScales scales;            // of this item
-  float unit = 1.0f;           // kHasUnits: of V in the product that O takes in next
+  float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
 
   Output o;
   Scores s;
@@ -63,6 +63,12 @@ struct Consumer {
   __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
   __device__ int next_tile(const WorkState& work, int tile) const {
     return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
+  }
+
+  // Beside a product of its own there is no register for the last full tile: it is read where it is asked for.
+  __device__ bool is_mixed(const WorkState& work, int tile) const {
+    const int full_last = kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
+    return tile < tiles.full_first || tile > full_last;
   }
 
   // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others'
@@ -108,21 +114,23 @@ struct Consumer {
     commit_products();
   }
 
+  // Of V in this place, for its product.
+  __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
+
   // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
   __device__ void issue_output(bool adds = true) {
-    if (kHasUnits && adds) unit = shared.scales(ring.count - 1).v;
 #pragma unroll
     for (int piece = 0; piece < kProductPieces; ++piece) {
       if (piece > 0) {
         wait_products<0>();
-        take_in(piece - 1, adds);
+        take_in(unit_of(values()), piece - 1, adds);
       }
       issue_product(products(), piece);
     }
   }
 
   // The product is done: O has taken it in or, if it is of these columns, does now.
-  __device__ void take_in(int piece = kProductPieces - 1, bool adds = true) {
+  __device__ void take_in(float unit, int piece = kProductPieces - 1, bool adds = true) {
     pin_registers(products());
     if constexpr (kAddsTiles) {
       if (!adds) return;
@@ -158,11 +166,12 @@ struct Consumer {
     begin_products();
     issue_scores();
     commit_products();
-    if constexpr (kTakesInLater) take_in();
+    if constexpr (kTakesInLater) take_in(unit);
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops) draw(kept, shared, work, tile);
     if constexpr (kOverlaps) issue_output();
+    if constexpr (kTakesInLater) unit = unit_of(values());
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (kHasUnits) main.keys_scale = shared.scales(ring.count).k;
@@ -219,7 +228,7 @@ struct Consumer {
     wait_products<0>();
     pin_registers(products());
     release_values();
-    if constexpr (kAddsTiles && !kTakesInLater) take_in();
+    if constexpr (kAddsTiles && !kTakesInLater) take_in(unit_of(values()));
   }
 
   // O += P V, done at once: where registers do not suffice for S beside P.
@@ -297,12 +306,13 @@ struct Consumer {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
+    const Ring<kValueStages> multiplied = values();  // a tile may be passed before O takes it in
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
-    if constexpr (kTakesInLater) take_in();
+    if constexpr (kTakesInLater) take_in(unit);
     issue_output(output);
     if constexpr (!kOverlaps) wait_products<0>();
-    if constexpr (kAddsFirst) take_in(kProductPieces - 1, output);
+    if constexpr (kAddsFirst) take_in(unit_of(multiplied), kProductPieces - 1, output);
     // What comes next is looked up under this product.
     if (changes) look_up(tile);
     if constexpr (kOwnTiles) {
@@ -315,7 +325,7 @@ struct Consumer {
     commit_products();
     if constexpr (kTakesTurns) end_turn();
     wait_products<1>();
-    if constexpr (!kAddsFirst) take_in(kProductPieces - 1, output);
+    if constexpr (!kAddsFirst) take_in(unit_of(multiplied), kProductPieces - 1, output);
     if constexpr (kTakesInLater) clear_product();
     if (output) release_values();
     if (changes && scores) scales.find(params, work);
@@ -327,7 +337,7 @@ struct Consumer {
       if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
     }
-    const bool mixed = uniform(scores && is_mixed(tiles, tile)), last = next_tile(work, tile) < tiles.first;
+    const bool mixed = uniform(scores && is_mixed(work, tile)), last = next_tile(work, tile) < tiles.first;
     wait_products<0>();
     pin_registers(s);
     if (!scores) return;
@@ -377,11 +387,11 @@ struct Consumer {
 
   // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have
   // one.
-  __device__ bool takes_main_step(int tile, int previous) {
-    if (tile < tiles.first || is_mixed(tiles, tile)) return false;
+  __device__ bool takes_main_step(const WorkState& work, int tile, int previous) {
+    if (tile < tiles.first || is_mixed(work, tile)) return false;
     if constexpr (kMainIsCareful) return true;
     if (is_marked(kExact)) return false;
-    if (is_marked(kAllBegun) || !is_mixed(tiles, previous)) return true;
+    if (is_marked(kAllBegun) || !is_mixed(work, previous)) return true;
     return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
@@ -416,7 +426,7 @@ struct Consumer {
           marks &= ~kValues;
           pass_item(work, tile);
           tile = tiles.first - 1;
-        } else if (takes_main_step(tile, previous)) {
+        } else if (takes_main_step(work, tile, previous)) {
           if constexpr (kKeepsQueries) queries.find(work, recompute(threadIdx.x));
           if constexpr (kCapped) rows.polynomial = rows.polynomial || suggests_small_arguments(rows, work.seq.k_len);
           take_main_steps(work, tile);

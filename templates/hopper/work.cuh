@@ -49,9 +49,6 @@ struct Tiles {
   int first = 0, last = -1;
   int full_first = 0, full_last = -1;
 };
-__device__ inline bool is_mixed(const Tiles& tiles, int tile) {
-  return tile < tiles.full_first || tile > tiles.full_last;
-}
 
 constexpr bool kOwnTiles = has_own_tiles(config);
 

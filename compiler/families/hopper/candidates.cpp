@@ -27,11 +27,8 @@ constexpr int kBaseRegisters = 29;
 constexpr int kSharedRegisters = 2;
 // The same where P V of a tile has registers of its own, or those of S: 128x128 tiles of d=128 and 256 are known to do.
 constexpr int kBaseRegistersOfSums = 24;
-// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; max_logit, a sink beside an LSE, and packed queries of
-// pages 8 to 24.
+// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; heads in groups 8 to 44, max_logit 8 to 36.
 constexpr int kPositionRegisters = 8, kStateRegisters = 6;
-// of scales of blocks beside a mask: d=128 with 128 keys spills 16 bytes
-constexpr int kUnitRegisters = 4;
 constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
 constexpr int kTanhRegisters = 4;  // of the second main step
 // the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
@@ -303,9 +300,12 @@ struct Enumeration {
   void overlaps(Schedule s) {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
-    // Products of 8 bits are over too soon for a loop that waits for each.
-    if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !pins.overlap &&
-        !pins.tile_kv)
+    // Products of 8 bits are over too soon for a loop that waits for each, but where heads in groups leave no other room for
+    // 128 keys (packed queries of pages, d=128, 4 x 4096: 819 TFLOP/s for 716 of 96 keys, causal with scales of blocks 682 for
+    // 497 of 64; softcap, which takes 96, has 661 for 668; H200, 2026-11-25). Three warpgroups would spill.
+    const bool in_groups = *s.head_tiles == HeadTiles::grouped && *s.warpgroups == 2;
+    if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !in_groups &&
+        !pins.overlap && !pins.tile_kv)
       return;
     s.overlap = pins.overlap.value_or(*s.overlap);
     sums(s);
@@ -343,12 +343,10 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   int sums = accumulator_registers(scores) + output_columns(c) / 2;
   // P hardly dies into the place of S, not even where the next S begins only when P has been used.
   sums += c.tile_kv * size_of(c.element) / 8 - (overlaps || adds_tiles(c) ? 0 : kSharedRegisters);
-  if (adds_tiles(c) && has_key_scales(c) && spec.mask) sums += kUnitRegisters;
   if (overlaps && adds_tiles(c)) {
     sums += accumulator_registers(output);
     if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;
-    if (spec.max_logit || (spec.sink && spec.lse != Lse::none) || (is_packed(spec) && is_paged(spec)))
-      sums += kStateRegisters;
+    if (spec.max_logit || c.head_tiles == HeadTiles::grouped) sums += kStateRegisters;
   }
   const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
