@@ -122,7 +122,7 @@ std::string why_passed_over(Family family, const Plan& plan, const Schedule& pin
                      name(family));
 }
 
-std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
+std::vector<std::string> notes_of(const Plan& plan) {
   std::vector<std::string> notes;
   const AttentionSpec& spec = plan.spec;
   if (plan.target.gpu && spec.align_bytes < 16) {
@@ -154,15 +154,23 @@ std::vector<std::string> notes_of(const Plan& plan, const Schedule& pins) {
                                 dropped, kDropoutNumbers));
   }
   if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
-  const Family family = plan.schedule.family, first = first_choice(spec, plan.target);
-  if (family != first) {
-    notes.push_back(fmt::format("the {} family {} of {}: {}", name(family), family->second_choice, plan.target.name,
-                                why_passed_over(first, plan, pins)));
-  }
   return notes;
 }
 
+std::string why_family(const Plan& plan, const Schedule& pins) {
+  const Family family = plan.schedule.family, first = first_choice(plan.spec, plan.target);
+  if (family == first) return {};
+  return fmt::format("the {} family {} of {}: {}", name(family), family->second_choice, plan.target.name,
+                     why_passed_over(first, plan, pins));
+}
+
 }  // namespace
+
+std::vector<std::string> Plan::all_notes() const {
+  std::vector<std::string> all = notes;
+  if (!why_family.empty()) all.push_back(why_family);
+  return all;
+}
 
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
   FLASHJIT_TRY(check_supported(spec));
@@ -184,7 +192,8 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   if (plan.config.v_transposed && target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
   plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
-  plan.notes = notes_of(plan, pins);
+  plan.notes = notes_of(plan);
+  plan.why_family = why_family(plan, pins);
   return plan;
 }
 

@@ -43,13 +43,15 @@ struct Plan {
   TileAnalysis tiles;                            // of spec.mask
   TileAnalysis query_tiles;                      // of backward: likewise along the queries, for tiles of keys
   bool wide_ints = false;                        // some int of mask or score may leave 32 bits
-  std::vector<std::string> notes;                // what is slower than it could be, and why
+  std::vector<std::string> notes;                // what is slower than it could be, and why; and last,
+  std::string why_family;                        // where there is a faster family: why not that
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                               // after the last pass
 
   // Of a block of the launch that has the most; 0 on a host.
   int threads() const;
   int smem_bytes() const;
+  std::vector<std::string> all_notes() const;
 };
 
 // Called with the name of a pass and the dump of the program after it.

@@ -79,7 +79,8 @@ Result<void> check_head_dims(const AttentionSpec& spec) {
 Result<void> check_heads(const AttentionSpec& spec) {
   for (const int heads : {spec.heads_q, spec.heads_kv}) {
     if (heads < 1 || heads > kMaxHeads) {
-      return invalid(fmt::format("heads: {} is outside 1..{}; split the heads over several calls", heads, kMaxHeads));
+      return invalid(fmt::format("heads: {} is outside 1..{}; where there are more, split them over several calls",
+                                 heads, kMaxHeads));
     }
   }
   if (spec.heads_q % spec.heads_kv != 0) {

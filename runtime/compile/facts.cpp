@@ -29,7 +29,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 // A bundle has all that was noted when it was built.
 std::vector<std::string> notes_of(const Plan& plan, const StoreFacts& said, std::vector<std::string> on_the_way) {
   if (said.contains("notes")) return lines_of(fact(said, "notes"));
-  std::vector<std::string> notes = plan.notes;
+  std::vector<std::string> notes = plan.all_notes();
   std::ranges::move(on_the_way, std::back_inserter(notes));
   if (const std::string warnings = fact(said, "warnings"); !warnings.empty()) notes.push_back("compiler: " + warnings);
   return notes;

@@ -75,12 +75,19 @@ class Search {
   }
   int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
 
+  // Nobody pinned its schedule: of the first choice's family that plan knows why, and of another what was passed over.
+  Result<Plan> plan_of(const Candidate& candidate) const {
+    FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+    plan.why_family = candidate.schedule.family == first_.schedule.family ? first_.why_family : "";
+    return std::move(plan);
+  }
+
   // Nothing: the pins leave none of the family.
   Result<std::optional<Plan>> best_of(Family family) const {
     if (family == first_.schedule.family) return std::optional(first_);
     for (const Candidate& candidate : *first_.candidates) {
       if (!is_legal(candidate, family)) continue;
-      FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+      FLASHJIT_ASSIGN(plan, plan_of(candidate));
       return std::optional(std::move(plan));
     }
     return std::optional<Plan>();
@@ -125,7 +132,7 @@ class Search {
       // no better.
       if (!last_was_wrong_ && room(candidate.schedule) < least + kRegisterStep) continue;
       least = std::max(least, room(candidate.schedule));
-      auto next = make_plan(first_.spec, first_.target, candidate.schedule);
+      auto next = plan_of(candidate);
       if (!next) continue;
       tried.push_back(candidate.schedule);
       FLASHJIT_TRY(attempt(family, std::move(*next), best, passed_over));

@@ -106,10 +106,10 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
   }
   if (const std::int64_t aligned = lowest_bit(bits); aligned < wanted) {
     const bool pointer = address % wanted != 0;
-    return invalid(
-        fmt::format("{}{}.{}: aligned to {} bytes only, the kernel was made for {}; add bytes={} to the spec, or align "
-                    "the tensor",
-                    rule.group, rule.name, pointer ? "data" : "strides", aligned, wanted, aligned));
+    const std::string way_out = aligned == 1 ? "no spec takes less than 2: align the tensor and its rows"
+                                             : fmt::format("add bytes={} to the spec, or align the tensor", aligned);
+    return invalid(fmt::format("{}{}.{}: aligned to {} bytes only, the kernel was made for {}; {}", rule.group,
+                               rule.name, pointer ? "data" : "strides", aligned, wanted, way_out));
   }
   return {};
 }

@@ -195,6 +195,7 @@ def test_what_is_refused():
         (["v: is fp16", "convert"], (q, k, v.astype("float16")), {}),
         (["float64", "convert"], (q.astype("float64"), k, v), {}),
         ([">f4", "convert"], (q.astype(">f4"), k, v), {}),
+        (["q.data", "multiple of 4 bytes"], (numpy.frombuffer(bytes(q.nbytes + 1), "uint8")[1:].view("float32").reshape(q.shape), k, v), {}),
         ("contiguous", (q[..., ::2], k[..., ::2], v[..., ::2]), {}),
         ("no tensor", ([[[[1.0]]]], k, v), {}),
         ("no tensor", (q, 3, v), {}),

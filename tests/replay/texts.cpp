@@ -26,7 +26,7 @@ std::string without_times(const std::string& note) {
 
 std::string plan_text(const Plan& plan) {
   std::string text = fmt::format("{}\nthreads {} shared {}\n", print(plan.schedule), plan.threads(), plan.smem_bytes());
-  for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", without_times(note));
+  for (const std::string& note : plan.all_notes()) text += fmt::format("note: {}\n", without_times(note));
   int legal = 0, illegal = 0;
   for (const Candidate& candidate : *plan.candidates) {
     if (candidate.legal && ++legal <= kLegal) text += fmt::format("candidate {}\n", print(candidate.schedule));

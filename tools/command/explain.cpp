@@ -61,7 +61,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
   text += plan.schedule.family->describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
-  for (const std::string& note : plan.notes) text += fmt::format("  note: {}\n", note);
+  for (const std::string& note : plan.all_notes()) text += fmt::format("  note: {}\n", note);
   return text;
 }
 
@@ -305,7 +305,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   line["family"] = std::string(plan.schedule.family->name);
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();
-  line["notes"] = plan.notes;
+  line["notes"] = plan.all_notes();
   const Candidates all = candidates_at(plan, request.pins, shape);
   line["candidates"] = candidates_json(plan, all);
   line["program"] = dump(plan.program);

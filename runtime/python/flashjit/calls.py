@@ -161,7 +161,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in _unquoted(words):
         parts.append("q_len=1")  # decoding has kernels of its own
-    aligned = min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED)
+    # What is less aligned than its elements is refused by its name when the call is made.
+    aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
     if aligned < 16 and word(words, "bytes") is None:
         parts.append(f"bytes={aligned}")
     if grads:

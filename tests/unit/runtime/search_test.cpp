@@ -70,6 +70,7 @@ TEST_F(SearchTest, AfterFourOfThemTheSyncFamily) {
   EXPECT_EQ(count(find_family("sync")), 1);
   EXPECT_EQ(found->facts.family, "sync");
   EXPECT_TRUE(noted(*found, "would spill 8 bytes"));
+  EXPECT_FALSE(noted(*found, "pinned"));  // by whom?
 }
 
 TEST_F(SearchTest, OfSyncKernelsThatAllSpillTheOneThatSpillsLeast) {
@@ -80,6 +81,7 @@ TEST_F(SearchTest, OfSyncKernelsThatAllSpillTheOneThatSpillsLeast) {
   EXPECT_EQ(found->facts.spill_bytes, 16);
   EXPECT_EQ(found->plan.schedule, tried[2]);
   EXPECT_TRUE(noted(*found, print(tried[0]) + " would spill 40 bytes of registers and was passed over"));
+  EXPECT_TRUE(noted(*found, "family=sync is pinned"));
 }
 
 TEST_F(SearchTest, PinsThatLeaveNoOther) {
