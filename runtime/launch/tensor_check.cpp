@@ -101,8 +101,9 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
                                rule.name, element, name(rule.dtype)));
   }
   std::int64_t bits = address | wanted;
-  for (int i = 0; i < d.rank; ++i) {
-    if (d.size[i] > 1 && d.stride[i] != 1) bits |= d.stride[i] * element;
+  const int rows = rule.contiguous_last ? d.rank - 1 : d.rank;  // dimensions that lead from one to another
+  for (int i = 0; i < rows; ++i) {
+    if (d.size[i] > 1) bits |= d.stride[i] * element;
   }
   if (const std::int64_t aligned = lowest_bit(bits); aligned < wanted) {
     const bool pointer = address % wanted != 0;

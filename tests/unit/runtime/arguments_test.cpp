@@ -198,6 +198,8 @@ TEST(Arguments, RefusedTensors) {
            "q.data: aligned to 8 bytes only, the kernel was made for 16; add bytes=8"},
           {"stride alignment", "", [](Arguments& a) { a.k.strides = {9 * 130, 130, 66, 1}; },
            "k.strides: aligned to 4 bytes only, the kernel was made for 16; add bytes=4"},
+          {"rows that overlap", "", [](Arguments& a) { a.k.strides = {9, 1, 128, 1}; },
+           "k.strides: aligned to 2 bytes only, the kernel was made for 16; add bytes=2"},
           {"odd address", " bytes=2", [](Arguments& a) { a.q.data = address(0x1001); },
            "q.data: the address is no multiple of 2"},
           {"too large", "", [](Arguments& a) { a.q.shape[0] = std::int64_t{1} << 60; },

@@ -44,6 +44,7 @@ TEST(Transposed, WrongTensorsAreRefused) {
   expect_refused(spec, call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 2, 64, 192}),
                  "v.shape[3]: 192, must be 208 (tokens of k)");
   expect_refused(spec, call({2, 70, 4, 64}, {2, 200, 2, 64}, {2, 2, 64, 200}), "v.strides: aligned to 8 bytes only");
+  expect_refused(spec, call({2, 1, 4, 64}, {2, 1, 2, 64}, {2, 2, 64, 1}), "v.strides: aligned to 1 bytes only");
   Arguments rows = call({2, 70, 4, 64}, {2, 208, 2, 64}, {2, 2, 64, 208});
   rows.v.strides = {208 * 128, 64, 1, 128};
   expect_refused(spec, rows, "v.strides[3]: 128, the last dimension must be contiguous");
