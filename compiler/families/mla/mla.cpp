@@ -11,7 +11,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kCombineBlocks = 4;  // of the second launch, in an SM
+constexpr int kCombineBlocks = 6;  // of the second launch, in an SM
 
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
@@ -20,6 +20,8 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.cluster = c.tile_q / kMlaRows;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
   c.box_keys = keys_of_box(c);
+  c.head_tiles = HeadTiles::grouped;
+  c.box_queries = queries_of_box(c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
@@ -48,7 +50,7 @@ void finish(Plan& plan) {
                     .adds_up = true,
                     .overlaps = true,
                     .buffers = {0},
-                    .bounds = "flashjit::kCombineThreads, 4",
+                    .bounds = "flashjit::kCombineThreads, 6",
                     .call = "decode_combine(params, parts)"}};
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
