@@ -56,19 +56,17 @@ struct Consumer {
       wait_barrier(shared.full(stage, piece), parity);
   }
 
-  // Of this warpgroup's tile, a batch for each piece as it comes: those of its own half first, which are given back first.
+  // Of this warpgroup's tile, a batch for each piece as it comes.
   __device__ void issue_scores(u32 parity, int first, int end) {
     const u32 q = descriptor(recompute(shared.q())), k = descriptor(recompute(shared.k(half)));
 #pragma unroll
-    for (int number = first; number < end; ++number) {
-      const int piece = (number + half * (kMlaPieces / kMlaConsumers)) % kMlaPieces;
+    for (int piece = first; piece < end; ++piece) {
       wait_barrier(shared.full(half, piece), parity);
       begin_products();
 #pragma unroll
       for (int panel = panels_before(piece); panel < panels_before(piece + 1); ++panel) {
-        const u32 q_panel = q + panel * (kPlaces.q.panel_bytes() / 16), k_panel = k + panel * (kPanelBytes / 16);
-        if (number == 0 && panel == panels_before(piece)) multiply_scores(s, q_panel, k_panel);
-        else multiply_more_scores(s, q_panel, k_panel);
+        if (panel == 0) multiply_scores(s, q, k);
+        else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
       }
       commit_products();
     }
@@ -87,12 +85,8 @@ struct Consumer {
   // This warp is done with its columns of a place, in all blocks of the cluster.
   __device__ void release(u32 stage) const {
     if (lane_id() != 0) return;
-    if constexpr (kCluster == 1) {
-      arrive(shared.empty(stage, half));
-    } else {
-#pragma unroll
-      for (u32 block = 0; block < kCluster; ++block) arrive_in(shared.empty(stage, half), block);
-    }
+    arrive(shared.empty(stage, half));
+    if constexpr (kCluster > 1) arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
   }
 
   // P of the other's tile is there; this one's part of O follows its references.
