@@ -162,6 +162,7 @@ struct Consumer {
   // From the scores on. `follows`: P V of the tile before may still be under way.
   __device__ void finish(const Segment& segment, int end, bool follows, int tile, bool mixed) {
     if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
+    if (!follows) rows.begin(s);
     float factor[2];
     const bool rose = softmax_step(s, p, rows, factor);
     if constexpr (half == 1) {
@@ -173,7 +174,7 @@ struct Consumer {
     pin_registers(o);
     begin_products();
     issue_output(half, follows);
-    hand_over(rose, factor);  // beside own products: beside the other one's scores shared memory has no time for P
+    hand_over(rose || !follows, factor);  // beside own products: beside the other one's scores shared memory has no time for P
     complete_output(half);
     ++turn.count;
   }
