@@ -218,6 +218,8 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
     const std::size_t operand = find_operand(name);
     const bool is_input = operand < kOperands.size() && comes_from_files(kOperands[operand], spec);
     if (is_input || is_param(name, false)) continue;
+    if (operand < kOperands.size() && !kOperands[operand].belongs_to(spec))
+      return invalid(fmt::format("{}: given, and {}", name, kOperands[operand].absent));
     return invalid(
         fmt::format("{}={}: this spec has no tensor parameter of that name; its parameters: {}", name, file, known));
   }

@@ -48,4 +48,8 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
   return {at.k, s.d, error};
 }
 
+double deviation_of_weight(double logarithm, double error) {
+  return std::min(0.5, -std::exp(logarithm + 4 * error) * std::expm1(-4 * error) / 4);
+}
+
 }  // namespace flashjit::reference

@@ -31,4 +31,9 @@ constexpr double kLostOfTile = 0x1p-12;
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
                const float* key, double scales, double unit, double doubt = 0);
 
+// Of a weight whose logarithm is off by `error`, a standard deviation: a quarter of what four of them add, and at most 1/2,
+// as of any number from 0 to 1. Products of 8 bits make logits so large, and errors, that a weight of e^-90 may become 1:
+// its logarithm and the error meet in one exponent, or one of them is beyond the range.
+double deviation_of_weight(double logarithm, double error);
+
 }  // namespace flashjit::reference

@@ -56,7 +56,7 @@ Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
 // independent, as where a kernel raised its reference between them: the larger counts.
 // fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
 // whole. Of weights of 8 bits the small ones are rounded to multiples of the least one, and logits are sums of products
-// of 8 bits as well: of thousands, they are wrong by several nats, and a weight may grow as the exponential of that.
+// of 8 bits as well: of thousands, they are wrong by several nats.
 void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::vector<Logit> logits,
                   const std::vector<float>& values, const std::vector<float>& value_scale, double reference,
                   double sum) {
@@ -85,8 +85,8 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
       }
     }
     const double p = std::exp(first->value - reference) / sum;
-    const double grown = std::min(1.0, p * std::expm1(std::min(error, 80.0)));
-    const double move = narrow ? grown * grown : p * p * std::min(1.0, error * error + 0x1p-44);
+    const double move = narrow ? std::pow(deviation_of_weight(first->value - row.lse, error), 2)
+                               : p * p * std::min(1.0, error * error + 0x1p-44);
     for (int c = 0; c < width; ++c) {
       const auto& [whole, squares, moved, moved_squares] = columns[c];
       row.variance[c] += std::max(p * p * rounding, least * least / 3) * std::max(whole * whole, squares) +

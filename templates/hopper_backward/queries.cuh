@@ -129,8 +129,8 @@ struct DqConsumer {
     return tile * kDq.tile_kv + static_cast<int>(recompute(threadIdx.x) % 4) * 2;
   }
   __device__ bool hides(int tile, int i) const {
-    const int k = first_key(tile) + i / 4 * 8 + i % 2;
-    return k >= item.seq.k_len || !Variant::visible(params, item.seq, query(i % 4 / 2), k);
+    const int k = first_key(tile) + i / 4 * 8 + i % 2, q = query(i % 4 / 2);
+    return k >= item.seq.k_len || q >= item.seq.q_len || !Variant::visible(params, item.seq, q, k);
   }
 
   // S to P, times the derivatives of the scores.

@@ -93,8 +93,8 @@ struct ScorePlace {
   // Opaque from group to group, or what is computed of each query is kept in registers that are not there.
   __device__ bool hides(const KernelParams& params, int i) {
     if (i % 8 == 0) query = static_cast<int>(recompute(query));
-    const bool hidden = k(i) >= seq.k_len || !Variant::visible(params, seq, q(i), k(i));
-    return kHasInputs ? hidden | (q(i) >= seq.q_len) : hidden;
+    // Behind the last query what a mask reads may have ended as well.
+    return k(i) >= seq.k_len || q(i) >= seq.q_len || !Variant::visible(params, seq, q(i), k(i));
   }
 };
 

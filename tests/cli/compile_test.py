@@ -102,6 +102,8 @@ def test_host_target():
     listed = flashjit("cache", "ls", "--json").line()
     assert (listed["key"], listed["target"], listed["sound"]) == (line["key"], "x86-64-v3", True), listed
     refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--emit", "ptx", "--json", kind="invalid", says="ptx")
+    line = flashjit("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--out", scratch("kernels"), "--json").line()
+    assert sorted(os.listdir(line["folder"])) == ["facts.json", "kernel.ll", "schedule.txt", "spec.txt"], line
     refused("compile", "fwd fp32 d=64 heads=2", "--arch", "x86-64-v3", "--json", env={"FLASHJIT_JIT": "off"}, kind="invalid", says="FLASHJIT_JIT=off")
 
 

@@ -174,6 +174,8 @@ def test_params():
     assert line["ok"]
     for param, says in [("capp=1", "capp"), ("cap", "NAME"), ("=1", "NAME"), ("extra=1.5", "extra"), ("cap=absent.npy", "cap"), (f"extra={write('small.npy', npy((3, 4)))}", "extra")]:
         refused("run", spec, "--shape", "q=4", *HOST, "--param", param, "--json", kind="invalid", says=says)
+    refused("run", spec, "--shape", "q=4", *HOST, "--param", "cap=1", "--param", "cap=2", "--json", kind="invalid", says="given twice")
+    refused("run", "fwd fp32 d=16 heads=2", "--shape", "q=4", *HOST, "--k_lens", bias, "--json", kind="invalid", says="add k_lens to the spec")
 
 
 def test_too_large_is_refused():

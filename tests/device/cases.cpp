@@ -181,6 +181,7 @@ const FixedCase kCases[] = {
     {"fp8-mean-128",    "fwd e4m3 d=128 heads=2/1 mask=\"causal\" lse=ln", {130}, {4111}, Data::MeanValues},
     {"fp8-mean-256",    "fwd e4m3 d=256 heads=2/1 lse=ln", {70}, {4111}, Data::MeanValues},
     {"fp8-huge",        "fwd e5m2 d=64 heads=4/2 lse=ln", {70, 70}, {300, 300}, Data::Huge},
+    {"fp8-huge-ties",   "fwd e5m2 d=96 heads=3 mask=\"prefix(14)\" max_logit", {128, 128}, {122, 122}, Data::Huge},
     {"fp8-jump",        "fwd e4m3 d=64 heads=4/2 lse=ln", {90, 90}, {900, 900}, Data::LateJump, false, false, 40},
     {"fp8-stairs",      "fwd e4m3 d=128 heads=4/2 lse=ln", {90, 90}, {900, 900}, Data::Staircase, false, false, 6},
     {"fp8-poisoned",    "fwd e4m3 d=64 heads=15 lse=ln", {40}, {300}, Data::Poisoned},

@@ -1,7 +1,10 @@
 """The package on arrays of NumPy, against a reference in float64."""
 
+import copy
 import math
+import pickle
 import threading
+import time
 
 import support
 from support import harness, load, refused, scratch
@@ -79,6 +82,19 @@ def test_parameters_by_their_names():
     close(numpy, o, reference(numpy, q, k, v, lambda b, h, i, j: ~allowed[i, j] | (j < 3))[0])
     o = flashjit.attention(q, k, v, score="alibi", slope=slopes, align="top_left")
     close(numpy, o, reference(numpy, q, k, v, None, lambda s, b, h, i, j: s + slopes[h] * (j - i))[0])
+
+
+def test_parameters_that_are_called_like_fields():
+    flashjit, numpy, q, k, v = setting()
+    packed, offsets = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)], lambda n: numpy.array([0, n, 2 * n], dtype="int32")
+    seen = numpy.array([7, 30], dtype="int32")
+    o = flashjit.attention(*packed, layout="packed", mask="k < paged[b]", paged=seen, offsets_q=offsets(33), offsets_k=offsets(47),
+                           max_q_len=33, max_k_len=47)
+    close(numpy, o.reshape(q.shape), reference(numpy, q, k, v, lambda b, h, i, j: j >= seen[b])[0])
+    from flashjit import calls, tensors
+    views = {name: tensors.view(x[:, :1], name) for name, x in (("q", q), ("k", k), ("v", v))}
+    assert "q_len=1" in calls.spec_of("fwd", 'mask="k < q_len + 9"', views, {}).split()
+    assert "q_len=1" not in calls.spec_of("fwd", "q_len<=4", views, {}).split()
 
 
 def test_operands_by_their_names():
@@ -192,6 +208,8 @@ def test_what_is_refused():
         ("layout", (q, k, v), {"layout": "bshq"}),
         ("w", (q, k, v), {"w": 3.0}),
         ("w", (q, k, v), {"w": "3"}),
+        ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.float32(3)}),
+        ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.ones((), "float32")}),
         ("w", (q, k, v), {"score": "s + w[k]", "w": numpy.zeros(46, "float32")}),
         ("offsets_q", (q.reshape(-1, 6, 16), k.reshape(-1, 2, 16), v.reshape(-1, 2, 16)), {"layout": "packed"}),
         ("o.shape[3]", (q, k, v), {"out": numpy.zeros((2, 33, 6, 8), "float32")}),
@@ -200,6 +218,7 @@ def test_what_is_refused():
     ):
         refused(invalid, says, attention, *arguments, **named)
     refused(invalid, "seed", attention, q, k, v, spec="dropout=0.1")
+    refused(invalid, "zero byte", attention, q, k, v, mask="causal", spec="numerics=fast\0")
     close(numpy, attention(q, k, v), reference(numpy, q, k, v)[0])
 
 
@@ -231,6 +250,10 @@ def test_engine_and_kernel():
     refused(flashjit.InvalidError, "lse", kernel.run, q=q, k=k, v=v, o=o)
     refused(flashjit.InvalidError, "o: is read-only", kernel.run, q=q, k=k, v=v, lse=lse, o=numpy.broadcast_to(numpy.float32(0), q.shape))
     refused(flashjit.InvalidError, "neither", flashjit.Engine, "cpu")
+    refused(flashjit.InvalidError, "zero byte", engine.prepare, "fwd fp32 d=16", schedule="tile_q=64\0")
+    for owner in (engine, kernel):
+        assert copy.copy(owner) is owner and copy.deepcopy([owner])[0] is owner  # a handle is given back once
+        refused(flashjit.InvalidError, "pickled", pickle.dumps, owner)
     engine.close()
     launch()  # prepared kernels stay usable
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")
@@ -267,6 +290,27 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert len(wrong) == 80 and max(wrong) < 2e-5, wrong
+
+
+def test_an_engine_that_is_closed_while_others_prepare():
+    flashjit, numpy, q, k, v = setting()
+    for delay in range(4):
+        engine, outcomes = flashjit.Engine("host", disk_cache=False), []
+
+        def work(d):
+            try:
+                outcomes.append(engine.prepare(f"fwd fp32 d={d}").facts["spec"])
+            except flashjit.InvalidError as error:
+                outcomes.append(error.message)
+
+        threads = [threading.Thread(target=work, args=(d,)) for d in (8, 16, 24)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.03 * delay)
+        engine.close()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 3 and all("d=" in text or "closed" in text for text in outcomes), outcomes
 
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ def test_what_is_refused():
         (flashjit.InvalidError, ["out", "requires_grad"], flashjit.attention, (q, k, v), {"out": torch.empty_like(q).requires_grad_()}),
         (flashjit.InvalidError, "v: is", flashjit.attention, (q, k, v.half()), {}),
         (flashjit.InvalidError, "`out`", flashjit.attention, (q, k, v), {"dq": q}),
+        (flashjit.InvalidError, "c.item()", flashjit.attention, (q, k, v), {"score": "s * c", "c": torch.tensor(2.0, device=q.device)}),
         (flashjit.InvalidError, "dropout", sdpa, (q, k, v), {"dropout_p": 1.0}),
         (flashjit.InvalidError, "is_causal", sdpa, (q, k, v), {"is_causal": True, "attn_mask": torch.ones(8, 8, dtype=torch.bool, device=q.device)}),
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 7, dtype=torch.bool, device=q.device)}),
@@ -167,9 +168,12 @@ def test_what_is_refused():
         (flashjit.InvalidError, "enable_gqa", sdpa, (q, k[:, :2], v[:, :2]), {}),
         (flashjit.InvalidError, "dimensions", sdpa, (q, k[0], v), {}),
         (flashjit.InvalidError, "batch", sdpa, (q.expand(2, -1, -1, -1), k, v), {}),
-        (RuntimeError, "", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
+        (flashjit.InvalidError, "vmap", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
     ):
         refused(error, says, function, *arguments, **named)
+    flashjit.attention(q, k, v)
+    with torch.autograd.forward_ad.dual_level():  # PyTorch asks nobody who knows nothing of tangents
+        refused(flashjit.UnsupportedError, "tangent", flashjit.attention, torch.autograd.forward_ad.make_dual(q, q), k, v)
     weight, out = torch.ones_like(q).requires_grad_(), torch.ones_like(q)
     product = weight * out
     flashjit.attention(q, k, v, out=out)
@@ -223,6 +227,22 @@ def test_compile():
                     setting.close(got, want, function.__name__)
 
 
+def test_compile_of_a_tensor_that_is_given_twice():
+    """Its gradient is that of all its places."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+
+    def apart(q, k, v, left, right):
+        return attention(q, k, v, score="s + left[k] * right[k]", left=left, right=right)
+
+    tied = torch.compile(lambda q, kv, table: apart(q, kv, kv, table, table), fullgraph=True, backend="aot_eager")
+    q, kv, table = setting.tensors((2, 9, 2, 32), (2, 9, 2, 32), (9,))
+    got = gradients(setting, tied, (q, kv, table), 2)
+    o, dq, dk, dv, dleft, dright = gradients(setting, apart, (q, kv, kv, table, table), 2)
+    for mine, wanted in zip(got, (o, dq, dk + dv, dleft + dright)):
+        setting.close(mine, wanted)
+
+
 def test_the_operators():
     """By PyTorch's own check: schema, fake tensors, and what torch.compile wants."""
     setting = Setting()
@@ -273,6 +293,10 @@ def test_calls_that_are_almost_the_same():
     graph = make_fx(lambda q, k, v: attention(q, k, v, mask="causal"))(q, k, v)
     setting.close(graph(-q, k, v), attention(-q, k, v, mask="causal"))
     known()
+    packed, offsets = [x.flatten(0, 1) for x in (q, k, v)], torch.tensor([0, 40, 80], dtype=torch.int32, device=q.device)
+    seen = torch.tensor([40, 40], dtype=torch.int32, device=q.device)
+    o = attention(*packed, layout="packed", mask="causal & k < paged[b]", paged=seen, offsets_q=offsets, offsets_k=offsets, max_q_len=40, max_k_len=40)
+    setting.close(o.view(q.shape), wanted)  # a parameter that is called like a layout
     halves = [x.half() for x in (q, k, v)]
     assert attention(*halves, mask="causal").dtype == torch.float16
     refused(setting.flashjit.InvalidError, "v: is fp16", attention, q, k, halves[2], mask="causal")

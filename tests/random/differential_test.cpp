@@ -17,6 +17,8 @@
 #include <cstdio>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -38,20 +40,30 @@ constexpr std::uint64_t kSeedStep = 1'000'003;
 
 constexpr char kUsage[] =
     "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--alone] [--jobs N] [--json]\n"
-    "                    [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
-    "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n";
+    "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
+    "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
+    "--data: drawn specs have such numbers: normal, sharp, equal, huge, zero, \"a few inf and nan\"\n";
 
 struct Options {
   Runner::Options runner;
   std::int64_t count = 50, jobs = 1;
   std::uint64_t seed = 1;
   bool table = false, large = false, json = false, show = false;
+  std::optional<Data> data;
   std::string only;
 };
 
 bool parse_number(std::string_view text, auto& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_data(std::string_view text, std::optional<Data>& data) {
+  const auto drawn = std::span(kDataNames).first<kDrawnKinds>();
+  const auto found = std::ranges::find(drawn, text);
+  if (found == drawn.end()) return false;
+  data = static_cast<Data>(found - drawn.begin());
+  return true;
 }
 
 bool parse_options(int argc, char** argv, Options& options) {
@@ -71,6 +83,7 @@ bool parse_options(int argc, char** argv, Options& options) {
       else if (flag == "--target") options.runner.target = value;
       else if (flag == "--schedule") options.runner.schedule = value;
       else if (flag == "--only") options.only = value;
+      else if (flag == "--data" && parse_data(value, options.data)) continue;
       else if (flag == "--count" && parse_number(value, options.count)) continue;
       else if (flag == "--seed" && parse_number(value, options.seed)) continue;
       else if (flag == "--jobs" && parse_number(value, options.jobs) && options.jobs > 0) continue;
@@ -148,6 +161,7 @@ class Report {
     std::string text = fmt::format("differential --device {}", options_.runner.device == Device::Host ? "host" : "gpu");
     text += options_.table ? fmt::format(" --table --only '{}'", label) : fmt::format(" --seed {} --count 1", label);
     if (options_.large) text += " --large";
+    if (options_.data) text += fmt::format(" --data '{}'", kDataNames[static_cast<std::size_t>(*options_.data)]);
     if (options_.runner.alone) text += " --alone";
     if (!options_.runner.target.empty()) text += " --target " + options_.runner.target;
     const std::string& schedule = c.schedule.empty() ? options_.runner.schedule : c.schedule;
@@ -258,7 +272,7 @@ int run(const Options& options) {
       report.add(c, std::string(cases[i].row->name), outcome);
     });
   } else {
-    const GeneratorOptions generator{options.runner.device, options.large};
+    const GeneratorOptions generator{options.runner.device, options.large, options.data};
     spread(options.count, options.jobs, [&](std::int64_t i) {
       std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
       Case c = draw_case(seed, generator);

@@ -212,21 +212,22 @@ Result<void> Runner::launch_on_host(Case& c, const AttentionSpec& spec, Kernel& 
 Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const {
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(current.status());
-  std::map<const CaseTensor*, DeviceBuffer> memory;
+  std::map<const CaseTensor*, FencedDeviceMemory> memory;
+  const auto place = [&](const CaseTensor& tensor) { return memory.at(&tensor).last(tensor.image.size()); };
   Result<void> status;
   c.each([&](const std::string&, CaseTensor& tensor) {
     if (!status) return;
-    auto buffer = DeviceBuffer::allocate(gpu_, tensor.image.size());
-    if (!buffer) {
-      status = buffer.error();
+    auto fenced = memory_.take(gpu_, tensor.image.size());
+    if (!fenced) {
+      status = fenced.error();
       return;
     }
-    if (!tensor.image.empty()) status = buffer->upload(tensor.image.data());
-    memory.emplace(&tensor, std::move(*buffer));
+    const FencedDeviceMemory& placed = memory.emplace(&tensor, std::move(*fenced)).first->second;
+    if (!tensor.image.empty()) status = placed.upload(place(tensor), tensor.image.data(), tensor.image.size());
   });
   FLASHJIT_TRY(status);
   FLASHJIT_ASSIGN(stream, Stream::create(gpu_));
-  Arguments arguments = c.arguments([&](const CaseTensor& tensor) { return memory.at(&tensor).data(); });
+  Arguments arguments = c.arguments(place);
   const auto workspace = give_workspace(gpu_, kernel, arguments);
   FLASHJIT_TRY(workspace);
   for (Arguments& call : calls(spec, arguments)) {
@@ -237,8 +238,10 @@ Result<void> Runner::launch_on_gpu(Case& c, const AttentionSpec& spec, Kernel& k
   FLASHJIT_TRY(stream.synchronize());
   c.each([&](const std::string&, CaseTensor& tensor) {
     const bool written = tensor.output || tensor.updated;
-    if (status && written && !tensor.image.empty()) status = memory.at(&tensor).download(tensor.image.data());
+    if (status && written && !tensor.image.empty())
+      status = memory.at(&tensor).download(tensor.image.data(), place(tensor), tensor.image.size());
   });
+  for (auto& [tensor, placed] : memory) memory_.give_back(std::move(placed));
   return status;
 }
 

@@ -9,6 +9,7 @@
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/driver/driver.h"
+#include "tests/device/fenced_memory.h"
 #include "tests/random/case.h"
 #include "autotune/reference/compare.h"
 
@@ -50,6 +51,7 @@ class Runner {
   Options options_;
   std::shared_ptr<Engine> engine_;
   GpuContext gpu_;
+  mutable FencedPool memory_;
 };
 
 }  // namespace flashjit::testing_random

@@ -94,7 +94,7 @@ class Generator {
     if (random_.chance(0.3)) align_ = random_.pick({2, 4, 8});
     align_ = std::max({align_, element, size_of(out_)});
     if (random_.chance(0.3)) scale_ = random_.pick({0.5, 0.05, 0.125, 1.0});
-    data_ = draw_data(random_);
+    data_ = options_.data.value_or(draw_data(random_));
   }
 
   void take_latent(const std::optional<Latent>& latent) {

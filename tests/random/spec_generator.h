@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -10,14 +11,8 @@
 
 namespace flashjit::testing_random {
 
-struct GeneratorOptions {
-  Device device = Device::Host;  // fp32 inputs are drawn for the host only
-  bool large = false;            // lengths up to a few thousand instead of a few hundred
-};
-
-Case draw_case(std::uint64_t seed, const GeneratorOptions& options);
-
 enum class Data {
+  // Those that are drawn.
   Normal,
   Sharp,
   Equal,
@@ -47,6 +42,15 @@ inline constexpr std::string_view kDataNames[] = {
     "normal",       "sharp",     "equal",      "huge",    "zero",   "a few inf and nan", "late jump",
     "early peak",   "early low", "staircase",  "one key", "rising", "falling",           "combs",
     "large values", "poisoned",  "neighbours", "codes",   "scales", "mean values",       "tail"};
+inline constexpr std::size_t kDrawnKinds = 6;
+
+struct GeneratorOptions {
+  Device device = Device::Host;  // fp32 inputs are drawn for the host only
+  bool large = false;            // lengths up to a few thousand instead of a few hundred
+  std::optional<Data> data;      // instead of what is drawn
+};
+
+Case draw_case(std::uint64_t seed, const GeneratorOptions& options);
 
 struct FixedCase {
   std::string_view name;

@@ -26,6 +26,9 @@ namespace {
 
 const std::vector<std::string> kKinds = {"spec", "ir", "cuda", "ptx", "cubin", "facts", "llvm"};
 
+// What --out writes where --emit names nothing: of these, what the target has.
+const std::vector<std::string> kWritten = {"spec", "cuda", "cubin", "llvm", "facts"};
+
 struct CompileArgs {
   std::vector<std::string> specs, archs, emit;
   std::string schedule, out, dump_after, override_dir, compiler_program;
@@ -48,8 +51,12 @@ struct CompileJob {
   std::vector<SourceFile> files;  // for --emit; names relative to the kernel's folder
 };
 
+bool is_among(const std::vector<std::string>& kinds, std::string_view kind) {
+  return std::ranges::find(kinds, kind) != kinds.end();
+}
+
 bool wants(const CompileArgs& args, std::string_view kind) {
-  return std::find(args.emit.begin(), args.emit.end(), kind) != args.emit.end();
+  return is_among(args.emit.empty() && !args.out.empty() ? kWritten : args.emit, kind);
 }
 
 std::string facts_json(const CompileJob& job) {
@@ -82,7 +89,7 @@ Result<void> check_verified(const CompileArgs& args, const Compiled& compiled) {
 
 Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
                          const DumpSink& dump, CompileJob& job) {
-  if (wants(args, "llvm"))
+  if (is_among(args.emit, "llvm"))
     return invalid(fmt::format("--emit llvm: {} is a GPU, which has spec, ir, cuda, ptx, cubin and facts", job.arch));
   CompileOptions options;
   options.settings = settings;
@@ -117,7 +124,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
 Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
                           const DumpSink& dump, CompileJob& job) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
-    if (wants(args, kind))
+    if (is_among(args.emit, kind))
       return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
   }
   if (!args.override_dir.empty())
@@ -251,7 +258,6 @@ int compile(CompileArgs args) {
                    invalid("--emit cubin: a cubin is no text; say where it goes with --out DIR"));
     return output.exit_code();
   }
-  if (!args.out.empty() && args.emit.empty()) args.emit = {"spec", "cuda", "cubin", "facts"};
 
   auto settings = read_environment();
   if (!settings) {
@@ -312,7 +318,9 @@ void add_compile(CLI::App& app, int& exit_code) {
   sub->add_option("--emit", args->emit, "What to write or print: spec,ir,cuda,ptx,cubin,facts, and llvm for processors")
       ->delimiter(',')
       ->check(CLI::IsMember(kKinds));
-  sub->add_option("--out", args->out, "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts)")
+  sub->add_option(
+         "--out", args->out,
+         "Write into DIR, one folder per kernel (default kinds: spec,cuda,cubin,facts; of processors spec,llvm,facts)")
       ->type_name("DIR");
   sub->add_option("--dump-after", args->dump_after, "Print the tile program after PASS, or after every pass with 'all'")
       ->type_name("PASS");

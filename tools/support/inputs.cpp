@@ -87,6 +87,9 @@ Result<InputFiles> input_files(const InputArgs& args) {
       return invalid(fmt::format("--param: '{}' is not NAME=FILE.npy or NAME=NUMBER", param));
     }
     const std::string name = param.substr(0, equals), value = param.substr(equals + 1);
+    if (inputs.files.contains(name) || inputs.scalars.contains(name))
+      return invalid(
+          fmt::format("--param: {} is given twice, the second time as {}; leave one of them out", name, value));
     char* end = nullptr;
     const double number = std::strtod(value.c_str(), &end);
     if (*end == '\0') {

@@ -64,10 +64,15 @@ def dropped_share(dropout: float) -> float:
     return int(256 * dropout + 0.5) / 256
 
 
+def _unquoted(words: str) -> str:
+    """Without masks and scores, which may have any word in them."""
+    return re.sub(r'"[^"]*"', "", words)
+
+
 @functools.lru_cache
 def word(words: str, name: str) -> str | None:
-    """The value of a field whose value has no blanks; quoted ones are passed over."""
-    found = re.search(rf"(?:^| ){name}=(\S+)", re.sub(r'"[^"]*"', "", words))
+    """The value of a field whose value has no blanks."""
+    found = re.search(rf"(?:^| ){name}=(\S+)", _unquoted(words))
     return found.group(1) if found else None
 
 
@@ -77,6 +82,10 @@ def axes_of(words: str) -> tuple[int, int, int]:
     if layout.startswith("packed"):
         return 3, 1, 0
     return (4, 1, 2) if layout == "bhsd" else (4, 2, 1)
+
+
+def is_paged(words: str) -> bool:
+    return "paged" in (word(words, "layout") or "")
 
 
 def columns_of(v_shape: Sequence[int], words: str) -> int:
@@ -125,7 +134,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     """The whole spec of a call. `grads`: parameters, and the sink, that a bwd gives gradients of."""
     q, k, v = views["q"], views["k"], views["v"]
     rank, heads, tokens = axes_of(words)
-    paged = "paged" in (word(words, "layout") or "")
+    paged = is_paged(words)
     check_rank("q", q, rank, words)
     for name in ("k", "v"):
         check_rank(name, views[name], 4 if paged else rank, words)
@@ -139,12 +148,18 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
     if word(words, "dropout") is not None:
         others |= {"seed", "offset"}
-    own = [f"{name}: {view.dtype}[{len(view.shape)}]" for name, view in views.items() if name not in others]
+    own = []
+    for name, view in views.items():
+        if name in others:
+            continue
+        if not view.shape:
+            raise tensors.one_number(name)
+        own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
     own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
     if own:
         parts.append(f'params="{", ".join(own)}"')
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
-    if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in words:
+    if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in _unquoted(words):
         parts.append("q_len=1")  # decoding has kernels of its own
     aligned = min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED)
     if aligned < 16 and word(words, "bytes") is None:
@@ -256,7 +271,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     dtype = out_dtype(words, views["q"].dtype)
     rank = axes_of(words)[0]
     check_rank("q", views["q"], rank, words)
-    check_rank("v", views["v"], 4 if "paged" in words else rank, words)
+    check_rank("v", views["v"], 4 if is_paged(words) else rank, words)
     o = _new_array(q, (*views["q"].shape[:-1], columns_of(views["v"].shape, words)), dtype) if out is None else out
     views["o"] = tensors.view(o, "out", stream)
     if not views["o"].writable:

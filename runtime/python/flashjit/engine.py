@@ -17,10 +17,39 @@ READ_BY_BACKWARD = ("o", "lse")
 
 
 def _bytes(text: str | os.PathLike[str] | None) -> bytes | None:
-    return None if text is None else os.fspath(text).encode()
+    """As C's strings, which a zero byte would cut short."""
+    if text is None:
+        return None
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise InvalidError(f"{text!r}: has a zero byte in it, where C's strings end; leave it out")
+    return encoded
 
 
-class Engine:
+class _Owner:
+    """Of a handle of the library, which is given back once. Threads may share it, so copies are the same object."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise InvalidError(f"{self!r}: cannot be pickled, it belongs to this process; prepare it again in the other one")
+
+
+class _EngineHandle(c_void_p):
+    """Given back with its last reference, if it is to be: an engine may be closed while another thread prepares."""
+
+    destroy: Callable[[c_void_p], None] | None = None
+
+    def __del__(self) -> None:
+        if self.destroy is not None:
+            self.destroy(self)
+
+
+class Engine(_Owner):
     """Prepares kernels for one GPU, or for the processor. Any number of threads may use it.
 
     >>> import flashjit, numpy
@@ -39,7 +68,7 @@ class Engine:
                  record: str | os.PathLike[str] | None = None, override_dir: str | os.PathLike[str] | None = None,
                  isolate_compiler: bool = False, tuned: bool = True, trusted_list: str | os.PathLike[str] | None = None,
                  library: Library | None = None) -> None:
-        self._handle: c_void_p | None = None
+        self._handle: _EngineHandle | None = None
         if device not in ("gpu", "host"):
             raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
         self.library, self.device, self.ordinal = library or capi.library(), device, ordinal
@@ -49,8 +78,10 @@ class Engine:
             bundles=capi.array(c_char_p, len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
             record=_bytes(record), override_dir=_bytes(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
             trusted_list=_bytes(trusted_list))
-        handle = c_void_p()
+        handle = _EngineHandle()
         self.library.call("engine_create", byref(options), byref(handle))
+        if device == "host":
+            handle.destroy = self.library.engine_destroy
         self._handle = handle
         self.target: str = self.library.engine_target(handle).decode()
 
@@ -62,11 +93,7 @@ class Engine:
         again: so engines of GPUs are closed by this call alone, and those of processors also with their last reference."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            self.library.engine_destroy(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "device", "") == "host":
-            self.close()
+            handle.destroy = self.library.engine_destroy
 
     def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
                 timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False) -> Kernel:
@@ -78,13 +105,14 @@ class Engine:
         ...
         flashjit.capi.InvalidError: d: 100 is not a multiple of 8; pad with zeros to d=104
         """
-        if self._handle is None:
+        engine = self._handle
+        if engine is None:
             raise InvalidError("this engine is closed; make another")
         options = capi.PrepareOptions(
             struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify,
             capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
         handle = c_void_p()
-        self.library.call("prepare", self._handle, spec.encode(), byref(options), byref(handle))
+        self.library.call("prepare", engine, _bytes(spec), byref(options), byref(handle))
         return Kernel(self, handle)
 
     def counters(self) -> dict[str, int]:
@@ -106,7 +134,7 @@ class Engine:
         return command.tune(spec, shape, target=self.device, budget=budget, schedule=schedule, of=self.library)
 
 
-class Kernel:
+class Kernel(_Owner):
     """A prepared kernel. Any number of threads may run it."""
 
     def __init__(self, engine: Engine, handle: c_void_p) -> None:

@@ -67,7 +67,13 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
         return _view_numpy(value, name)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _view_dlpack(value, name, stream)
+    if hasattr(value, "item"):  # NumPy's numbers
+        raise one_number(name)
     raise InvalidError(f"{name}: {type(value).__name__} is no tensor; give one of PyTorch or NumPy, or anything with __dlpack__")
+
+
+def one_number(name: str) -> InvalidError:
+    return InvalidError(f"{name}: is one number, and neither int nor float; give {name}.item(), or a tensor of one dimension")
 
 
 def _dtype_error(name: str, dtype: object) -> InvalidError:
@@ -85,7 +91,11 @@ def _view_torch(value: Any, name: str) -> View:
         raise InvalidError(f"{name}: lies on {value.device}; move it to cpu or cuda")
     if value.is_neg():  # the sign is not in memory
         raise InvalidError(f"{name}: is a view that negates; use .resolve_neg()")
-    return make(value.data_ptr(), torch_device(value.device), dtype, tuple(value.shape), tuple(value.stride()))
+    try:
+        address = value.data_ptr()
+    except RuntimeError:
+        raise InvalidError(f"{name}: has no memory of its own, as under torch.vmap and torch.func; call with the whole batch, outside of them") from None
+    return make(address, torch_device(value.device), dtype, tuple(value.shape), tuple(value.stride()))
 
 
 def torch_device(device: Any) -> tuple[int, int]:

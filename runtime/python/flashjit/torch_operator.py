@@ -20,6 +20,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynam
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _modes = torch._C._len_torch_dispatch_stack
+_forward_ad: Any = torch.autograd.forward_ad
 _empty, _empty_like = torch.empty, torch.empty_like
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -143,7 +144,7 @@ def _axes(words: str) -> tuple[int, int, int, Any, Any]:
     """The dimensions of q and of v, and which of q is its tokens; what takes of a shape of q, and of k and v, what specs say."""
     rank, heads, tokens = calls.axes_of(words)
     in_spec = operator.itemgetter(heads, -1)
-    paged = "paged" in words
+    paged = calls.is_paged(words)
     return rank, 4 if paged else rank, tokens, in_spec, operator.itemgetter(1, 2, 3) if paged else in_spec
 
 
@@ -305,7 +306,8 @@ def _written(*changed: Tensor) -> None:
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
-    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing()):
+    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing() or
+            _forward_ad._current_level >= 0):
         same = _same.get(options)
         if same is not None and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -329,6 +331,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         plain = all(type(tensor) in _PLAIN for tensor in every)
         needs_gradient = any(tensor.requires_grad for tensor in every)
     needs_gradient = needs_gradient and _is_grad_enabled()
+    if _forward_ad._current_level >= 0 and any(_forward_ad.unpack_dual(tensor).tangent is not None for tensor in (q, k, v, *more.values())):
+        raise UnsupportedError("q, k, v or a parameter has a tangent, and there are no derivatives in forward mode; use backward(), or PyTorch's attention")
     if stream is not None and q.is_cuda and not needs_gradient:  # what is made here is of the stream on which it is used
         device = q.device
         with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
@@ -357,7 +361,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     values = [float(value) for value in scalars.values()]
     if needs_gradient:
         grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
-        o, lse = _differentiated(traced, words, names, values, grads, max_q_len, max_k_len, q, k, v, *more.values())
+        every = (q, k, v, *more.values())
+        if traced:  # of a tensor that stands there twice, Dynamo takes the gradient of the last place alone
+            every = tuple([tensor.view_as(tensor) for tensor in every])
+        o, lse = _differentiated(traced, words, names, values, grads, max_q_len, max_k_len, *every)
     else:
         o, lse = torch.ops.flashjit.attention(q, k, v, list(more.values()), words, names, values, NO_GRADIENT, max_q_len, max_k_len)
     return (o, lse) if wanted else o

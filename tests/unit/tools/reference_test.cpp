@@ -372,6 +372,35 @@ TEST(Compare, CatchesShortSumsOverAllKeys) {
   EXPECT_FALSE(s.judged("e4m3").ok) << "5 % are lost";
 }
 
+// Of scores of 450000 the last bits are lost, and these say which key has all the weight: 220 nats of difference.
+TEST(Compare, LargeScoresOfEightBitsMayChangePlaces) {
+  constexpr int kDims = 32;
+  Toy s(1, 1, 3, 1, 1, kDims, 1);
+  s.spec.dtype = s.spec.kv_dtype = Dtype::E4M3;
+  s.spec.lse = Lse::none, s.spec.max_logit = false;
+  s.spec.scale = 1000;
+  s.q.assign(kDims, 1);
+  s.k[0] = s.k[kDims] = 448, s.k[2 * kDims] = 416;
+  s.k[1] = 0x1p-5f;
+  std::fill_n(&s.k[kDims + 1], 16, 0x1p-6f);
+  s.v = {1, -1, 5};
+  const auto product = [&](int key) {
+    const std::vector<double> terms(s.k.begin() + key * kDims, s.k.begin() + (key + 1) * kDims);
+    return std::pair(std::accumulate(terms.begin(), terms.end(), 0.0), short_sum(0, terms.data(), kDims));
+  };
+  ASSERT_GT(product(1).first, product(0).first) << "in full";
+  ASSERT_LT(product(1).second, product(0).second) << "in 13 bits";
+  const auto is_right = [&](float o) {
+    s.o[0] = o;
+    Problem problem = s.problem();
+    problem.round_weights_to("e4m3");
+    return compare(problem).ok;
+  };
+  EXPECT_TRUE(is_right(-1)) << "V of the largest score";
+  EXPECT_TRUE(is_right(1)) << "V of the score that is the largest in 13 bits";
+  EXPECT_FALSE(is_right(5)) << "V of a score that is far below";
+}
+
 TEST(Compare, CatchesWrongKernelsOfEightBits) {
   const auto expect_caught = [](NarrowToy& s, const char* what) { EXPECT_FALSE(s.judged("e4m3").ok) << what; };
   NarrowToy s(7);
