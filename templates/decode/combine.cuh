@@ -39,7 +39,7 @@ __device__ inline SplitTile split_tile_at(const KernelParams& params, const Rang
 }
 
 // Every `lanes`-th part from `first` on, a few at a time so that their loads are under way together.
-constexpr int kAtATime = kPartsAreLarge ? 4 : 8;
+constexpr int kAtATime = 8;
 template <int lanes>
 __device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row, int column, int first) {
   Quad sum;

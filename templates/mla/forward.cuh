@@ -257,7 +257,7 @@ struct Consumer {
   // are exchanged before the first is stored: in a branch around each store ptxas computed its address anew, 15 KB of code.
   template <class Stored, class Pair>
   __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
-    constexpr int kTogether = 16;
+    constexpr int kTogether = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
     const bool odd = recompute(threadIdx.x) % 2 != 0;
     to += odd ? 8 - 2 : 0;
 #pragma unroll

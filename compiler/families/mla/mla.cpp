@@ -11,7 +11,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kCombineBlocks = 6;  // of the second launch, in an SM
+constexpr int kCombineBlocks = 4;  // of the second launch, in an SM
 
 void configure(const Problem& problem, KernelConfig& c) {
   c.reference = Reference::lazy;
@@ -50,7 +50,7 @@ void finish(Plan& plan) {
                     .adds_up = true,
                     .overlaps = true,
                     .buffers = {0},
-                    .bounds = "flashjit::kCombineThreads, 6",
+                    .bounds = "flashjit::kCombineThreads, 4",
                     .call = "decode_combine(params, parts)"}};
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
