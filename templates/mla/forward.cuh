@@ -174,7 +174,8 @@ struct Consumer {
     pin_registers(o);
     begin_products();
     issue_output(half, follows);
-    hand_over(rose || !follows, factor);  // beside own products: beside the other one's scores shared memory has no time for P
+    // Beside own products: beside the other one's scores shared memory has no time for P.
+    hand_over(rose || !follows, factor);
     complete_output(half);
     ++turn.count;
   }
