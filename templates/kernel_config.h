@@ -119,7 +119,8 @@ struct KernelConfig {
   DqSums dq = DqSums::launch;
   // of the mla loop, and of the backward loop for sm_90a
   int cluster = 1;   // blocks that share K: each has some of the rows of a tile; or that share dQ: some of its columns
-  int box_keys = 0;  // not 0: TMA copies K so many keys at a time, from pages as well, and nothing else
+  int box_keys = 0;  // not 0: TMA copies so many rows of K at a time, from pages as well,
+  int box_queries = 0;  // so many of Q, and nothing else
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -145,8 +146,10 @@ constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v
 // Of shared memory, for the key of a launch.
 constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 16 : 0; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
+// With some of the heads of a group, of one.
 constexpr int queries_per_tile(const KernelConfig& c) {
-  return c.head_tiles == HeadTiles::grouped ? c.tile_q / group_size(c) : c.tile_q;
+  if (c.head_tiles != HeadTiles::grouped) return c.tile_q;
+  return c.tile_q > group_size(c) ? c.tile_q / group_size(c) : 1;
 }
 // Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
 // long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the

@@ -121,6 +121,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("fixed_parts", &KernelConfig::fixed_parts, false);
   field("cluster", &KernelConfig::cluster, false);
   field("box_keys", &KernelConfig::box_keys, false);
+  field("box_queries", &KernelConfig::box_queries, false);
 }
 
 std::string emit_config(const Plan& plan) {

@@ -134,19 +134,26 @@ Result<TensorMapLayout> dense_layout(const Source& source) {
                          {"sequence", source.batch, source.bytes(source.stride.batch), 1}});
 }
 
-// Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other.
+// Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other. One copy takes all heads of
+// some queries, or some heads of one.
+Dimension heads_of_group(const Source& source, std::uint32_t group) {
+  return {"head", group, source.bytes(source.stride.head), std::min(group, source.mapped.rows)};
+}
+Dimension queries_of_group(const Source& source, std::uint64_t count, std::uint32_t group) {
+  return {"token", count, source.bytes(source.stride.token), std::max(1u, source.mapped.rows / group)};
+}
+
 Result<TensorMapLayout> grouped_layout(const Source& source, std::uint32_t group) {
-  const std::uint64_t head = source.bytes(source.stride.head);
-  return layout(source, {{"head", group, head, group},
-                         {"token", source.tokens, source.bytes(source.stride.token), source.mapped.rows / group},
-                         {"KV head", source.heads / group, group * head, 1},
+  return layout(source, {heads_of_group(source, group),
+                         queries_of_group(source, source.tokens, group),
+                         {"KV head", source.heads / group, group * source.bytes(source.stride.head), 1},
                          {"sequence", source.batch, source.bytes(source.stride.batch), 1}});
 }
 
 Result<TensorMapLayout> packed_grouped_layout(const Source& source, std::uint32_t group) {
   FLASHJIT_TRY(check_reach(source, "KV head"));
-  return ending_layout(source, common_step(source), {"head", group, source.bytes(source.stride.head), group},
-                       {"token", kSequenceEnd, source.bytes(source.stride.token), source.mapped.rows / group});
+  return ending_layout(source, common_step(source), heads_of_group(source, group),
+                       queries_of_group(source, kSequenceEnd, group));
 }
 
 bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
@@ -210,6 +217,7 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
     if (has_steps(c, mapped.back())) mapped.back().steps = steps;
   };
   if (c.box_keys > 0) {
+    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.box_queries);
     add(operand("k"), &TensorMaps::k, nullptr, c.box_keys);
     return mapped;
   }

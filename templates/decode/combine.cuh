@@ -169,8 +169,11 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
     const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
     const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
     wait_for_launch_before();
-    combine_tile(params, parts, first, range, i % kShares);
-    if (last.begin != first.begin) combine_tile(params, parts, last, range, i % kShares);
+#pragma unroll 1  // what runs for the first time comes from memory
+    for (SplitTile tile = first;; tile = last) {
+      combine_tile(params, parts, tile, range, i % kShares);
+      if (tile.begin == last.begin) break;
+    }
   }
   wait_for_launch_before();  // who has nothing to add up does not end before the first launch, either
 }

@@ -117,6 +117,11 @@ __device__ inline void grow_registers() {
 constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
               kEvictLast = 0x14F0000000000000ull;
 
+// What copies need to know of a tensor, before the first of them.
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first. To shared::cta: where
 // an address could be another block's, ptxas checks before each copy that it is not on GPUs without clusters (sm_120a).
 __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,

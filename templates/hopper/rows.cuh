@@ -40,15 +40,16 @@ __device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, cons
   }
 }
 
-// From query q on, of Q: the rows of a head, or those of all heads of the group. (A reference: read before the rest of
-// the work state, q would cost a packed producer registers.)
+// From query q on, of Q: the rows of a head, or those of the heads of the group, from `first` on. (A reference: read
+// before the rest of the work state, q would cost a packed producer registers.)
 __device__ inline void copy_queries(u32 to, const TensorMap& map, const EndSteps& steps, u32 barrier,
-                                    const Sequence& seq, int column, const int& q, u64 policy = kEvictFirst) {
+                                    const Sequence& seq, int column, const int& q, u64 policy = kEvictFirst,
+                                    int first = 0) {
   if constexpr (kGroupedHeads && kRows == Rows::packed) {
-    copy_box(to, map, barrier, policy, column, 0, kSequenceEnd - seq.q_len + q,
+    copy_box(to, map, barrier, policy, column, first, kSequenceEnd - seq.q_len + q,
              end_of(steps, seq.hk, static_cast<int>(seq.q_token) + seq.q_len), kSequenceEnd);
   } else if constexpr (kGroupedHeads) {
-    copy_box(to, map, barrier, policy, column, 0, q, seq.hk, seq.b);
+    copy_box(to, map, barrier, policy, column, first, q, seq.hk, seq.b);
   } else if constexpr (kRows == Rows::packed) {
     copy_box(to, map, barrier, policy, column, kSequenceEnd - seq.q_len + q, seq.h,
              static_cast<int>(seq.q_token) + seq.q_len, kSequenceEnd);

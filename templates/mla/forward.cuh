@@ -71,9 +71,9 @@ struct Consumer {
       commit_products();
     }
   }
-  __device__ void issue_output(u32 stage) {
+  __device__ void issue_output(u32 stage, bool adds) {
     const u32 v = descriptor(recompute(shared.v(stage, half)), kPanelBytes);
-    multiply_output(o, p, v, 1);
+    multiply_output(o, p, v, adds);
     commit_products();
   }
   __device__ void issue_output_of_other(u32 stage) {
@@ -85,12 +85,8 @@ struct Consumer {
   // This warp is done with its columns of a place, in all blocks of the cluster.
   __device__ void release(u32 stage) const {
     if (lane_id() != 0) return;
-    if constexpr (kCluster == 1) {
-      arrive(shared.empty(stage, half));
-    } else {
-#pragma unroll
-      for (u32 block = 0; block < kCluster; ++block) arrive_in(shared.empty(stage, half), block);
-    }
+    arrive(shared.empty(stage, half));
+    if constexpr (kCluster > 1) arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
   }
 
   // P of the other's tile is there; this one's part of O follows its references.
@@ -99,6 +95,7 @@ struct Consumer {
     sync_named(kReadyBarrier + stage, kConsumerThreads);
     const u32 warp = recompute(threadIdx.x) % 128 / 32;
     if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
+      wait_products<0>();  // seldom; else ptxas adds a wait that it complains about
       float factor[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -128,8 +125,8 @@ struct Consumer {
     arrive_named(kReadyBarrier + half, kConsumerThreads);
   }
 
-  __device__ void issue_tile_of_other(int tile, int end) {
-    follow(tile, end, kOther, turn.parity());
+  __device__ void issue_tile_of_other(int tile, int end, bool follows = true) {
+    if (follows) follow(tile, end, kOther, turn.parity());
     pin_registers(o);
     begin_products();
     issue_output_of_other(kOther);
@@ -142,32 +139,30 @@ struct Consumer {
 
   // Scores of a tile, and P V of the tile before, if `follows`, which is the other's. One warpgroup begins with the tile
   // before, the other one with its own scores: so this one's softmax runs beside the other one's scores, and that of the
-  // other one beside its own products of the tile before.
-  template <bool follows>
-  __device__ void multiply(int before, int end) {
-    const u32 parity = Turn{turn.count + (follows ? 1 : 0)}.parity();
+  // other one beside its own products of the tile before. Where there is no tile before, what happens to lie there is
+  // added, and own products replace it: code of its own for the first step would come from memory.
+  __device__ void multiply(int before, int end, bool follows) {
+    const u32 parity = Turn{turn.count + follows}.parity();
     if constexpr (half == 0) {
-      if constexpr (follows) issue_tile_of_other(before, end);
       issue_scores(parity, 0, 1);
-      if constexpr (follows) {  // given back before the next pieces are waited for
-        wait_products<1>();
-        pin_registers(o);
-        release(kOther);
-      }
+      wait_products<1>();  // given back before the next pieces are waited for
+      pin_registers(o);
+      if (follows) release(kOther);
       issue_scores(parity, 1, kMlaPieces);
       wait_products<0>();
     } else {
       issue_scores(parity, 0, kMlaPieces);
-      if constexpr (follows) issue_tile_of_other(before, end);
-      wait_products<follows ? 1 : 0>();
+      issue_tile_of_other(before, end, follows);
+      wait_products<1>();
     }
     pin_registers(s);
-    if constexpr (follows) ++turn.count;
+    turn.count += follows;
   }
 
   // From the scores on. `follows`: P V of the tile before may still be under way.
   __device__ void finish(const Segment& segment, int end, bool follows, int tile, bool mixed) {
     if (mixed || !kScaleFolded) apply_score_and_mask(s, params, segment, tile, mixed);
+    if (!follows) rows.begin(s);
     float factor[2];
     const bool rose = softmax_step(s, p, rows, factor);
     if constexpr (half == 1) {
@@ -178,20 +173,13 @@ struct Consumer {
     clear_hidden(tile, end, half);
     pin_registers(o);
     begin_products();
-    issue_output(half);
-    hand_over(rose, factor);  // beside own products: beside the other one's scores shared memory has no time for P
+    issue_output(half, follows);
+    // Beside own products: beside the other one's scores shared memory has no time for P.
+    hand_over(rose || !follows, factor);
     complete_output(half);
     ++turn.count;
   }
 
-  // The last tile is the other's.
-  __device__ void last_step(int tile, int end) {
-    issue_tile_of_other(tile, end);
-    complete_output(kOther);
-    ++turn.count;
-  }
-
-  // A step begins in the one before, so that only scores are there twice: what runs for the first time comes from memory.
   __device__ void attend(const Segment& segment) {
     rows.clear();
 #pragma unroll
@@ -201,21 +189,20 @@ struct Consumer {
     if (before > last) return;
     bool follows = turn.stage() != half;
     if (follows) tile = next_tile(segment, before + 1);
-    if (tile > last) return last_step(before, end);
-    bool mixed = is_mixed(segment, tile);
-    if (follows) multiply<true>(before, end);
-    else multiply<false>(before, end);
 #pragma unroll 1
     while (true) {
+      if (half == 0 || tile > last) issue_tile_of_other(before, end, follows);
+      if (tile > last) break;
+      const bool mixed = is_mixed(segment, tile);
+      multiply(before, end, follows);
       finish(segment, end, follows, tile, mixed);
       before = next_tile(segment, tile + 1);
       if (before > last) return;
       tile = next_tile(segment, before + 1);
-      if (tile > last) return last_step(before, end);
       follows = true;
-      mixed = is_mixed(segment, tile);
-      multiply<true>(before, end);
     }
+    complete_output(kOther);  // the last tile is the other's
+    ++turn.count;
   }
 
   // Sums and largest scores of both; both end with the same references.
@@ -237,8 +224,9 @@ struct Consumer {
   }
 
   __device__ void store(const Segment& segment) const {
-    const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane_id()) % 4 * 2;
-    const bool writes = half == 0 && lane_id() % 4 == 0, whole = uniform(segment.part < 0);
+    const u32 lane = recompute(threadIdx.x) % 32;  // not kept while tiles take all registers
+    const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane) % 4 * 2;
+    const bool writes = half == 0 && lane % 4 == 0, whole = uniform(segment.part < 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
@@ -246,51 +234,60 @@ struct Consumer {
       const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
       if (whole) {
         const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
-        store_row(finish_row(params, segment.seq, at, state, writes && inside),
-                  query_row(params.o_stride, segment.seq, at.h, at.q) + column, h, inside);
-      } else if (inside) {
+        const float factor = finish_row(params, segment.seq, at, state, writes && inside);
+        const Int64 first = query_row(params.o_stride, segment.seq, at.h, at.q) + column;
+        if constexpr (config.output == Element::f32)
+          store_row(static_cast<float*>(params.o) + first, h, inside,
+                    [&](float a, float b) { return make_float2(a * factor, b * factor); });
+        else
+          store_row(static_cast<u16*>(params.o) + first, h, inside,
+                    [&](float a, float b) { return pack<config.output>(a * factor, b * factor); });
+      } else {
         float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
         const int of_tile = row - segment.row_lo;
-        float* to = part + of_tile * kPartRow + column;
-#pragma unroll
-        for (int j = 0; j < kOutputs / 4; ++j)
-          *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
-        if (writes) {
+        store_row(part + of_tile * kPartRow + column, h, inside, [](float a, float b) { return make_float2(a, b); });
+        if (writes && inside) {
           *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) =
               make_float4(state.reference, state.sum, state.top, 0.0f);
         }
       }
     }
   }
-  // Two neighbouring columns of each eight. 16-bit ones are exchanged with the neighbour, so that an even lane has four
-  // of one eight and an odd lane four of the next: stores of whole sectors. All are exchanged before the first is stored:
-  // in a branch around each store ptxas computed its address anew, 15 KB of code.
-  __device__ void store_row(float factor, Int64 at, int h, bool inside) const {
-    if constexpr (config.output == Element::f32) {
-      float* to = static_cast<float*>(params.o) + at;
+  // A thread has two neighbouring columns of each eight, which `pair` makes one value of. They are exchanged with the
+  // neighbour, so that an even lane has four of one eight and an odd lane four of the next: stores of whole sectors. Many
+  // are exchanged before the first is stored: in a branch around each store ptxas computed its address anew, 15 KB of code.
+  template <class Stored, class Pair>
+  __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
+    constexpr int kTogether = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
+    const bool odd = recompute(threadIdx.x) % 2 != 0;
+    to += odd ? 8 - 2 : 0;
 #pragma unroll
-      for (int j = 0; j < kOutputs / 4; ++j) {
-        const float2 pair = make_float2(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor);
-        if (inside) *reinterpret_cast<float2*>(to + 8 * j) = pair;
+    for (int first = 0; first < kOutputs / 4; first += kTogether) {
+      decltype(pair(0.0f, 0.0f)) pairs[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = 4 * (first + j) + 2 * h;
+        pairs[j] = pair(o[i], o[i + 1]);
       }
-    } else {
-      const bool odd = lane_id() % 2 != 0;
-      u32 words[kOutputs / 4];
 #pragma unroll
-      for (int j = 0; j < kOutputs / 4; ++j)
-        words[j] = pack<config.output>(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor);
-#pragma unroll
-      for (int j = 0; j < kOutputs / 4; j += 2) {
-        const u32 received = __shfl_xor_sync(0xffffffff, odd ? words[j] : words[j + 1], 1);
-        words[j] = odd ? received : words[j];
-        words[j + 1] = odd ? words[j + 1] : received;
+      for (int j = 0; j < kTogether; j += 2) {
+        const auto received = from_neighbour(odd ? pairs[j] : pairs[j + 1]);
+        pairs[j] = odd ? received : pairs[j];
+        pairs[j + 1] = odd ? pairs[j + 1] : received;
       }
-      u16* to = static_cast<u16*>(params.o) + at + (odd ? 8 - 2 : 0);
       if (inside) {
 #pragma unroll
-        for (int j = 0; j < kOutputs / 4; j += 2) store_global(to + 8 * j, make_uint2(words[j], words[j + 1]));
+        for (int j = 0; j < kTogether; j += 2) store_pairs(to + 8 * (first + j), pairs[j], pairs[j + 1]);
       }
     }
+  }
+  __device__ static u32 from_neighbour(u32 x) { return __shfl_xor_sync(0xffffffff, x, 1); }
+  __device__ static float2 from_neighbour(float2 x) {
+    return make_float2(__shfl_xor_sync(0xffffffff, x.x, 1), __shfl_xor_sync(0xffffffff, x.y, 1));
+  }
+  __device__ static void store_pairs(u16* to, u32 a, u32 b) { store_global(to, make_uint2(a, b)); }
+  __device__ static void store_pairs(float* to, float2 a, float2 b) {
+    *reinterpret_cast<float4*>(to) = make_float4(a.x, a.y, b.x, b.y);
   }
 
   __device__ void run(const Progress* all) {
@@ -314,7 +311,8 @@ __device__ inline void set_up(const SharedMemory& shared) {
       for (int piece = 0; piece < kMlaPieces; ++piece) init_barrier(shared.full(stage, piece), 1);
       for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
     }
-    init_barrier(shared.queries_full(), kQueriesWarps);
+    shared.copied() = 0;
+    init_barrier(shared.queries_full(), 1);
     init_barrier(shared.queries_empty(), kMlaConsumers * kMlaWarps);
     publish_barriers();
   }
@@ -327,6 +325,7 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
   extern __shared__ __align__(1024) unsigned char memory[];
   int* scratch = reinterpret_cast<int*>(memory + kPlaces.scratch_offset);
   const SharedMemory shared = {shared_address(memory), memory};
+  if (threadIdx.x == 0) prefetch_map(maps.q), prefetch_map(maps.k);
   prefetch_table<kMlaThreads>(params);
   const Ranges ranges = ranges_of(params, count_steps<kMlaThreads>(params, scratch));
   const int range = blockIdx.x / kCluster;
@@ -335,16 +334,18 @@ __device__ inline void mla_forward(const KernelParams& params, const TensorMaps&
   if (step == end) return;  // there are no steps at all
   const Segments segments = {&params, range, step, end, place_of<kMlaThreads>(params, step, scratch)};
   Progress* progress = reinterpret_cast<Progress*>(memory + kPlaces.progress_offset);
-  if (threadIdx.x == 0) progress[0] = progress[1] = {segments, segments.first(), true};
+  Progress* progress_of_rows = progress + kMlaCopies;
+  if (threadIdx.x == 0) progress[0] = progress[1] = progress_of_rows[0] = {segments, segments.first(), true};
   set_up(shared);
   if (threadIdx.x < 128) {
     shrink_registers<kMlaProducerRegisters>();
     if (threadIdx.x < 32) Producer{params, maps, shared}.run(progress[0]);
-    else QueriesProducer{params, shared}.run(progress + 1);
+    else if (threadIdx.x < 64) QueriesProducer{params, maps, shared}.run(progress_of_rows);
+    else if (threadIdx.x < 96) Prefetcher{params, shared}.run(progress[1]);
   } else {
     grow_registers<kMlaConsumerRegisters>();
-    if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress + 1);
-    else Consumer<1>{params, shared, parts}.run(progress + 1);
+    if (threadIdx.x < 256) Consumer<0>{params, shared, parts}.run(progress_of_rows);
+    else Consumer<1>{params, shared, parts}.run(progress_of_rows);
   }
   // No block leaves while others may still reach its memory.
   if constexpr (kCluster > 1) sync_cluster();

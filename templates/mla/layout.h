@@ -7,7 +7,7 @@
 namespace flashjit {
 
 // A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
-// One warp more copies K, and three Q.
+// Three warps more: one copies K, one Q, and one calls K to L2 before.
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 constexpr int kMlaProducerRegisters = 56, kMlaConsumerRegisters = 224;
@@ -25,12 +25,19 @@ constexpr int keys_of_box(const KernelConfig& c) {
   return rows;
 }
 
-// Shared memory: [ Q | places of K | barriers | progress | states of rows | scratch ], tiles in panels. The first panel of K behind
-// V is free once the scores are there: P lies there for the other warpgroup.
+// Rows of Q that TMA copies at a time: heads of one query.
+constexpr int queries_of_box(const KernelConfig& c) {
+  int rows = kMlaRows;
+  while (group_size(c) % rows != 0) rows /= 2;
+  return rows;
+}
+
+// Shared memory: [ Q | places of K | barriers | progress | states of rows | copied | scratch ], tiles in panels. The first
+// panel of K behind V is free once the scores are there: P lies there for the other warpgroup.
 struct MlaLayout {
   PanelLayout q, k;
   int k_offset = 0, p_offset = 0;  // P: in a place of K
-  int barrier_offset = 0, progress_offset = 0, row_offset = 0, scratch_offset = 0;
+  int barrier_offset = 0, progress_offset = 0, row_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
 };
 
@@ -40,8 +47,8 @@ constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
 // whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
-// What the copies of K are at; of the others, the segment before, this one and the next.
-constexpr int kProgressBytes = 160, kMlaSegments = 3;
+// What the copies of K are at, and the warp that calls it to L2; of the others, the segment before, this one and the next.
+constexpr int kProgressBytes = 160, kMlaCopies = 2, kMlaSegments = 3;
 
 constexpr MlaLayout mla_layout(const KernelConfig& c) {
   MlaLayout s;
@@ -51,8 +58,9 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.p_offset = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
   s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
   s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
-  s.row_offset = s.progress_offset + (1 + kMlaSegments) * kProgressBytes;
-  s.scratch_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
+  s.row_offset = s.progress_offset + (kMlaCopies + kMlaSegments) * kProgressBytes;
+  s.copied_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
+  s.scratch_offset = s.copied_offset + 4;
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;
 }

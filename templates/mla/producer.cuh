@@ -1,4 +1,5 @@
-// The warp that copies K: a box for each lane. Blocks of a cluster copy a part of the rows each, to all of them.
+// The warp that copies K: a box for each lane; and that which calls it to L2 before. Blocks of a cluster copy a part of the
+// rows each, to all of them.
 #pragma once
 
 #include "templates/mla/work.cuh"
@@ -7,8 +8,8 @@ namespace flashjit {
 
 constexpr int kBoxRows = config.box_keys, kBoxes = rows_of_block(config) / kBoxRows;
 constexpr u32 kPageRows = config.page_size > 0 ? config.page_size : 1;
-// How many tiles before their copies memory is asked for them.
-constexpr int kPrefetches = 2;
+// How many tiles before their copies memory is asked for them; and how often, in ns, that warp asks what is copied.
+constexpr int kPrefetches = 2, kPoll = 100;
 constexpr int kLineBytes = 128;
 
 // The coordinates of a box behind that of its column.
@@ -75,11 +76,36 @@ struct Producer {
     copy_half(0, at);
     copy_half(1, at);
     ++turn.count;
+    if (lane_id() == 0) shared.copied() = static_cast<int>(turn.count);
   }
 
-  // From memory to L2: what waits for memory would be more than two places of K hold.
+  __device__ void run(Progress& at) {
+    // Else Q would come behind the first tiles of all blocks, which nobody can use before.
+    sync_named(kAskedBarrier, kAskedThreads);
+    const Segment& s = at.segment;
+    do {
+      int tile = visible_tile(params, s, s.first_tile);
+      BoxPlace place = {};
+      if (tile <= s.last_tile) place = place_of_tile(s, tile);
+#pragma unroll 1
+      while (tile <= s.last_tile) {
+        copy_tile(place);
+        tile = visible_tile(params, s, tile + 1);
+        if (tile <= s.last_tile) place = place_of_tile(s, tile);  // looked up while the places of K are taken
+      }
+      at.advance_warp();
+    } while (at.more);
+  }
+};
+
+// Calls K from memory to L2: what waits for memory would be more than two places of K hold. A warp of its own, as copies
+// would be late for it. How far these are it reads as a number: of a barrier it could miss two phases, and then wait for
+// ever.
+struct Prefetcher {
+  const KernelParams& params;
+  const SharedMemory& shared;
+
   __device__ void prefetch_tile(const Segment& s, int tile) const {
-    if (tile > s.last_tile) return;
     const Stored* first = static_cast<const Stored*>(params.k) + key_begin(params.k_stride, s.seq);
     const KeyRows<Stored> rows = key_rows(params, params.k_stride, first, s.seq);
 #pragma unroll 1
@@ -93,24 +119,18 @@ struct Producer {
     }
   }
 
-  __device__ void run(Progress& at) {
-    // Else Q would come behind the first tiles of all blocks, which nobody can use before.
-    sync_named(kAskedBarrier, kQueriesThreads + 32);
+  __device__ void run(Progress& at) const {
     const Segment& s = at.segment;
+    int number = 0;
     do {
-      int tile = visible_tile(params, s, s.first_tile);
-      BoxPlace place = {};
-      if (tile <= s.last_tile) place = place_of_tile(s, tile);
 #pragma unroll 1
-      while (tile <= s.last_tile) {
-        copy_tile(place);
-        prefetch_tile(s, tile + kPrefetches);
-        tile = visible_tile(params, s, tile + 1);
-        if (tile <= s.last_tile) place = place_of_tile(s, tile);  // looked up while the places of K are taken
+      for (int tile = visible_tile(params, s, s.first_tile); tile <= s.last_tile;
+           tile = visible_tile(params, s, tile + 1), ++number) {
+        if (number < kMlaStages) continue;  // copied at once
+        while (shared.copied() < max(number + 1 - kPrefetches, 1)) __nanosleep(kPoll);
+        prefetch_tile(s, tile);
       }
-      __syncwarp();
-      if (lane_id() == 0) at.advance();
-      __syncwarp();
+      at.advance_warp();
     } while (at.more);
   }
 };

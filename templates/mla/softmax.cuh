@@ -35,6 +35,12 @@ struct SoftmaxRows {
       sum[h] = 0;
     }
   }
+  // Scores are relative to that of the first key at first: any that is not far below the largest will do, and to find that,
+  // and make P again, took 4 us, most of it for code that came from memory. A hidden one leaves them as they are.
+  __device__ void begin(const Scores& s) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) reference[h] = __shfl_sync(0xffffffff, s[2 * h], lane_id() & ~3u);
+  }
 };
 
 // What score and mask are told of a row of the tile. Rows behind the last are taken for the last.

@@ -16,14 +16,14 @@ constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 
-constexpr int kConsumerThreads = kMlaConsumers * 128, kQueriesWarps = 3, kQueriesThreads = kQueriesWarps * 32;
+constexpr int kConsumerThreads = kMlaConsumers * 128;
 
 // Named barriers; 0 is __syncthreads.
 constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
-constexpr int kSegmentBarrier = kConsumersBarrier + 1;            // the warps that copy Q know the next segment
-constexpr int kAskedBarrier = kSegmentBarrier + 1;                // memory has been asked for the first rows of Q
+constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
+constexpr int kAskedThreads = 64;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
@@ -68,6 +68,8 @@ struct SharedMemory {
   __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
   __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
   __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
+  // How many tiles have been copied, or are on their way.
+  __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kPlaces.copied_offset]); }
   // Did references of a warp's rows rise?
   __device__ int& rose(u32 from, u32 warp) const {
     return reinterpret_cast<int*>(rows() + kMlaRows * kMlaRowFloats)[from * kMlaWarps + warp];
@@ -109,6 +111,12 @@ struct Progress {
   bool more;
   __device__ bool at_last() const { return segments.step + segment.steps >= segments.end; }
   __device__ void advance() { more = segments.advance(segment); }
+  // By a warp that works on it alone.
+  __device__ void advance_warp() {
+    __syncwarp();
+    if (lane_id() == 0) advance();
+    __syncwarp();
+  }
 };
 static_assert(sizeof(Progress) <= kProgressBytes);
 

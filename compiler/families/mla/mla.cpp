@@ -20,6 +20,8 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.cluster = c.tile_q / kMlaRows;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
   c.box_keys = keys_of_box(c);
+  c.head_tiles = HeadTiles::grouped;
+  c.box_queries = queries_of_box(c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }

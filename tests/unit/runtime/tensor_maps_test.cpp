@@ -201,6 +201,15 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
   }
 }
 
+TEST(TensorMaps, BoxesOfFewerRowsThanAGroupHasAreHeadsOfOneQuery) {
+  KernelConfig c = config_of(24, 1, 64, 64);
+  c.head_tiles = HeadTiles::grouped, c.box_queries = 8, c.box_keys = 32;
+  const auto maps = layouts_of(c, params_of(c));
+  ASSERT_TRUE(maps) << maps.error().message;
+  expect_layout(maps->at("q"), address(0x10000), {64, 24, 300, 1, 2}, {128, 3072, 16, 921600}, {64, 8, 1, 1, 1});
+  expect_layout(maps->at("k"), address(0x20000), {64, 500, 1, 2}, {128, 16, 64000}, {64, 32, 1, 1});
+}
+
 TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
   c.sequences = Sequences::packed;
