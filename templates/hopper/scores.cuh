@@ -335,7 +335,7 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
 #pragma unroll
       for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
         const int j = i / 4, h = i / 2 % 2, c = i % 2;
-        if (!(columns.of_row[h][j / 16] >> (j % 16 * 2 + c) & 1)) s[i] = -kInfinity;
+        s[i] = where_bit(columns.of_row[h][j / 16], 1u << (j % 16 * 2 + c), s[i]);
       }
     }
   } else {

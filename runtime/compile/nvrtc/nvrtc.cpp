@@ -315,6 +315,7 @@ std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) con
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name),
                                    "-std=c++17",
                                    "-default-device",
+                                   "-minimal",  // neither textures nor launches from kernels: 5 ms less
                                    "--prec-div=false",
                                    "--prec-sqrt=false",
                                    "--ptxas-options=-v"};
