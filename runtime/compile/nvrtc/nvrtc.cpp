@@ -315,13 +315,15 @@ std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) con
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name),
                                    "-std=c++17",
                                    "-default-device",
-                                   "-minimal",  // neither textures nor launches from kernels: 5 ms less
                                    "--prec-div=false",
                                    "--prec-sqrt=false",
                                    "--ptxas-options=-v"};
+  const auto since_12 = [&](int minor) { return major_ > 12 || (major_ == 12 && minor_ >= minor); };
+  // Neither textures nor launches from kernels: 5 ms less.
+  if (since_12(8)) list.emplace_back("-minimal");
   // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas
   // log.
-  if (major_ > 12 || (major_ == 12 && minor_ >= 9)) list.emplace_back("--no-cache");
+  if (since_12(9)) list.emplace_back("--no-cache");
   // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
   if (effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
   return list;
