@@ -63,8 +63,8 @@ Result<FencedDeviceMemory> FencedDeviceMemory::allocate(const GpuContext& gpu, s
   made.gpu_ = gpu;
   FLASHJIT_TRY(gpu.driver->check(calls.granularity(&made.fence_, &properties, 0), "cuMemGetAllocationGranularity"));
   made.size_ = (std::max<std::size_t>(bytes, 1) + 15 + made.fence_ - 1) / made.fence_ * made.fence_;
-  FLASHJIT_TRY(gpu.driver->check(calls.reserve(&made.reserved_, made.size_ + 2 * made.fence_, 0, 0, 0),
-                                 "cuMemAddressReserve"));
+  FLASHJIT_TRY(
+      gpu.driver->check(calls.reserve(&made.reserved_, made.size_ + 2 * made.fence_, 0, 0, 0), "cuMemAddressReserve"));
   FLASHJIT_TRY(gpu.driver->check(calls.create(&made.memory_, made.size_, &properties, 0), "cuMemCreate"));
   const CuPointer address = made.reserved_ + made.fence_;
   FLASHJIT_TRY(gpu.driver->check(calls.map(address, made.size_, 0, made.memory_, 0), "cuMemMap"));
@@ -104,8 +104,8 @@ Result<void> FencedDeviceMemory::upload(void* to, const void* from, std::size_t 
 Result<void> FencedDeviceMemory::download(void* to, const void* from, std::size_t bytes) const {
   const DriverApi& api = gpu_.driver->api;
   const CurrentContext current(gpu_);
-  FLASHJIT_TRY(gpu_.driver->check(api.copy_to_host(to, reinterpret_cast<CuPointer>(from), bytes, nullptr),
-                                  "cuMemcpyDtoHAsync"));
+  FLASHJIT_TRY(
+      gpu_.driver->check(api.copy_to_host(to, reinterpret_cast<CuPointer>(from), bytes, nullptr), "cuMemcpyDtoHAsync"));
   return gpu_.driver->check(api.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
