@@ -287,6 +287,7 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
                                   {"query_tiles", "variant.gen.cuh"},
                                   {"wide_ints", "variant.gen.cuh"},
                                   {"notes", "texts"},
+                                  {"why_family", "a text"},
                                   {"candidates", "not compiled"},
                                   {"program", "text"}};
   expect_all_named(fields_of_struct("compiler/plan.h", "Plan"), plan_rows, "Plan");
@@ -341,6 +342,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\" numerics=batch_invariant",
        "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 d=64 heads=8/2 q_len=1", "family=decode,copies=rows"},
+      {"fwd bf16 d=64 heads=8 layout=bhsd q_len=1", "family=decode"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens token_scales", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 scales=block(128)", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 v_transposed", "family=hopper,transpose=launch"},
