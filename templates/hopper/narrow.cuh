@@ -5,11 +5,6 @@
 
 namespace flashjit {
 
-// P is 2^kRaised times what it stands for, which the row sum takes out again. Relative to a maximum of all tiles so far
-// nothing is larger. Relative to an older one, a row may still rise by 2^3.8 before its reference must.
-constexpr float kRaised = !kNarrow ? 0.0f : config.reference == Reference::tile ? 8.0f : 5.0f;
-constexpr float kLowered = !kNarrow ? 1.0f : config.reference == Reference::tile ? 0x1p-8f : 0x1p-5f;
-
 // Where the scores of a word are. Operand A wants four keys side by side; these are those that a thread has, two and two,
 // and V is transposed with its keys in that order (transpose.cuh). Word j is of row j % 2.
 __device__ constexpr int first_score(int i, int j) { return 16 * i + 8 * (j / 2) + 2 * (j % 2); }

@@ -35,8 +35,8 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
     // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference,
     // infinite.
     const float reference = rows.reference[h];
-    failed |=
-        !(rows.sum[h] < kLargestSum) || (fabsf(reference) >= kLargeScore * kNaturalScale && reference != -kInfinity);
+    failed |= !(rows.sum[h] < kLargestSum * kLowered) ||
+              (fabsf(reference) >= kLargeScore * kNaturalScale && reference != -kInfinity);
     if constexpr (kCapped)
       failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);
   }

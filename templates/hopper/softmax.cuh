@@ -13,8 +13,17 @@ constexpr bool kRises = config.reference == Reference::first;
 constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
 constexpr bool kLooksBack = kRises && !kLooksAtTile;
 constexpr float kLargestP = kNarrow ? 448 : 0x1p15f;
-constexpr float kLargeSum = 0x1p30f;
-constexpr int kLooksAfter = 4;  // main steps
+constexpr float kLargeSum = 0x1p50f;  // of 2^100: four steps may add the rest
+constexpr int kLooksAfter = 4;        // main steps
+
+// P is 2^kRaised times what it stands for, which the row sum takes out again. e4m3 ends at 448 and at 2^-9: relative to
+// a maximum of all tiles so far nothing is larger; relative to an older one, a row may still rise by 2^3.8 before its
+// reference must. 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
+// a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and two thirds in fp16. There
+// 2^-4 is what a row can afford of which one key has half of the weight and 100,000 others share the rest: by 2^-6 their
+// weights, below 2^-14, lose so much that the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85.
+constexpr int kRaised = kNarrow ? (config.reference == Reference::tile ? 8 : 5) : !kRises ? 0 : kLooksBack ? -12 : -4;
+constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
 
 // A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
 // 8 bits. Then what a thread adds to the sum is that weight and next to nothing: it is rounded alike, and O is that
@@ -213,11 +222,11 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, con
   }
 }
 
-// Beyond this the factor that makes 1 of it has no exponent in fp32: the row stays as it is, its sum is then above
-// kLargestSum, and the item is done again.
-constexpr float kLargestToLower = 0x1p100f;
+// Beyond this a row stays as it is, its sum is above kLargestSum, and the item is done again.
+constexpr float kLargestToLower = kLargestSum * kLowered;
 
-// The rare step: `largest`, where it is above 1, becomes 1 (or less than 2). What the row has summed up must be multiplied by the result.
+// The rare step: `largest`, of what P stands for, becomes 1 (or less than 2) where it is above. What the row has summed
+// up must be multiplied by the result.
 __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   largest = quad_max(fmaxf(largest, 1.0f));
   // Of 8 bits sums need not show it: then O does.
@@ -304,7 +313,7 @@ __device__ inline bool has_large_sum(const RowStates& rows, const Output& o) {
 __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Output& o, float (&factor)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    factor[h] = lower_row(rows, h, row_sum(rows, o, h));
+    factor[h] = lower_row(rows, h, row_sum(rows, o, h) * kLowered);
     // Powers of two, but for what references were rounded by: P stays as it was rounded.
     const u32 factors = pack<Element::bf16>(factor[h], factor[h]);
 #pragma unroll

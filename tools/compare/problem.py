@@ -196,8 +196,10 @@ def quantised(x):
 
 
 class Reference:
-    """float64 results of some rows of some heads; `limit` is twice the largest error of the recipe on them: softmax(q k) v
-    with the same input type, fp32 inside and P rounded to the input type. Where the call quantises, so does the recipe."""
+    """float64 results of some rows of some heads; `limit` is the error rule's (autotune/reference/compare.h): twice the largest
+    error of the recipe on them, softmax(q k) v with the same input type, fp32 inside and P rounded to the input type; of few
+    rows the recipe may be right by luck, as where a row's largest weight is nearly 1, so at least four standard deviations of
+    what these roundings make of one element. Where the call quantises, so does the recipe."""
 
     def __init__(self, problem, seed, heads=16, rows=128):
         self.problem, self.samples, self.limit = problem, [], 0.0
@@ -210,18 +212,21 @@ class Reference:
             index = torch.randint(len(q), (min(rows, len(q)),), generator=generator).to(q.device)
             index[0], index[-1] = 0, len(q) - 1
 
-            def attend(real):
-                is_recipe = real != torch.float64
-                narrow = quantised if is_recipe and row.compute else lambda x: x
+            def weights_and_values(real, narrow):
                 s = problem.scored(narrow(q.to(real))[index] @ narrow(k.to(real)).T / math.sqrt(row.d), batch, head, index, len(q))
-                p = problem.dropped(torch.softmax(s, dim=-1), batch, head, index)
-                if is_recipe:
-                    p = narrow_weights(p) if row.compute or row.dtype == "e4m3" else p.to(q.dtype).to(real)
-                return p @ narrow(v.to(real))
+                return problem.dropped(torch.softmax(s, dim=-1), batch, head, index), narrow(v.to(real))
 
-            exact = attend(torch.float64)
+            p, values = weights_and_values(torch.float64, lambda x: x)
+            exact = p @ values
             self.samples.append((batch, head, index, exact))
-            recipe = attend(torch.float32).to(problem.out_dtype)
+            is_narrow = row.compute or row.dtype == "e4m3"
+            if not is_narrow:
+                # Roundings are uniform within one unit: their variance is a third of its square.
+                unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in (q.dtype, problem.out_dtype))
+                variance = (unit_of_weights ** 2 * (p.square() @ values.square()) + unit_of_output ** 2 * exact.square()) / 3
+                self.limit = max(self.limit, 4 * variance.max().sqrt().item())
+            p, values = weights_and_values(torch.float32, quantised if row.compute else lambda x: x)
+            recipe = ((narrow_weights(p) if is_narrow else p.to(q.dtype).to(p.dtype)) @ values).to(problem.out_dtype)
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
 
     def errors(self, output):
