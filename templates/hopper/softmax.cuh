@@ -8,7 +8,7 @@ namespace flashjit {
 // References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
 // fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond kLargestP is asked
 // after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where four
-// more instructions take 1 to 3 % of the speed (H200, 2026-11-23).
+// more instructions take 1 to 3 % of the speed (H200, 2026-11-23; but see kLooksInLoop).
 constexpr bool kRises = config.reference == Reference::first;
 constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
 constexpr bool kLooksBack = kRises && !kLooksAtTile;
