@@ -21,8 +21,12 @@ constexpr int kLooksAfter = 4;        // main steps
 // reference must. 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
 // a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and two thirds in fp16. There
 // 2^-4 is what a row can afford of which one key has half of the weight and 100,000 others share the rest: by 2^-6 their
-// weights, below 2^-14, lose so much that the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85.
-constexpr int kRaised = kNarrow ? (config.reference == Reference::tile ? 8 : 5) : !kRises ? 0 : kLooksBack ? -12 : -4;
+// weights, below 2^-14, lose so much that the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. Capped
+// scores rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-25).
+constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : 5)
+                        : !kRises || config.score_cap > 0 ? 0
+                        : kLooksBack                      ? -12
+                                                          : -4;
 constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
 
 // A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
@@ -201,6 +205,13 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
       [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); }, [](float) {});
 }
 
+// What exponents of a row are relative to in the main loop. As one operation: of a product and a difference, which it makes
+// one of as well, ptxas takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99, bf16 with d=64
+// 0.985; H200, 2026-11-25). Of 8 bits that was not tried.
+__device__ inline float offset_of(float reference) {
+  return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
+}
+
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
 // the end (reference_failed).
@@ -208,7 +219,7 @@ template <class Halfway>
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Halfway& halfway) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
-  const float offset[2] = {rows.reference[0] * kLog2Scale - kRaised, rows.reference[1] * kLog2Scale - kRaised};
+  const float offset[2] = {offset_of(rows.reference[0]), offset_of(rows.reference[1])};
   if (!in_pass) {
     exponentiate(
         s, rows, all_columns(), false, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
