@@ -22,7 +22,7 @@ constexpr int kLooksAfter = 4;        // main steps
 // a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and two thirds in fp16. There
 // 2^-4 is what a row can afford of which one key has half of the weight and 100,000 others share the rest: by 2^-6 their
 // weights, below 2^-14, lose so much that the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. Capped
-// scores rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-25).
+// scores rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-26).
 constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : 5)
                         : !kRises || config.score_cap > 0 ? 0
                         : kLooksBack                      ? -12
@@ -207,7 +207,7 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
 
 // What exponents of a row are relative to in the main loop. As one operation: of a product and a difference, which it makes
 // one of as well, ptxas takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99, bf16 with d=64
-// 0.985; H200, 2026-11-25). Of 8 bits that was not tried.
+// 0.985; H200, 2026-11-26). Of 8 bits that was not tried.
 __device__ inline float offset_of(float reference) {
   return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
 }
