@@ -18,9 +18,12 @@ constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::i
 // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing, and
 // one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
 constexpr bool kLooksInLoop = kLooksBack && kSumInMatrix && !kTakesTurns;
+// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has these
+// registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
+constexpr bool kInputsAfter = kAddsTiles && kOverlaps && kHasInputs && kLogitsInPass;
 // Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
 // H200, 2026-11-21).
-constexpr bool kWaitsFirst = kOverlaps && config.score_has_tanh && kLogitsInPass;
+constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh && kLogitsInPass);
 
 // The product of the tile before is waited for when half of the scores are exponentiated, and P is converted from then on: it
 // is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
@@ -178,7 +181,10 @@ struct Consumer {
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
     if constexpr (kHasUnits) main.keys_scale = shared.scales(ring.count).k;
-    if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
+    const auto begin = [&] {
+      if constexpr (!kMainIsCareful && !kScaleFolded) main.begin(kKeepsQueries ? &queries : nullptr);
+    };
+    if constexpr (!kInputsAfter) begin();
     float factor[2];
     wait_products<kOverlaps ? 1 : 0>();
     pin_registers(s);
@@ -186,6 +192,7 @@ struct Consumer {
     if (last) release_queries();
     if constexpr (kMainIsCareful) apply_score_and_mask(s, main, false, all_columns());
     if constexpr (kWaitsFirst) complete_output();
+    if constexpr (kInputsAfter) begin();
     const auto halfway = [&](float sum) {
       if constexpr (kTakesInLater) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.

@@ -1,4 +1,4 @@
-// Rounding to 8 bits, by itself and before attention.
+// Rounding to 8 bits, by itself and before attention; attention in 8 bits with scores.
 #include "tests/device/cases.h"
 
 namespace flashjit::testing_random {
@@ -67,6 +67,15 @@ const FixedCase kCases[] = {
     {"compute-rope-one",    "fwd bf16 d=128 heads=8/2 q_len=1 compute=e4m3 rotate rope=half(128) rope_base=500000", {1, 1, 1}, {700, 700, 700}},
     {"compute-rope-none",   "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate rope=half(64)", {5, 5}, {0, 0}},
     {"compute-none",        "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate", {5, 5}, {0, 0}},
+    // Q of 8 bits with scores, which read tensors beside K or have a main step of their own
+    {"fp8-bias-fetched", "fwd e4m3 d=128 heads=4/2 mask=\"causal\" score=\"bias(extra, bf16)\" lse=ln", {700, 700}, {800, 800}},
+    {"fp8-bias-fp32",   "fwd e4m3 d=128 heads=2 score=\"bias(extra)\" out=fp32 scales=block(128)", {300}, {900}},
+    {"fp8-bias-64",     "fwd e4m3 d=64 heads=2 mask=\"causal\" score=\"bias(extra, bf16)\"", {700}, {700}},
+    {"fp8-bias-jump",   "fwd e4m3 d=128 heads=2 score=\"bias(extra)\" lse=ln", {300}, {900}, Data::LateJump, false, false, 100},
+    {"fp8-bias-packed", "fwd e4m3 d=128 heads=2 layout=packed mask=\"causal\" score=\"bias_b(extra, bf16)\" lse=ln", {700, 1, 300, 64}, {700, 300, 1, 640}},
+    {"fp8-cap",         "fwd e4m3 d=128 heads=4/2 mask=\"causal\" score=\"softcap(50)\" lse=ln", {700, 700}, {900, 900}},
+    {"fp8-cap-jump",    "fwd e4m3 d=128 heads=4/2 score=\"softcap(50)\" lse=ln", {300}, {900}, Data::LateJump, false, false, 25},
+    {"fp8-cap-peak",    "fwd e4m3 d=64 heads=2 score=\"softcap(30)\" out=fp16", {300}, {900}, Data::EarlyPeak, false, false, 40},
 };
 // clang-format on
 
