@@ -140,6 +140,7 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
     softmax_step(scores, rows, o);
     if constexpr (has_key_scales(config)) apply_value_scales(scores, scales, rows, o);
     scales.load(params, s, next);
+    tiles.await_values();
     accumulate_output(o, scores, tiles);
     tiles.values_done(s, next);
     tile = next;
