@@ -247,11 +247,19 @@ __device__ inline void decode_share(const KernelParams& params, const TensorMaps
   int tile = first_of_warp(params, segment);
   tiles.where.look_ahead(segment, tile);
   Queries queries;
-  load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+  const SharedQueries of_block = {shared_address(shared) + kLayout.query_offset};
+  if constexpr (kSharesQueries) of_block.copy(params, segment);
+  else load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
   tiles.begin(segment, tile);
   const TeamShares shares(params, segment, shared_address(shared));
   if (shares.pushes()) shares.meet();
-  prepare_queries(queries);
+  if constexpr (kSharesQueries) {
+    wait_copies<KvTiles::kGroups>();
+    __syncthreads();
+    of_block.load(queries, params, segment);
+    if (!shares.pushes()) __syncthreads();  // parts have this place, too
+  }
+  prepare_queries<kSharesQueries>(queries);
   const WarpParts of_warps =
       shares.pushes() ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
   bool goes_on;  // with the next fixed part

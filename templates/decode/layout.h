@@ -89,14 +89,21 @@ constexpr int team_bytes(const KernelConfig& c) {
   return c.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.team) * kPlaceBytes : 0;
 }
 
+// Rows of Q on their way to a team, an odd number of 16 bytes apart so that reads meet no bank twice. Lanes may read behind
+// the last.
+constexpr int team_query_pitch(const KernelConfig& c) { return (c.head_dim_qk / 8 | 1) * 16; }
+constexpr int team_query_bytes(const KernelConfig& c) {
+  return c.team > 1 ? c.tile_q * team_query_pitch(c) + 2 * key_columns(c) : 0;
+}
+
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
 // panels as TMA writes them. Teams have parts in the rings, which are done with when there are parts, so that what other
-// blocks push has the place of parts; or another one behind it.
+// blocks push has the place of parts, or another one behind it; then come rows of Q.
 struct DecodeLayout {
   PanelLayout k, v;
   int stage_bytes = 0, ring_bytes = 0;
   int part_offset = 0, barrier_offset = 0, scratch_offset = 0;
-  int team_part_offset = 0, team_part_step = 0, team_offset = 0;
+  int team_part_offset = 0, team_part_step = 0, team_offset = 0, query_offset = 0;
   int bytes = 0;
 };
 
@@ -114,7 +121,8 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   s.team_part_offset = in_rings ? 0 : s.part_offset;
   s.team_part_step = in_rings ? s.ring_bytes : part_bytes;
   s.team_offset = s.part_offset + (in_rings ? 0 : parts_bytes);
-  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.team_offset + team_bytes(c)), 16);
+  s.query_offset = s.team_offset + team_bytes(c);
+  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.query_offset + team_query_bytes(c)), 16);
   s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.warps * c.stages * 8 : 0);
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

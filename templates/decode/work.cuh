@@ -242,8 +242,10 @@ __device__ inline int rank_in_team(const KernelParams& p) { return static_cast<i
 template <bool of_team>
 __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   const int shift = of_team ? team_shift(p) : 0, rank = of_team ? rank_in_team(p) : 0;
-  const int b = p.batch == 1 ? 0 : item / p.team_items, of_sequence = item - b * p.team_items;
-  const int hk = of_sequence % config.heads_kv, row_tile = of_sequence / config.heads_kv;
+  // Without signs, which quotients would take more instructions for.
+  const u32 number = item, items = p.team_items, heads = config.heads_kv;
+  const u32 b = p.batch == 1 ? 0 : number / items, of_sequence = number - b * items;
+  const int hk = of_sequence % heads, row_tile = of_sequence / heads;
   const Sequence seq = sequence_of(p, b, hk * kGroup);
   if (row_tile * kTileRows >= seq.q_len * kGroup) return false;
   const Tiles tiles = tiles_of(p, b);
