@@ -91,9 +91,12 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
                                  float* parts) {
   if (s.part < 0) {
     store_quad(params, s.seq, s.row_lo + row, column, whole);
-  } else if (folds_parts(params)) {
+    return;
+  }
+  const Int64 place = kFixedParts ? first_part_of(params, s.seq.b, s.row_lo / kTileRows, s.seq.hk) : s.part;
+  float* first = parts + place * kPartFloats;
+  if (folds_parts(params)) {
     // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
-    float* first = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
     const int turn = s.part_number % 2;
     Quad sum = whole;
     if (s.part_number > 0) {
@@ -103,7 +106,7 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
     if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, sum);
     else save_quad(first + turn * kPartFloats, row, column, sum);
   } else {
-    save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
+    save_quad(first + (kFixedParts ? s.part_number * kPartFloats : 0), row, column, whole);
   }
 }
 

@@ -65,14 +65,17 @@ constexpr int bit_length(int n) {
 
 // With fixed parts: keys of a part, of as many that are seen, as a power of two. No fewer than the warps of a block read
 // at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four times the
-// square root: long sequences are cut into more parts than short ones, and into longer ones. Blocks ask often: no loops.
+// square root: long sequences are cut into more parts than short ones, and into longer ones.
 constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
 constexpr int least_part_shift(const KernelConfig& c) {
   return bit_length(larger(kLeastPart, c.warps * c.tile_kv) - 1);
 }
-constexpr int part_shift(const KernelConfig& c, int keys) {
-  const int log = bit_length(larger(keys, 1) - 1), few = log - kFewPartsShift;
+constexpr int part_shift_of_log(const KernelConfig& c, int log) {
+  const int few = log - kFewPartsShift;
   return larger(least_part_shift(c), larger((log + 5) / 2, few < kLongPartShift ? few : kLongPartShift));
+}
+constexpr int part_shift(const KernelConfig& c, int keys) {
+  return part_shift_of_log(c, bit_length(larger(keys, 1) - 1));
 }
 // Parts of a row tile that sees up to so many keys. Fewer keys may have more parts: those before the parts grow.
 constexpr int most_parts(const KernelConfig& c, int keys) {
