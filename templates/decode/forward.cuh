@@ -91,9 +91,12 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
                                  float* parts) {
   if (s.part < 0) {
     store_quad(params, s.seq, s.row_lo + row, column, whole);
-  } else if (folds_parts(params)) {
+    return;
+  }
+  const Int64 place = kFixedParts ? first_part_of(params, s.seq.b, s.row_lo / kTileRows, s.seq.hk) : s.part;
+  float* first = parts + place * kPartFloats;
+  if (folds_parts(params)) {
     // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
-    float* first = parts + static_cast<Int64>(s.part - s.part_number) * kPartFloats;
     const int turn = s.part_number % 2;
     Quad sum = whole;
     if (s.part_number > 0) {
@@ -103,7 +106,7 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
     if (s.last_of_part == s.last_tile) store_quad(params, s.seq, s.row_lo + row, column, sum);
     else save_quad(first + turn * kPartFloats, row, column, sum);
   } else {
-    save_quad(parts + static_cast<Int64>(s.part) * kPartFloats, row, column, whole);
+    save_quad(first + (kFixedParts ? s.part_number * kPartFloats : 0), row, column, whole);
   }
 }
 
@@ -140,6 +143,7 @@ __device__ inline void attend(const KernelParams& params, const Segment& s, cons
     softmax_step(scores, rows, o);
     if constexpr (has_key_scales(config)) apply_value_scales(scores, scales, rows, o);
     scales.load(params, s, next);
+    tiles.await_values();
     accumulate_output(o, scores, tiles);
     tiles.values_done(s, next);
     tile = next;
@@ -246,11 +250,19 @@ __device__ inline void decode_share(const KernelParams& params, const TensorMaps
   int tile = first_of_warp(params, segment);
   tiles.where.look_ahead(segment, tile);
   Queries queries;
-  load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+  const SharedQueries of_block = {shared_address(shared) + kLayout.query_offset};
+  if constexpr (kSharesQueries) of_block.copy(params, segment);
+  else load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
   tiles.begin(segment, tile);
   const TeamShares shares(params, segment, shared_address(shared));
   if (shares.pushes()) shares.meet();
-  prepare_queries(queries);
+  if constexpr (kSharesQueries) {
+    wait_copies<KvTiles::kGroups>();
+    __syncthreads();
+    of_block.load(queries, params, segment);
+    if (!shares.pushes()) __syncthreads();  // parts have this place, too
+  }
+  prepare_queries<kSharesQueries>(queries);
   const WarpParts of_warps =
       shares.pushes() ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
   bool goes_on;  // with the next fixed part

@@ -65,14 +65,17 @@ constexpr int bit_length(int n) {
 
 // With fixed parts: keys of a part, of as many that are seen, as a power of two. No fewer than the warps of a block read
 // at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four times the
-// square root: long sequences are cut into more parts than short ones, and into longer ones. Blocks ask often: no loops.
+// square root: long sequences are cut into more parts than short ones, and into longer ones.
 constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
 constexpr int least_part_shift(const KernelConfig& c) {
   return bit_length(larger(kLeastPart, c.warps * c.tile_kv) - 1);
 }
-constexpr int part_shift(const KernelConfig& c, int keys) {
-  const int log = bit_length(larger(keys, 1) - 1), few = log - kFewPartsShift;
+constexpr int part_shift_of_log(const KernelConfig& c, int log) {
+  const int few = log - kFewPartsShift;
   return larger(least_part_shift(c), larger((log + 5) / 2, few < kLongPartShift ? few : kLongPartShift));
+}
+constexpr int part_shift(const KernelConfig& c, int keys) {
+  return part_shift_of_log(c, bit_length(larger(keys, 1) - 1));
 }
 // Parts of a row tile that sees up to so many keys. Fewer keys may have more parts: those before the parts grow.
 constexpr int most_parts(const KernelConfig& c, int keys) {
@@ -89,14 +92,21 @@ constexpr int team_bytes(const KernelConfig& c) {
   return c.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.team) * kPlaceBytes : 0;
 }
 
+// Rows of Q on their way to a team, an odd number of 16 bytes apart so that reads meet no bank twice. Lanes may read behind
+// the last.
+constexpr int team_query_pitch(const KernelConfig& c) { return (c.head_dim_qk / 8 | 1) * 16; }
+constexpr int team_query_bytes(const KernelConfig& c) {
+  return c.team > 1 ? c.tile_q * team_query_pitch(c) + 2 * key_columns(c) : 0;
+}
+
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
 // panels as TMA writes them. Teams have parts in the rings, which are done with when there are parts, so that what other
-// blocks push has the place of parts; or another one behind it.
+// blocks push has the place of parts, or another one behind it; then come rows of Q.
 struct DecodeLayout {
   PanelLayout k, v;
   int stage_bytes = 0, ring_bytes = 0;
   int part_offset = 0, barrier_offset = 0, scratch_offset = 0;
-  int team_part_offset = 0, team_part_step = 0, team_offset = 0;
+  int team_part_offset = 0, team_part_step = 0, team_offset = 0, query_offset = 0;
   int bytes = 0;
 };
 
@@ -114,7 +124,8 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   s.team_part_offset = in_rings ? 0 : s.part_offset;
   s.team_part_step = in_rings ? s.ring_bytes : part_bytes;
   s.team_offset = s.part_offset + (in_rings ? 0 : parts_bytes);
-  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.team_offset + team_bytes(c)), 16);
+  s.query_offset = s.team_offset + team_bytes(c);
+  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.query_offset + team_query_bytes(c)), 16);
   s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.warps * c.stages * 8 : 0);
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

@@ -115,14 +115,55 @@ __device__ inline void load_queries(Queries& queries, const KernelParams& params
     if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, query.seq, query.q);
   }
 }
+
+// Rows of Q of 16 bits by way of shared memory: a block asks for each once, where each warp would work out where its lanes'
+// parts lie before it asks for K.
+constexpr bool kSharesQueries = kHasTeams && !has_scaled_queries(config);
+struct SharedQueries {
+  u32 rows;
+
+  // A group of copies by itself.
+  __device__ void copy(const KernelParams& p, const Segment& s) const {
+    constexpr u32 kChunks = config.head_dim_qk / 8;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < kTileRows * kChunks; i += kThreads) {
+      const u32 row = i / kChunks, chunk = i % kChunks, of_all = s.row_lo + row;
+      if (static_cast<int>(row) >= rows_of(s)) break;
+      const Int64 at = query_row(p.q_stride, s.seq, s.seq.hk * kGroup + of_all % kGroup, of_all / kGroup) + chunk * 8;
+      copy_async<16>(rows + row * team_query_pitch(config) + chunk * 16, static_cast<const Asked*>(p.q) + at, true);
+    }
+    commit_copies();
+  }
+  __device__ void load(Queries& queries, const KernelParams& p, const Segment& s) const {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      const int row = min(r * kOctet + lane_id() / 4, rows_of(s) - 1);
+      const u32 from = rows + row * team_query_pitch(config) + key_column() * 2;
+#pragma unroll
+      for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+        for (int i = 0; i < kKeyProducts / 2; ++i) {
+          const uint4 piece = inside_key(load_shared(from + (j * kKeyColumns + i * 8) * 2), j);
+          u32(&words)[2 * kKeyProducts] = queries.words[j][r];
+          words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
+        }
+      if constexpr (is_scaled(config)) {
+        const Query query = query_of(s, r);
+        queries.scale[r] = score_scale(p, query.seq, query.q);
+      }
+    }
+  }
+};
+
 // What has to wait for them. Words that products take as they are go through a shuffle which leaves each where it is: else
 // ptxas moves them to their places, and so waits for them, before K and V are asked for.
+template <bool shared = false>
 __device__ inline void prepare_queries(Queries& queries) {
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     if constexpr (kProduct != config.element) {
       queries.scale[r] *= to_halves(queries, r);
-    } else {
+    } else if constexpr (!shared) {
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll

@@ -82,8 +82,9 @@ struct TeamShares {
     Quad sum = pushed(0, number);
 #pragma unroll
     for (int i = 1; i < config.team; ++i) {
-      const Quad part = pushed(min(i, parts - 1), number);
-      if (i < parts) sum.add(part);
+      Quad more = sum;  // added up without a branch, so that the weights of all parts are found at the same time
+      more.add(pushed(min(i, parts - 1), number));
+      if (i < parts) sum = more;
     }
     return sum;
   }

@@ -37,7 +37,8 @@ struct Tiles {
 // promised: there is room for no more parts.
 __device__ inline int shift_of_part(const KernelParams& p, int count) {
   constexpr int kTileShift = kTileKv == 16 ? 4 : 5;
-  int shift = part_shift(config, count * kTileKv) - kTileShift;
+  // All blocks ask before they ask for keys: bit_length, which the host takes, would be twenty instructions.
+  int shift = part_shift_of_log(config, 32 - __clz(max(count * kTileKv, 1) - 1)) - kTileShift;
   if constexpr (kKeyRows == Rows::packed) {
     while (count >> shift >= most_parts(config, p.k_len)) ++shift;
   }
@@ -150,7 +151,8 @@ __device__ inline int part_of(int range, int side, bool begins_range) {
   return (range * kSideBySide + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
-// With fixed parts each has a place of its own: that of the first one of a row tile.
+// With fixed parts each has a place of its own: that of the first one of a row tile. Asked for when there are parts: it
+// takes too long before keys are asked for.
 __device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, int hk) {
   const int row_tiles = (p.q_len * kGroup + kTileRows - 1) / kTileRows;
   return ((b * row_tiles + row_tile) * config.heads_kv + hk) * most_parts(config, p.k_len);
@@ -166,14 +168,14 @@ struct Segment {
   int part_tiles;
   int full_begin, full_end;  // keys in between are visible to every query
   int end;                   // keys from here on are visible to none; not below 1
-  int part;                  // -1: the whole tile
+  int part;                  // -1: the whole tile; with fixed parts 0, and first_part_of says where they are
   int part_number;           // with fixed parts: in the row tile
   int steps;
 
   // Goes on with the next fixed part, if there is one.
   __device__ bool next_part() {
     if (!kFixedParts || last_of_part >= last_tile) return false;
-    if (part >= 0) ++part, ++part_number;
+    ++part_number;
     last_of_part = min(last_of_part + part_tiles, last_tile);
     return true;
   }
@@ -214,10 +216,8 @@ __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, 
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
   s.full_end = Variant::full_end(p, s.seq, s.q_lo(), s.q_hi());
   s.end = max(1, min(Variant::kv_end(p, s.seq, s.q_lo(), s.q_hi()), s.seq.k_len));
-  s.part = -1;
+  s.part = kFixedParts && tiles.row_steps() > 1 ? 0 : -1;
   s.part_number = tile.passed;
-  if (kFixedParts && tiles.row_steps() > 1)
-    s.part = first_part_of(p, s.seq.b, s.row_lo / kTileRows, s.seq.hk) + tile.passed;
   return s;
 }
 
@@ -242,8 +242,10 @@ __device__ inline int rank_in_team(const KernelParams& p) { return static_cast<i
 template <bool of_team>
 __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   const int shift = of_team ? team_shift(p) : 0, rank = of_team ? rank_in_team(p) : 0;
-  const int b = p.batch == 1 ? 0 : item / p.team_items, of_sequence = item - b * p.team_items;
-  const int hk = of_sequence % config.heads_kv, row_tile = of_sequence / config.heads_kv;
+  // Without signs, which quotients would take more instructions for.
+  const u32 number = item, items = p.team_items, heads = config.heads_kv;
+  const u32 b = p.batch == 1 ? 0 : number / items, of_sequence = number - b * items;
+  const int hk = of_sequence % heads, row_tile = of_sequence / heads;
   const Sequence seq = sequence_of(p, b, hk * kGroup);
   if (row_tile * kTileRows >= seq.q_len * kGroup) return false;
   const Tiles tiles = tiles_of(p, b);
