@@ -13,7 +13,11 @@ constexpr bool has_gradient_tiles() {
   if constexpr (read < kReads) return Variant::in_tiles(read) || has_gradient_tiles<read + 1>();
   else return false;
 }
-constexpr bool kGradientTiles = has_gradient_tiles();
+constexpr bool kGradientTiles = has_gradient_tiles() && !config.sums_of_batches;  // of the loop
+
+// Does nothing else add to what a score gives?
+template <int read>
+constexpr bool kStoresTiles = config.sums_of_batches || Variant::gradient_sum(read) == GradientSum::own;
 
 // Where this lane's first four elements of a tile are: of a query, from a key on.
 struct FourKeys {
@@ -76,8 +80,7 @@ struct GradientTiles {
 
   template <int read>
   __device__ void put_four(const float (&values)[4]) const {
-    if constexpr (Variant::gradient_sum(read) == GradientSum::own)
-      *reinterpret_cast<float4*>(to[read]) = make_float4(values[0], values[1], values[2], values[3]);
+    if constexpr (kStoresTiles<read>) store_to_global(to[read], values[0], values[1], values[2], values[3]);
     else add_to_global(to[read], values[0], values[1], values[2], values[3]);
   }
   // What this needs is found out here, and takes no registers elsewhere.
@@ -89,7 +92,7 @@ struct GradientTiles {
     for (int i = 0; i < 4; ++i) {
       float* element = to[read] + i * right<read>(seq);
       if (at.key + i >= seq.k_len) continue;
-      if constexpr (Variant::gradient_sum(read) == GradientSum::own) *element = values[i];
+      if constexpr (kStoresTiles<read>) *element = values[i];
       else if (values[i] != 0.0f) add_to_memory(element, values[i]);
     }
   }

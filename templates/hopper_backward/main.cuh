@@ -4,6 +4,7 @@
 // make a part of dQ each and add it to sums in memory.
 #pragma once
 
+#include "templates/hopper_backward/batches.cuh"
 #include "templates/hopper_backward/cluster.cuh"
 #include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
@@ -309,7 +310,7 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
             keys = item.seq.k_len - item.k_lo - lane;
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
-    if constexpr (Variant::covers_all(read)) {
+    if constexpr (Variant::covers_all(read) && Variant::gradient_sum(read) == GradientSum::own) {
       const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
       const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
       float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);

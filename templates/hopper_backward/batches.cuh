@@ -1,0 +1,341 @@
+// The gradient of a tensor [.., query, .., key] that all batch indices share, by a launch of its own: a block has a tile of
+// queries and keys of a head, goes over batch indices, makes scores and dP of each once more, and keeps the sums of dS in
+// registers. So each element is written once. (Added up in memory, by the loop, it is as much of `red` as batch indices
+// there are, 8.6 GB for four of them at 4096 tokens and 32 heads, and zeros before.)
+#pragma once
+
+#include "templates/hopper_backward/gradient_tiles.cuh"
+#include "templates/hopper_backward/producer.cuh"
+#include "templates/hopper_backward/scores.cuh"
+
+namespace flashjit {
+
+constexpr BatchesLayout kBatches = batches_layout(config);
+constexpr int kBatchTiles = kBatchesTileQ / kTileQ;  // of queries, one after the other
+
+struct BatchesMemory {
+  u32 base;
+
+  __device__ u32 k(u32 stage) const { return base + stage * kLayout.k.bytes(); }
+  __device__ u32 v(u32 stage) const { return base + kBatches.v_offset + stage * kLayout.v.bytes(); }
+  __device__ u32 q(u32 stage) const { return base + kBatches.q_offset + stage * kLayout.q.bytes(); }
+  __device__ u32 d_o(u32 stage) const { return base + kBatches.d_o_offset + stage * kLayout.d_o.bytes(); }
+  __device__ u32 terms(u32 stage) const { return base + kBatches.terms_offset + stage * row_terms_room(config); }
+  // What the score reads, of each warpgroup: it is the same for all batch indices.
+  __device__ u32 inputs(u32 warpgroup, u32 place) const {
+    return base + kBatches.inputs_offset + (warpgroup * kBatches.input_places + place) * tile_inputs_bytes(config);
+  }
+
+  __device__ u32 barrier(u32 index) const { return base + kBatches.barrier_offset + index * 8; }
+  __device__ u32 k_full(u32 stage) const { return barrier(stage); }
+  __device__ u32 k_empty(u32 stage) const { return barrier(kBatchesStages + stage); }
+  __device__ u32 q_full(u32 stage) const { return barrier(2 * kBatchesStages + stage); }
+  __device__ u32 q_empty(u32 stage) const { return barrier(3 * kBatchesStages + stage); }
+  __device__ u32 inputs_full(u32 warpgroup, u32 place) const {
+    return barrier(4 * kBatchesStages + 2 * (warpgroup * kBatches.input_places + place));
+  }
+  __device__ u32 inputs_empty(u32 warpgroup, u32 place) const { return inputs_full(warpgroup, place) + 8; }
+};
+
+// Of a head, so many query tiles from this one on, and a tile of keys.
+struct ScoreTile {
+  int head, query_tile, k_lo;
+  __device__ ScoreTile(const KernelParams& params, int number) {
+    // Kept around the loop, they would take registers.
+    const int of_keys = static_cast<int>(recompute(key_tiles(params))),
+              of_queries = (static_cast<int>(recompute(params.q_len)) + kBatchesTileQ - 1) / kBatchesTileQ;
+    head = number / (of_keys * of_queries);
+    query_tile = number / of_keys % of_queries * kBatchTiles;
+    k_lo = number % of_keys * kTileKv;
+  }
+  // The keys of a batch index, and the queries that see them.
+  __device__ BackwardItem of_batch(const KernelParams& params, int b) const {
+    BackwardItem item;
+    item.seq = sequence_of(params, b, head);
+    item.k_lo = k_lo;
+    find_queries(params, item);
+    return item;
+  }
+  // Does any query of the tile see any key?
+  __device__ bool is_visible(const KernelParams& params, const BackwardItem& item) const {
+    if (item.first >= query_tile + kBatchTiles || item.last < query_tile) return false;
+    if constexpr (!config.mask_has_holes) return true;
+    return Variant::may_see(params, item.seq, query_tile * kTileQ,
+                            min((query_tile + kBatchTiles) * kTileQ, item.seq.q_len) - 1, k_lo,
+                            min(k_lo + kTileKv, item.seq.k_len) - 1);
+  }
+  // The next batch index that has something to add, from b on.
+  __device__ int next_batch(const KernelParams& params, int b) const {
+    while (b < params.batch && !is_visible(params, of_batch(params, b))) ++b;
+    return b;
+  }
+};
+
+// All that a block has: visit(tile).
+template <class Visit>
+__device__ inline void each_score_tile(const KernelParams& params, const Visit& visit) {
+  // (The launch counts them for each batch index.)
+#pragma unroll 1
+  for (int number = blockIdx.x; number * params.batch < params.items; number += gridDim.x)
+    visit(ScoreTile(params, number));
+}
+
+// A thread copies: K and V of a batch index, Q, dO and row terms of each query tile, and what the score reads once.
+struct BatchesProducer {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const char* row_terms;
+  const BatchesMemory& shared;
+  int k_step = 0, q_step = 0, fills = 0;
+
+  __device__ void copy_keys(const BackwardItem& item) {
+    const u32 stage = k_step % kBatchesStages, full = shared.k_full(stage);
+    wait_barrier(shared.k_empty(stage), k_step++ / kBatchesStages % 2 ^ 1);
+    arrive_expecting(full, kLayout.k.bytes() + kLayout.v.bytes());
+    copy_key_rows(shared.k(stage), kLayout.k, maps.k, full, item.seq, item.k_lo, kEvictLast);
+    copy_key_rows(shared.v(stage), kLayout.v, maps.v, full, item.seq, item.k_lo, kEvictLast);
+  }
+  __device__ void copy_queries(const BackwardItem& item, int tile) {
+    const u32 stage = q_step % kBatchesStages, full = shared.q_full(stage);
+    wait_barrier(shared.q_empty(stage), q_step++ / kBatchesStages % 2 ^ 1);
+    arrive_expecting(full, kLayout.q.bytes() + kLayout.d_o.bytes() + row_terms_bytes(config));
+    copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, item.seq, tile * kTileQ);
+    // Behind the last query there are tiles that have no terms; all of it is hidden.
+    const int with_terms = min(tile, params.tiles_q - 1);
+    copy_bytes(shared.terms(stage),
+               row_terms + workspace_tile(params, item.seq, item.seq.h, with_terms) * row_terms_bytes(config),
+               row_terms_bytes(config), full);
+    copy_query_rows(shared.d_o(stage), kLayout.d_o, maps.o, maps.o_steps, full, item.seq, tile * kTileQ);
+  }
+  __device__ void copy_inputs(const BackwardItem& item, int tile) {
+    const u32 place = fills % kBatches.input_places, parity = fills / kBatches.input_places % 2 ^ 1;
+    ++fills;
+#pragma unroll 1
+    for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+      const u32 full = shared.inputs_full(warpgroup, place);
+      wait_barrier(shared.inputs_empty(warpgroup, place), parity);
+      arrive_expecting(full, tile_inputs_bytes(config));
+      Variant::visit_inputs(params, item.seq, [&](auto input, int x, int y) {
+        constexpr int i = decltype(input)::value;
+#pragma unroll
+        for (int row = 0; row < kTileQ; row += input_rows(config, i))
+          copy_box(shared.inputs(warpgroup, place) + row * kPanelWidth, maps.inputs[input_number(config, i)], full,
+                   kEvictFirst, item.k_lo + warpgroup * kRowsPerWarpgroup, tile * kTileQ + row, x, y);
+      });
+    }
+  }
+
+  __device__ void run() {
+    each_score_tile(params, [&](const ScoreTile& tile) {
+      bool has_inputs = !maps.has_inputs;
+      for (int b = tile.next_batch(params, 0); b < params.batch; b = tile.next_batch(params, b + 1)) {
+        const BackwardItem item = tile.of_batch(params, b);
+        copy_keys(item);
+#pragma unroll 1
+        for (int i = 0; i < kBatchTiles; ++i) {
+          copy_queries(item, tile.query_tile + i);
+          if (!has_inputs) copy_inputs(item, tile.query_tile + i);
+        }
+        has_inputs = true;
+      }
+    });
+  }
+};
+
+// What is read of a tile stays in registers, or where its place is one of two, there: it is read as scores are made then.
+constexpr bool kKeepsWords = kBatches.input_places == 1;
+static_assert(kKeepsWords ? kBatchTiles == 2 : kBatchTiles == 1);
+
+struct BatchesConsumer {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const BatchesMemory& shared;
+  Turns turns;
+  u32 keys;  // of the tile's, the first of this warpgroup
+  Ones ones;
+  int k_step = 0, tiles_read = 0;  // of those that some batch index sees
+  bool read = false;               // inputs whose place has not been released
+
+  float sums[kBatchTiles][kScores];
+  Scores s, dp;
+  InputWords words[kKeepsWords ? kBatchTiles : 1];
+
+  __device__ u32 place_of_inputs() const { return kKeepsWords ? 0 : tiles_read % 2; }
+  __device__ void find_inputs(int i, InputWords& to, const BackwardItem& item, const Steps& at, bool first) {
+    const u32 place = place_of_inputs(), from = shared.inputs(turns.warpgroup, place);
+    if (first && maps.has_inputs) {
+      wait_barrier(shared.inputs_full(turns.warpgroup, place), kKeepsWords ? i % 2 : tiles_read / 2 % 2);
+    } else if (first) {
+      const ScorePlace at_lane(item, keys, at);
+      __syncwarp();
+      Variant::visit_inputs(params, at_lane.seq, [&](auto input, int, int) {
+        copy_own_keys<decltype(input)::value>(from, params, at_lane.seq, at.tile * kTileQ,
+                                              at_lane.key - static_cast<int>(lane_id() / 4));
+      });
+      __syncwarp();
+    }
+    if (kKeepsWords && first)
+      Variant::visit_inputs(params, item.seq,
+                            [&](auto input, int, int) { read_halves<decltype(input)::value>(from, to); });
+  }
+
+  // S to P.
+  __device__ void make_probabilities(u32 inputs, const InputWords& kept, const BackwardItem& item, const Steps& at) {
+    ScorePlace place(item, keys, at);
+    const u32 from = matrices_of_warp(inputs);
+    u32 read[4 * kPairWords];  // of eight scores
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      if (i % 8 == 0) {
+        place.query = static_cast<int>(recompute(place.query));
+        if constexpr (!kKeepsWords)
+          Variant::visit_inputs(params, place.seq, [&](auto input, int, int) {
+            read_sixteen<decltype(input)::value>(from + i / 8 * 16 * kPanelWidth, read);
+          });
+      }
+      const u32* words = kKeepsWords ? kept.of + i / 2 * kPairWords : read + i % 8 / 2 * kPairWords;
+      s[i] = Variant::score_and_slope(ReadParams{params, words, i % 2}, place.seq, s[i] * config.scale, place.q(i),
+                                      place.k(i))
+                 .score;
+    }
+    if (is_mixed(item, at.tile)) {
+      each_hidden(params, ScorePlace(item, keys, at), [&](int i) { s[i] = kHidden; });
+      pin_registers(s);  // keeps what follows out of the branch
+    }
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kLog2e);
+    pin_registers(s);
+  }
+
+  // What scores give. A P of 0 counts for nothing, whatever dP is, and a dS of 0, whatever the derivative is.
+  __device__ void add_scores(float (&to)[kScores], const ScorePlace& place) {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      each_read([&](auto number) {
+        constexpr int read = decltype(number)::value;
+        if constexpr (Variant::in_tiles(read)) {
+          const float by_logit = s[i] * dp[i],
+                      derivative =
+                          Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(i), place.k(i)).by_read[read];
+          if (s[i] != 0.0f && (by_logit != 0.0f || fabsf(derivative) < kInfinity))
+            to[i] = fmaf(by_logit, derivative, to[i]);
+        }
+      });
+    }
+  }
+
+  // Query tile i of a batch index. `first`: of those that are visited.
+  __device__ void step(int i, const ScoreTile& tile, int b, bool first) {
+    const int q_step = k_step * kBatchTiles + i;
+    const u32 stage = q_step % kBatchesStages, of_keys = k_step % kBatchesStages;
+    wait_barrier(shared.q_full(stage), q_step / kBatchesStages % 2);
+    turns.begin();
+    ones.set(0, recompute(threadIdx.x));
+    begin_products();
+    issue_scores(s, shared, ones, shared.k(of_keys) + keys * kPanelWidth, stage);
+    commit_products();
+    issue_dp(dp, shared, ones, shared.v(of_keys) + keys * kPanelWidth, stage, stage);
+    commit_products();
+    turns.end();
+    // Not where they are read: loads are on their way then, but by now scores have been made of them.
+    if (read) release(shared.inputs_empty(turns.warpgroup, kKeepsWords ? 0 : (tiles_read + 1) % 2));
+    read = false;
+    const BackwardItem item =
+        tile.of_batch(params, static_cast<int>(recompute(b)));  // kept, it would be in the way of sums
+    const Steps at = {tile.query_tile + i, tile.head};
+    InputWords& of_tile = words[kKeepsWords ? i : 0];
+    find_inputs(i, of_tile, item, at, first);
+    if (kKeepsWords && first) read = maps.has_inputs;
+    wait_products<1>();
+    pin_registers(s);
+    make_probabilities(shared.inputs(turns.warpgroup, place_of_inputs()), of_tile, item, at);
+    wait_products<0>();
+    pin_registers(dp);
+    release(shared.q_empty(stage));
+    if (i == kBatchTiles - 1) release(shared.k_empty(of_keys));
+    add_scores(sums[i], ScorePlace(item, keys, at));
+  }
+
+  template <bool in_one>
+  __device__ void store(GradientTiles& tiles, const Sequence& seq, const float (&from)[kScores]) {
+    typename Variant::Derivatives as_it_is[4];
+#pragma unroll
+    for (auto& derivatives : as_it_is)
+#pragma unroll
+      for (float& by_read : derivatives.by_read) by_read = 1.0f;
+#pragma unroll
+    for (int j = 0; j < kScores; j += 4) {
+      const float four[4] = {from[j], from[j + 1], from[j + 2], from[j + 3]};
+      tiles.add<in_one>(seq, j * 2, four, as_it_is);
+    }
+  }
+
+  __device__ void visit(const ScoreTile& tile) {
+#pragma unroll
+    for (auto& of_tile : sums)
+#pragma unroll
+      for (float& x : of_tile) x = 0;
+    bool first = true;
+#pragma unroll 1
+    for (int b = uniform(tile.next_batch(params, 0)); b < params.batch; b = uniform(tile.next_batch(params, b + 1))) {
+      wait_barrier(shared.k_full(k_step % kBatchesStages), k_step / kBatchesStages % 2);
+#pragma unroll
+      for (int i = 0; i < kBatchTiles; ++i) step(i, tile, b, first);
+      k_step = uniform(k_step + 1);
+      first = false;
+    }
+    if (!kKeepsWords && !first) {
+      ++tiles_read;
+      read = maps.has_inputs;
+    }
+    BackwardItem item;
+    item.seq = sequence_of(params, 0, tile.head);
+    item.k_lo = static_cast<int>(recompute(tile.k_lo));
+#pragma unroll
+    for (int i = 0; i < kBatchTiles; ++i) {
+      const int of_queries = static_cast<int>(recompute(tile.query_tile)) + i;
+      GradientTiles tiles = {params, item, keys, of_queries};
+      if (tiles.begin(item.seq, is_whole(item, of_queries))) store<true>(tiles, item.seq, sums[i]);
+      else store<false>(tiles, item.seq, sums[i]);
+    }
+  }
+
+  // The first warpgroup has the first turn, and takes the one that the second leaves.
+  __device__ void run() {
+    if (turns.warpgroup == 1) turns.end();
+    each_score_tile(params, [&](const ScoreTile& tile) { visit(tile); });
+    if (turns.warpgroup == 0) turns.begin();
+  }
+};
+
+// (A template, so that its products need not exist where it is not called.)
+template <int warpgroups = kWarpgroups>
+__device__ inline void backward_batches(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
+  extern __shared__ __align__(1024) char memory[];
+  const BatchesMemory shared = {shared_address(memory)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kBatchesStages; ++i) {
+      init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.k_empty(i), warpgroups * 4);
+      init_barrier(shared.q_full(i), 1);
+      init_barrier(shared.q_empty(i), warpgroups * 4);
+    }
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
+      for (int i = 0; i < kBatches.input_places; ++i) {
+        init_barrier(shared.inputs_full(warpgroup, i), 1);
+        init_barrier(shared.inputs_empty(warpgroup, i), 4);
+      }
+    publish_barriers();
+  }
+  __syncthreads();
+  const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
+  if (warpgroup == warpgroups) {
+    shrink_registers<kBatchesProducerRegisters>();
+    if (threadIdx.x == warpgroups * kThreadsPerWarpgroup) BatchesProducer{params, maps, row_terms, shared}.run();
+  } else {
+    grow_registers<kBatchesConsumerRegisters>();
+    BatchesConsumer{params, maps, shared, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run();
+  }
+}
+
+}  // namespace flashjit
