@@ -206,10 +206,6 @@ __device__ inline void store_matrices_transposed(u32 row, const u32 (&f)[4]) {
                : "memory");
 }
 
-// Stores four floats in one: of registers that it would have to move first, ptxas makes four stores of a float4.
-__device__ inline void store_to_global(float* to, float a, float b, float c, float d) {
-  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
 // Adds to four floats in memory.
 __device__ inline void add_to_global(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)

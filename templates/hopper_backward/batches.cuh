@@ -37,50 +37,61 @@ struct BatchesMemory {
   __device__ u32 inputs_empty(u32 warpgroup, u32 place) const { return inputs_full(warpgroup, place) + 8; }
 };
 
+// Blocks of a cluster have neighbouring tiles of keys, and share what comes of the queries.
+__device__ inline int rank_of_keys() { return static_cast<int>(blockIdx.x % kBatchesCluster); }
+
 // Of a head, so many query tiles from this one on, and a tile of keys.
 struct ScoreTile {
   int head, query_tile, k_lo;
   __device__ ScoreTile(const KernelParams& params, int number) {
     // Kept around the loop, they would take registers.
-    const int of_keys = static_cast<int>(recompute(key_tiles(params))),
+    const int of_keys = static_cast<int>(recompute(key_tiles(params)) + kBatchesCluster - 1) / kBatchesCluster,
               of_queries = (static_cast<int>(recompute(params.q_len)) + kBatchesTileQ - 1) / kBatchesTileQ;
     head = number / (of_keys * of_queries);
-    query_tile = number / of_keys % of_queries * kBatchTiles;
-    k_lo = number % of_keys * kTileKv;
+    const int of_head = number / of_keys % of_queries;
+    query_tile = of_head * kBatchTiles;
+    k_lo = ((number + of_head) % of_keys * kBatchesCluster + rank_of_keys()) *
+           kTileKv;  // so that a block's tiles are not all on one side of the diagonal
   }
   // The keys of a batch index, and the queries that see them.
   __device__ BackwardItem of_batch(const KernelParams& params, int b) const {
     BackwardItem item;
     item.seq = sequence_of(params, b, head);
     item.k_lo = k_lo;
-    find_queries(params, item);
+    if (kBatchesCluster > 1 && k_lo >= item.seq.k_len)
+      item.first = item.full_first = 0, item.last = item.full_last = -1;
+    else find_queries(params, item);
     return item;
   }
   // Does any query of the tile see any key?
-  __device__ bool is_visible(const KernelParams& params, const BackwardItem& item) const {
-    if (item.first >= query_tile + kBatchTiles || item.last < query_tile) return false;
-    if constexpr (!config.mask_has_holes) return true;
-    return Variant::may_see(params, item.seq, query_tile * kTileQ,
-                            min((query_tile + kBatchTiles) * kTileQ, item.seq.q_len) - 1, k_lo,
-                            min(k_lo + kTileKv, item.seq.k_len) - 1);
+  __device__ bool is_visible(const BackwardItem& item) const {
+    return item.first < query_tile + kBatchTiles && item.last >= query_tile;
   }
-  // The next batch index that has something to add, from b on.
+  // The next batch index that has something to add, in any block of the cluster, from b on.
   __device__ int next_batch(const KernelParams& params, int b) const {
-    while (b < params.batch && !is_visible(params, of_batch(params, b))) ++b;
+    for (; b < params.batch; ++b) {
+      ScoreTile tile = *this;
+      tile.k_lo -= tile.k_lo % (kBatchesCluster * kTileKv);
+#pragma unroll
+      for (int i = 0; i < kBatchesCluster; ++i, tile.k_lo += kTileKv)
+        if (tile.is_visible(tile.of_batch(params, b))) return b;
+    }
     return b;
   }
 };
 
-// All that a block has: visit(tile).
+// All that a block has: visit(tile, number). (The launch counts them for each batch index.)
+__device__ inline bool is_score_tile(const KernelParams& params, int number) {
+  return number * kBatchesCluster * params.batch < params.items;
+}
 template <class Visit>
 __device__ inline void each_score_tile(const KernelParams& params, const Visit& visit) {
-  // (The launch counts them for each batch index.)
 #pragma unroll 1
-  for (int number = blockIdx.x; number * params.batch < params.items; number += gridDim.x)
-    visit(ScoreTile(params, number));
+  for (int number = blockIdx.x / kBatchesCluster; is_score_tile(params, number); number += gridDim.x / kBatchesCluster)
+    visit(ScoreTile(params, number), number);
 }
 
-// A thread copies: K and V of a batch index, Q, dO and row terms of each query tile, and what the score reads once.
+// A warp, of which the first lane copies: K and V of a batch index, Q, dO and row terms of each query tile, and what the score reads once.
 struct BatchesProducer {
   const KernelParams& params;
   const TensorMaps& maps;
@@ -88,24 +99,41 @@ struct BatchesProducer {
   const BatchesMemory& shared;
   int k_step = 0, q_step = 0, fills = 0;
 
+  __device__ static bool leads() { return lane_id() == 0; }
+
   __device__ void copy_keys(const BackwardItem& item) {
     const u32 stage = k_step % kBatchesStages, full = shared.k_full(stage);
     wait_barrier(shared.k_empty(stage), k_step++ / kBatchesStages % 2 ^ 1);
+    if (!leads()) return;
     arrive_expecting(full, kLayout.k.bytes() + kLayout.v.bytes());
     copy_key_rows(shared.k(stage), kLayout.k, maps.k, full, item.seq, item.k_lo, kEvictLast);
     copy_key_rows(shared.v(stage), kLayout.v, maps.v, full, item.seq, item.k_lo, kEvictLast);
   }
+  // Q is copied by the first block of a cluster, and dO by the last, to all of them.
+  __device__ static void copy_to_all(u32 to, const PanelLayout& panels, const TensorMap& map, u32 full,
+                                     const Sequence& seq, int q) {
+#pragma unroll
+    for (int panel = 0; panel < panels.panels(); ++panel) {
+      const u32 at = to + panel * panels.panel_bytes();
+      const int column = panel * panels.panel_columns();
+      if constexpr (kBatchesCluster > 1)
+        copy_box_to((1 << kBatchesCluster) - 1, at, map, full, kEvictLast, column, q, seq.h, seq.b);
+      else copy_box(at, map, full, kEvictLast, column, q, seq.h, seq.b);
+    }
+  }
   __device__ void copy_queries(const BackwardItem& item, int tile) {
     const u32 stage = q_step % kBatchesStages, full = shared.q_full(stage);
     wait_barrier(shared.q_empty(stage), q_step++ / kBatchesStages % 2 ^ 1);
+    if (!leads()) return;
     arrive_expecting(full, kLayout.q.bytes() + kLayout.d_o.bytes() + row_terms_bytes(config));
-    copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, item.seq, tile * kTileQ);
+    if (rank_of_keys() == 0) copy_to_all(shared.q(stage), kLayout.q, maps.q, full, item.seq, tile * kTileQ);
     // Behind the last query there are tiles that have no terms; all of it is hidden.
     const int with_terms = min(tile, params.tiles_q - 1);
     copy_bytes(shared.terms(stage),
                row_terms + workspace_tile(params, item.seq, item.seq.h, with_terms) * row_terms_bytes(config),
                row_terms_bytes(config), full);
-    copy_query_rows(shared.d_o(stage), kLayout.d_o, maps.o, maps.o_steps, full, item.seq, tile * kTileQ);
+    if (rank_of_keys() == kBatchesCluster - 1)
+      copy_to_all(shared.d_o(stage), kLayout.d_o, maps.o, full, item.seq, tile * kTileQ);
   }
   __device__ void copy_inputs(const BackwardItem& item, int tile) {
     const u32 place = fills % kBatches.input_places, parity = fills / kBatches.input_places % 2 ^ 1;
@@ -114,6 +142,7 @@ struct BatchesProducer {
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
       const u32 full = shared.inputs_full(warpgroup, place);
       wait_barrier(shared.inputs_empty(warpgroup, place), parity);
+      if (!leads()) continue;
       arrive_expecting(full, tile_inputs_bytes(config));
       Variant::visit_inputs(params, item.seq, [&](auto input, int x, int y) {
         constexpr int i = decltype(input)::value;
@@ -125,8 +154,25 @@ struct BatchesProducer {
     }
   }
 
+  // What the score reads for the block's next tile, to L2: from memory it would come too late.
+  __device__ void prefetch_inputs(int number) {
+    if (!maps.has_inputs || !is_score_tile(params, number)) return;
+    const ScoreTile tile(params, number);
+    const int b = tile.next_batch(params, 0);
+    if (b >= params.batch || !leads()) return;
+    Variant::visit_inputs(params, sequence_of(params, b, tile.head), [&](auto input, int x, int y) {
+      constexpr int i = decltype(input)::value;
+#pragma unroll 1
+      for (int key = 0; key < kTileKv; key += kRowsPerWarpgroup)
+#pragma unroll
+        for (int row = 0; row < kBatchesTileQ; row += input_rows(config, i))
+          prefetch_box(maps.inputs[input_number(config, i)], tile.k_lo + key, tile.query_tile * kTileQ + row, x, y);
+    });
+  }
+
   __device__ void run() {
-    each_score_tile(params, [&](const ScoreTile& tile) {
+    each_score_tile(params, [&](const ScoreTile& tile, int number) {
+      prefetch_inputs(number + gridDim.x / kBatchesCluster);
       bool has_inputs = !maps.has_inputs;
       for (int b = tile.next_batch(params, 0); b < params.batch; b = tile.next_batch(params, b + 1)) {
         const BackwardItem item = tile.of_batch(params, b);
@@ -150,8 +196,7 @@ struct BatchesConsumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const BatchesMemory& shared;
-  Turns turns;
-  u32 keys;  // of the tile's, the first of this warpgroup
+  u32 warpgroup;
   Ones ones;
   int k_step = 0, tiles_read = 0;  // of those that some batch index sees
   bool read = false;               // inputs whose place has not been released
@@ -160,13 +205,14 @@ struct BatchesConsumer {
   Scores s, dp;
   InputWords words[kKeepsWords ? kBatchTiles : 1];
 
+  __device__ u32 keys() const { return warpgroup * kRowsPerWarpgroup; }  // of the tile's, this warpgroup's first
   __device__ u32 place_of_inputs() const { return kKeepsWords ? 0 : tiles_read % 2; }
   __device__ void find_inputs(int i, InputWords& to, const BackwardItem& item, const Steps& at, bool first) {
-    const u32 place = place_of_inputs(), from = shared.inputs(turns.warpgroup, place);
+    const u32 place = place_of_inputs(), from = shared.inputs(warpgroup, place);
     if (first && maps.has_inputs) {
-      wait_barrier(shared.inputs_full(turns.warpgroup, place), kKeepsWords ? i % 2 : tiles_read / 2 % 2);
+      wait_barrier(shared.inputs_full(warpgroup, place), kKeepsWords ? i % 2 : tiles_read / 2 % 2);
     } else if (first) {
-      const ScorePlace at_lane(item, keys, at);
+      const ScorePlace at_lane(item, keys(), at);
       __syncwarp();
       Variant::visit_inputs(params, at_lane.seq, [&](auto input, int, int) {
         copy_own_keys<decltype(input)::value>(from, params, at_lane.seq, at.tile * kTileQ,
@@ -181,7 +227,7 @@ struct BatchesConsumer {
 
   // S to P.
   __device__ void make_probabilities(u32 inputs, const InputWords& kept, const BackwardItem& item, const Steps& at) {
-    ScorePlace place(item, keys, at);
+    ScorePlace place(item, keys(), at);
     const u32 from = matrices_of_warp(inputs);
     u32 read[4 * kPairWords];  // of eight scores
 #pragma unroll
@@ -199,7 +245,7 @@ struct BatchesConsumer {
                  .score;
     }
     if (is_mixed(item, at.tile)) {
-      each_hidden(params, ScorePlace(item, keys, at), [&](int i) { s[i] = kHidden; });
+      each_hidden(params, ScorePlace(item, keys(), at), [&](int i) { s[i] = kHidden; });
       pin_registers(s);  // keeps what follows out of the branch
     }
 #pragma unroll
@@ -209,19 +255,18 @@ struct BatchesConsumer {
 
   // What scores give. A P of 0 counts for nothing, whatever dP is, and a dS of 0, whatever the derivative is.
   __device__ void add_scores(float (&to)[kScores], const ScorePlace& place) {
+    each_read([&](auto number) {
+      constexpr int read = decltype(number)::value;
+      if constexpr (Variant::in_tiles(read)) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      each_read([&](auto number) {
-        constexpr int read = decltype(number)::value;
-        if constexpr (Variant::in_tiles(read)) {
-          const float by_logit = s[i] * dp[i],
-                      derivative =
-                          Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(i), place.k(i)).by_read[read];
-          if (s[i] != 0.0f && (by_logit != 0.0f || fabsf(derivative) < kInfinity))
-            to[i] = fmaf(by_logit, derivative, to[i]);
+        for (int i = 0; i < kScores; ++i) {
+          const auto all = Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(i), place.k(i));
+          const float derivative = all.by_read[read];  // mostly 1
+          if (s[i] != 0.0f && (fabsf(derivative) < kInfinity || s[i] * dp[i] != 0.0f))
+            to[i] = fmaf(s[i] * derivative, dp[i], to[i]);
         }
-      });
-    }
+      }
+    });
   }
 
   // Query tile i of a batch index. `first`: of those that are visited.
@@ -229,16 +274,14 @@ struct BatchesConsumer {
     const int q_step = k_step * kBatchTiles + i;
     const u32 stage = q_step % kBatchesStages, of_keys = k_step % kBatchesStages;
     wait_barrier(shared.q_full(stage), q_step / kBatchesStages % 2);
-    turns.begin();
     ones.set(0, recompute(threadIdx.x));
     begin_products();
-    issue_scores(s, shared, ones, shared.k(of_keys) + keys * kPanelWidth, stage);
+    issue_scores(s, shared, ones, shared.k(of_keys) + keys() * kPanelWidth, stage);
     commit_products();
-    issue_dp(dp, shared, ones, shared.v(of_keys) + keys * kPanelWidth, stage, stage);
+    issue_dp(dp, shared, ones, shared.v(of_keys) + keys() * kPanelWidth, stage, stage);
     commit_products();
-    turns.end();
     // Not where they are read: loads are on their way then, but by now scores have been made of them.
-    if (read) release(shared.inputs_empty(turns.warpgroup, kKeepsWords ? 0 : (tiles_read + 1) % 2));
+    if (read) release(shared.inputs_empty(warpgroup, kKeepsWords ? 0 : (tiles_read + 1) % 2));
     read = false;
     const BackwardItem item =
         tile.of_batch(params, static_cast<int>(recompute(b)));  // kept, it would be in the way of sums
@@ -248,26 +291,50 @@ struct BatchesConsumer {
     if (kKeepsWords && first) read = maps.has_inputs;
     wait_products<1>();
     pin_registers(s);
-    make_probabilities(shared.inputs(turns.warpgroup, place_of_inputs()), of_tile, item, at);
+    make_probabilities(shared.inputs(warpgroup, place_of_inputs()), of_tile, item, at);
     wait_products<0>();
     pin_registers(dp);
-    release(shared.q_empty(stage));
+    if (lane_id() == 0) {
+      if constexpr (kBatchesCluster == 1) arrive(shared.q_empty(stage));
+      else
+        for (int block = 0; block < kBatchesCluster; ++block) arrive_in(shared.q_empty(stage), block);
+    }
     if (i == kBatchTiles - 1) release(shared.k_empty(of_keys));
-    add_scores(sums[i], ScorePlace(item, keys, at));
+    add_scores(sums[i], ScorePlace(item, keys(), at));
   }
 
-  template <bool in_one>
-  __device__ void store(GradientTiles& tiles, const Sequence& seq, const float (&from)[kScores]) {
-    typename Variant::Derivatives as_it_is[4];
+  // Sums of a query tile, element by element: eight lanes have 32 bytes of a row, and to exchange them first takes longer.
+  // `in_rows`: all of them exist, and keys follow each other.
+  template <bool in_rows>
+  __device__ void store(const BackwardItem& item, const Steps& at, const float (&from)[kScores]) const {
+    each_read([&](auto number) {
+      constexpr int read = decltype(number)::value;
+      if constexpr (Variant::in_tiles(read)) {
+        const ScorePlace place(item, keys(), at);
+        const auto step = [&](int q, int k) {
+          return element_of_gradient<read>(params, place.seq, q, k) -
+                 element_of_gradient<read>(params, place.seq, 0, 0);
+        };
+        const Int64 down = step(1, 0), right = in_rows ? 8 : step(0, 8);
+        float* to = element_of_gradient<read>(params, place.seq, place.query, place.key);
 #pragma unroll
-    for (auto& derivatives : as_it_is)
+        for (int i = 0; i < kScores; i += 4, to += 8 * down)
 #pragma unroll
-      for (float& by_read : derivatives.by_read) by_read = 1.0f;
-#pragma unroll
-    for (int j = 0; j < kScores; j += 4) {
-      const float four[4] = {from[j], from[j + 1], from[j + 2], from[j + 3]};
-      tiles.add<in_one>(seq, j * 2, four, as_it_is);
-    }
+          for (int e = 0; e < 4; ++e)
+            if (in_rows || (place.q(i + e) < place.seq.q_len && place.k(i + e) < place.seq.k_len))
+              to[e % 2 * down + e / 2 * right] = from[i + e];
+      }
+    });
+  }
+  // Do neighbouring keys have neighbouring elements?
+  __device__ bool keys_follow(const Sequence& seq) const {
+    bool follow = true;
+    each_read([&](auto number) {
+      constexpr int read = decltype(number)::value;
+      if constexpr (Variant::in_tiles(read))
+        follow = element_of_gradient<read>(params, seq, 0, 1) - element_of_gradient<read>(params, seq, 0, 0) == 1;
+    });
+    return follow;
   }
 
   __device__ void visit(const ScoreTile& tile) {
@@ -293,18 +360,14 @@ struct BatchesConsumer {
     item.k_lo = static_cast<int>(recompute(tile.k_lo));
 #pragma unroll
     for (int i = 0; i < kBatchTiles; ++i) {
-      const int of_queries = static_cast<int>(recompute(tile.query_tile)) + i;
-      GradientTiles tiles = {params, item, keys, of_queries};
-      if (tiles.begin(item.seq, is_whole(item, of_queries))) store<true>(tiles, item.seq, sums[i]);
-      else store<false>(tiles, item.seq, sums[i]);
+      const Steps at = {static_cast<int>(recompute(tile.query_tile)) + i, tile.head};
+      if (keys_follow(item.seq) && is_whole(item, at.tile)) store<true>(item, at, sums[i]);
+      else store<false>(item, at, sums[i]);
     }
   }
 
-  // The first warpgroup has the first turn, and takes the one that the second leaves.
   __device__ void run() {
-    if (turns.warpgroup == 1) turns.end();
-    each_score_tile(params, [&](const ScoreTile& tile) { visit(tile); });
-    if (turns.warpgroup == 0) turns.begin();
+    each_score_tile(params, [&](const ScoreTile& tile, int) { visit(tile); });
   }
 };
 
@@ -318,7 +381,7 @@ __device__ inline void backward_batches(const KernelParams& params, const Tensor
       init_barrier(shared.k_full(i), 1);
       init_barrier(shared.k_empty(i), warpgroups * 4);
       init_barrier(shared.q_full(i), 1);
-      init_barrier(shared.q_empty(i), warpgroups * 4);
+      init_barrier(shared.q_empty(i), kBatchesCluster * warpgroups * 4);
     }
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
       for (int i = 0; i < kBatches.input_places; ++i) {
@@ -327,15 +390,17 @@ __device__ inline void backward_batches(const KernelParams& params, const Tensor
       }
     publish_barriers();
   }
-  __syncthreads();
+  if constexpr (kBatchesCluster > 1) sync_cluster();
+  else __syncthreads();
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == warpgroups) {
     shrink_registers<kBatchesProducerRegisters>();
-    if (threadIdx.x == warpgroups * kThreadsPerWarpgroup) BatchesProducer{params, maps, row_terms, shared}.run();
+    if (uniform(threadIdx.x / 32) == warpgroups * 4) BatchesProducer{params, maps, row_terms, shared}.run();
   } else {
     grow_registers<kBatchesConsumerRegisters>();
-    BatchesConsumer{params, maps, shared, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run();
+    BatchesConsumer{params, maps, shared, warpgroup}.run();
   }
+  if constexpr (kBatchesCluster > 1) sync_cluster();  // none leaves while others write to it
 }
 
 }  // namespace flashjit

@@ -15,9 +15,13 @@ constexpr bool has_gradient_tiles() {
 }
 constexpr bool kGradientTiles = has_gradient_tiles() && !config.sums_of_batches;  // of the loop
 
-// Does nothing else add to what a score gives?
-template <int read>
-constexpr bool kStoresTiles = config.sums_of_batches || Variant::gradient_sum(read) == GradientSum::own;
+// Are there gradients that the loop makes of dS in fp32?
+template <int read = 0>
+constexpr bool sums_in_loop() {
+  if constexpr (read < kReads) return !Variant::in_tiles(read) || sums_in_loop<read + 1>();
+  else return kGradientTiles;
+}
+constexpr bool kSumsInLoop = sums_in_loop();
 
 // Where this lane's first four elements of a tile are: of a query, from a key on.
 struct FourKeys {
@@ -80,7 +84,8 @@ struct GradientTiles {
 
   template <int read>
   __device__ void put_four(const float (&values)[4]) const {
-    if constexpr (kStoresTiles<read>) store_to_global(to[read], values[0], values[1], values[2], values[3]);
+    if constexpr (Variant::gradient_sum(read) == GradientSum::own)
+      *reinterpret_cast<float4*>(to[read]) = make_float4(values[0], values[1], values[2], values[3]);
     else add_to_global(to[read], values[0], values[1], values[2], values[3]);
   }
   // What this needs is found out here, and takes no registers elsewhere.
@@ -92,7 +97,7 @@ struct GradientTiles {
     for (int i = 0; i < 4; ++i) {
       float* element = to[read] + i * right<read>(seq);
       if (at.key + i >= seq.k_len) continue;
-      if constexpr (kStoresTiles<read>) *element = values[i];
+      if constexpr (Variant::gradient_sum(read) == GradientSum::own) *element = values[i];
       else if (values[i] != 0.0f) add_to_memory(element, values[i]);
     }
   }

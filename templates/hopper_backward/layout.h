@@ -223,7 +223,7 @@ constexpr DqLayout dq_layout(const KernelConfig& c) {
 // A block has 128 queries and a tile of keys: [ K stages | V stages | Q stages | dO stages | inputs of each warpgroup,
 // places | row terms, stages | barriers ]. The tiles are those of the loop.
 
-constexpr int kBatchesTileQ = 128, kBatchesStages = 2;
+constexpr int kBatchesTileQ = 128, kBatchesStages = 2, kBatchesCluster = 2;
 constexpr int kBatchesProducerRegisters = 24, kBatchesConsumerRegisters = 240;
 
 struct BatchesLayout {

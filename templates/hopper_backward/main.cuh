@@ -146,8 +146,7 @@ struct Consumer {
     wait_products<1>();
     pin_registers(dp);
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
-    if constexpr (config.gradients > 0)
-      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
+    if constexpr (kSumsInLoop) make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
     else make_ds(ds, s, by_weight);
   }
 

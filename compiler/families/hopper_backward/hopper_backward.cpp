@@ -150,16 +150,17 @@ std::vector<Expr> inputs_of(const Problem& problem) {
   return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
 }
 
-// Is the gradient of a tensor of 16 bits, which all batch indices share, summed by a launch of its own? So many sums and words
-// are what it has registers for.
+// Is the gradient of a tensor of 16 bits, which all batch indices share, summed by a launch of its own? With more words, or
+// masks that are not ranges, registers spill.
 bool sums_of_batches(const AttentionSpec& spec, const KernelConfig& c) {
   const std::vector<Expr> inputs = copied_inputs(spec, c);
   const auto reads = gradient_reads(spec);
   if (!reads || inputs.size() != 1 || c.inputs_32 != 0 || c.dropped > 0 || is_packed(spec)) return false;
+  if (c.has_mask && !c.queries_are_range) return false;
   const auto is_input = [&](const GradientRead& read) { return same(read.read, inputs[0]); };
   const auto read = std::ranges::find_if(*reads, is_input);
   return read != reads->end() && read->sum == GradientSum::pairs && read->alone && read->index.own_h &&
-         !uses(read->read, Variable::B);
+         !uses(read->read, Variable::B) && batches_layout(c).bytes <= kSharedMemoryOfBlock;
 }
 
 void configure(const Problem& problem, KernelConfig& c) {
@@ -249,7 +250,11 @@ KernelLaunch launch_of_batches(const KernelConfig& c) {
   return {.entry = "flashjit_backward_batches",
           .threads = hopper_threads(c),
           .smem_bytes = batches_layout(c).bytes,
-          .grid = {.queries = kBatchesTileQ, .keys = c.tile_kv, .heads = c.heads_q, .persistent = true},
+          .grid = {.queries = kBatchesTileQ,
+                   .keys = c.tile_kv * kBatchesCluster,
+                   .heads = c.heads_q * kBatchesCluster,
+                   .cluster = kBatchesCluster,
+                   .persistent = true},
           .tensor_maps = true,
           .overlaps = true,
           .buffers = {0},
